@@ -1,0 +1,99 @@
+"""Small functions on trees: nested dictionaries, tuples, lists and dataclasses with tensors and scalars at the leaves."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+T = TypeVar("T")
+
+
+def is_record(value: object) -> bool:
+    """Whether `value` is a dataclass instance."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def map_leaves(fn: Callable[..., Any], *trees: Any) -> Any:
+    """Apply `fn` to the leaves of trees of equal shape; the result has the shape of the first."""
+    first = trees[0]
+    if is_record(first):
+        names = [f.name for f in dataclasses.fields(first)]
+        return dataclasses.replace(first, **{n: map_leaves(fn, *(getattr(t, n) for t in trees)) for n in names})
+    if isinstance(first, dict):
+        return {k: map_leaves(fn, *(t[k] for t in trees)) for k in first}
+    if isinstance(first, tuple | list):
+        return type(first)(map_leaves(fn, *parts) for parts in zip(*trees, strict=True))
+    return fn(*trees)
+
+
+def map_params(fn: Callable[..., Tensor], *params: Mapping[str, Tensor]) -> Params:
+    """`fn` applied name by name; the names are those of the first."""
+    return {k: fn(*(p[k] for p in params)) for k in params[0]}
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, leaf) in a fixed order: field order, insertion order, position."""
+    if is_record(tree):
+        for f in dataclasses.fields(tree):
+            yield from leaves(getattr(tree, f.name), f"{path}/{f.name}")
+    elif isinstance(tree, dict):
+        for k, v in tree.items():
+            yield from leaves(v, f"{path}/{k}")
+    elif isinstance(tree, tuple | list):
+        for i, v in enumerate(tree):
+            yield from leaves(v, f"{path}/{i}")
+    else:
+        yield path, tree
+
+
+def zeros_like(params: Mapping[str, Tensor]) -> Params:
+    """Zeros in the shapes of `params`."""
+    return {k: torch.zeros_like(v) for k, v in params.items()}
+
+
+def weighted_sum(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+    """`sum_i weights[i] * trees[i]`.
+
+    Accumulated in the order given, because floating-point addition is not associative; the same order gives the same bits.
+
+    Raises:
+        ValueError: If there is nothing to add, or the two lengths differ.
+    """
+    if not trees:
+        raise ValueError("weighted_sum needs at least one tree, got none")
+    out = {k: v * weights[0] for k, v in trees[0].items()}
+    for tree, w in zip(trees[1:], weights[1:], strict=True):
+        for k, v in out.items():
+            v.add_(tree[k], alpha=w)
+    return out
+
+
+def weighted_mean(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+    """`sum_i w_i t_i / sum_i w_i`.
+
+    Raises:
+        ValueError: If the weights do not have a positive, finite sum.
+    """
+    total = float(sum(weights))
+    if not (0.0 < total < float("inf")):
+        raise ValueError(f"weights of a mean must have a positive, finite sum, got {total}")
+    return weighted_sum(trees, [w / total for w in weights])
+
+
+def flat(params: Mapping[str, Tensor]) -> Tensor:
+    """All entries in one vector, in the mapping's order."""
+    return torch.cat([t.reshape(-1) for t in params.values()])
+
+
+def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
+    """The inverse of `flat`: views into `vector` in the shapes of `like`."""
+    parts = vector.split([t.numel() for t in like.values()])
+    return {k: part.view(t.shape) for (k, t), part in zip(like.items(), parts, strict=True)}
+
+
+def squared_norm(params: Mapping[str, Tensor]) -> Tensor:
+    """Sum of squares over all entries, a scalar."""
+    return torch.stack([t.square().sum() for t in params.values()]).sum()
