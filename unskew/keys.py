@@ -1,8 +1,9 @@
 """Randomness by address.
 
-A `Key` is a seed and a path, such as `Key(7) / "round" / 3 / "client" / 12 / "shuffle"`.  Two draws with different paths
-are independent; a draw with the same path is the same draw, whatever was drawn before it.  Nothing is consumed, so there
-is no generator state to checkpoint and no order of calls to preserve.  Keys are the only source of randomness in unskew.
+A `Key` is a seed and a path, such as `Key(7) / "round" / 3 / "client" / 12 / "shuffle"`.  Draws with different
+paths are independent; a draw with the same path is the same draw, whatever was drawn before it.  Nothing is consumed,
+so there is no generator state to checkpoint and no order of calls to preserve.  Keys are the only source of
+randomness in unskew.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ class Key:
         text = "".join(f"{'s' if isinstance(p, str) else 'i'}{len(str(p))}:{p}" for p in parts)
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
-    def torch(self, device: torch.device | str = "cpu") -> torch.Generator:
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A fresh PyTorch generator at this address."""
         return torch.Generator(device).manual_seed(self.number())
 

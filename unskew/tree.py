@@ -1,4 +1,4 @@
-"""Small functions on trees: nested dictionaries, tuples, lists and dataclasses with tensors and scalars at the leaves."""
+"""Small functions on trees: nested dictionaries, tuples, lists and dataclasses; tensors and scalars are the leaves."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def zeros_like(params: Mapping[str, Tensor]) -> Params:
 def weighted_sum(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
     """`sum_i weights[i] * trees[i]`.
 
-    Accumulated in the order given, because floating-point addition is not associative; the same order gives the same bits.
+    Accumulated in the order given: floating-point addition is not associative, the same order gives the same bits.
 
     Raises:
         ValueError: If there is nothing to add, or the two lengths differ.
@@ -90,7 +90,7 @@ def flat(params: Mapping[str, Tensor]) -> Tensor:
 
 def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
     """The inverse of `flat`: views into `vector` in the shapes of `like`."""
-    parts = vector.split([t.numel() for t in like.values()])
+    parts = torch.split(vector, [t.numel() for t in like.values()])
     return {k: part.view(t.shape) for (k, t), part in zip(like.items(), parts, strict=True)}
 
 

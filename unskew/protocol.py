@@ -1,0 +1,580 @@
+"""The vocabulary: what a server plan and a client step may ask for.  Types only: no I/O, no runtime, no algorithm.
+
+A *plan* is a generator that the server runs for one round; it yields `Ask`, `Collect` or `Probe`.
+A *step* is a generator that a client runs for one ask; it yields `Sgd`, `Fold` or `Run` on its own data.
+Whoever drives a generator decides how a request is met: in one process, stacked on a GPU, or over a network.
+
+An algorithm is a frozen dataclass whose fields are its hyperparameters:
+
+    @dataclass(frozen=True)
+    class Mine:
+        local: SgdConfig = SgdConfig()
+
+        def init(self, params: Params, fed: Federation) -> S: ...
+        def round(self, state: S, fed: Federation) -> Plan[S]: ...
+        def serve(self, state: S, client: ClientId | None) -> Params | None: ...
+
+        @step
+        def train(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]: ...
+
+`S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
+and a message can hold nothing that its step's signature does not name.  `mine` is the client's own memory: `None` at
+first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory
+and the round number, which is why any round can be resumed.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import GeneratorType
+from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar
+
+import torch
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor
+
+from unskew.errors import ConfigError, ProtocolError
+from unskew.keys import Key
+from unskew.tree import Params
+
+ClientId = int
+T = TypeVar("T")
+S = TypeVar("S")
+M = TypeVar("M")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# ---------------------------------------------------------------- the model, as far as an algorithm may know it
+@dataclass(frozen=True)
+class Layout:
+    """Names of the model's tensors by role.  Both sides know it: the architecture is no secret.
+
+    Attributes:
+        trainable: Parameters, in module order.
+        buffers: Floating-point state that is not trained (BatchNorm statistics); integer counters never travel.
+        head: Tensors of the classification layer.
+        norm: Parameters and buffers of normalisation layers.
+        classifier: Name of the classification layer's weight, (classes, features), or None if the model has none.
+    """
+
+    trainable: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    norm: tuple[str, ...] = ()
+    classifier: str | None = None
+
+    def select(self, groups: Sequence[str]) -> frozenset[str]:
+        """Names that belong to any of `groups`: all, body, head, norm, buffers, or the first part of a name.
+
+        Raises:
+            ConfigError: If a group selects nothing and is not one of the five words.
+        """
+        every = (*self.trainable, *self.buffers)
+        known: dict[str, tuple[str, ...]] = {
+            "all": every,
+            "body": tuple(n for n in every if n not in self.head),
+            "head": self.head,
+            "norm": self.norm,
+            "buffers": self.buffers,
+        }
+        chosen: set[str] = set()
+        for group in groups:
+            names = known[group] if group in known else tuple(n for n in every if n.startswith(group))
+            if not names and group not in known:
+                raise ConfigError(
+                    f"no tensor of the model is called {group!r}...; "
+                    f"choose from {', '.join(known)} or the start of a name: {', '.join(every[:6])}, ..."
+                )
+            chosen.update(names)
+        return frozenset(chosen)
+
+
+# ---------------------------------------------------------------- plan -> world
+@dataclass(frozen=True)
+class Held:
+    """A value that stays on `owner` for this round.  Moving it is what costs: put it into a message to do so."""
+
+    owner: ClientId
+    key: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Wraps a part of a reply that must stay on the client; the plan sees a `Held` in its place."""
+
+    value: Any
+
+
+Carried = Params | Held | Keep
+"""Parameters, or the handle of parameters that stay where they are."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Run a step on each client in `to`; answered by {client: reply} in the order of `to`, lost clients absent.
+
+    Attributes:
+        step: Name of a method marked with `@step`.
+        to: The message for each client.
+        at_least: Fewer replies than this raise QuorumError inside the plan.
+        timeout_s: How long a real network waits, seconds; None leaves it to the deployment.
+    """
+
+    step: str
+    to: Mapping[ClientId, Any]
+    at_least: int = 1
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Bring held values to the server; answered by their values in the same order."""
+
+    held: Sequence[Held]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Spectral efficiency of every directed link in hop `hop`; answered by gamma[src, dst] in bit/s/Hz."""
+
+    hop: int
+
+
+Plan = Generator[Ask | Collect | Probe, Any, T]
+
+
+# ---------------------------------------------------------------- step -> its own device
+@dataclass(frozen=True)
+class Constant:
+    """The same learning rate in every round."""
+
+    name: Literal["constant"] = "constant"
+
+    def __call__(self, round: int) -> float:
+        """1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """`decay ** (round - 1)`: 0.998 in FedDC and FedDyn, 0.995 in HCCT."""
+
+    decay: Annotated[float, Interval(gt=0.0, le=1.0)]
+    name: Literal["exponential"] = "exponential"
+
+    def __call__(self, round: int) -> float:
+        """Factor in round `round`, counted from 1."""
+        return float(self.decay ** (round - 1))
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From 1 in round 1 towards `floor` after `rounds` rounds along half a cosine."""
+
+    rounds: Annotated[int, Ge(1)]
+    floor: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
+    name: Literal["cosine"] = "cosine"
+
+    def __call__(self, round: int) -> float:
+        """Factor in round `round`, counted from 1."""
+        done = min((round - 1) / self.rounds, 1.0)
+        return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Multiplied by `factor` after each round in `at`: (160, 240) and 0.1 in FedBABU."""
+
+    at: tuple[int, ...]
+    factor: Annotated[float, Gt(0.0)] = 0.1
+    name: Literal["milestones"] = "milestones"
+
+    def __call__(self, round: int) -> float:
+        """Factor in round `round`, counted from 1."""
+        return float(self.factor ** sum(round > r for r in self.at))
+
+
+Schedule = Constant | Exponential | Cosine | Milestones
+
+
+@dataclass(frozen=True)
+class SgdConfig:
+    """One client's local optimisation.  The optimiser's state is fresh in every call: a velocity belongs to weights.
+
+    Attributes:
+        lr: Learning rate of round 1.
+        local_epochs: Passes over the client's training data; give this or `local_steps`.
+        local_steps: Mini-batch steps, whatever the client's size.
+        batch_size: None takes all of the client's data in every step.
+        momentum, nesterov: Of SGD.
+        weight_decay: Added to the gradient (SGD, Adam) or decoupled (AdamW).
+        betas, eps: Of Adam and AdamW.
+        clip_norm: Largest L2 norm of the gradient of loss plus terms.
+        lr_schedule: Factor on `lr` by round.
+        trainable: What may change: all, body, head, norm, buffers, or the start of a name.
+        buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
+        drop_last: Leave out a last batch that is not full.
+    """
+
+    lr: Annotated[float, Gt(0.0)] = 0.1
+    local_epochs: Annotated[int, Ge(1)] | None = None
+    local_steps: Annotated[int, Ge(1)] | None = None
+    batch_size: Annotated[int, Ge(1)] | None = 32
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
+    nesterov: bool = False
+    weight_decay: Annotated[float, Ge(0.0)] = 0.0
+    betas: tuple[Annotated[float, Interval(ge=0.0, lt=1.0)], Annotated[float, Interval(ge=0.0, lt=1.0)]] = (0.9, 0.999)
+    eps: Annotated[float, Gt(0.0)] = 1e-8
+    clip_norm: Annotated[float, Gt(0.0)] | None = None
+    lr_schedule: Schedule = Constant()
+    trainable: tuple[str, ...] = ("all",)
+    buffers: Literal["update", "freeze"] = "update"
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ConfigError(
+                f"local_epochs and local_steps exclude each other, got {self.local_epochs} and {self.local_steps}; "
+                "leave one out"
+            )
+        if self.nesterov and not self.momentum > 0.0:
+            raise ConfigError("nesterov needs momentum > 0, got 0; set momentum or leave nesterov out")
+
+    @property
+    def epochs(self) -> int | None:
+        """Local epochs in force: 1 unless epochs or steps were chosen."""
+        return 1 if self.local_epochs is None and self.local_steps is None else self.local_epochs
+
+    def lr_at(self, round: int) -> float:
+        """The learning rate in force in round `round`, counted from 1."""
+        return self.lr * self.lr_schedule(round)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a term that sees features, or a fold, is given of one batch.
+
+    Attributes:
+        x: Inputs, (batch, ...).
+        y: Labels, (batch,).
+        mask: 1 for examples, 0 for padding, (batch,).
+        features: Input of the classification layer, (batch, features).
+        logits: (batch, classes).
+        loss: The task's loss of each example, (batch,).
+        forward: (features, logits) of `x` under other parameters, in evaluation mode and without gradients; for
+            reference models, such as MOON's.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    features: Tensor
+    logits: Tensor
+    loss: Tensor
+    forward: Callable[[Params], tuple[Tensor, Tensor]]
+
+
+Aux = Mapping[str, Any]
+
+
+class Penalty(Protocol):
+    """What a method adds to the task's loss: a hashable value, compared by equality.
+
+    `params` holds every trainable parameter, also those that this optimisation leaves alone, and no buffer.
+    A class or function with the attribute `sees = "features"` is called with the batch as a third argument.
+    """
+
+    def __call__(self, params: Params, aux: Aux) -> Tensor:
+        """A scalar."""
+        ...
+
+
+class FeaturePenalty(Protocol):
+    """A penalty that also sees the batch's features and logits."""
+
+    sees: Literal["features"]
+
+    def __call__(self, params: Params, aux: Aux, batch: Batch) -> Tensor:
+        """A scalar; a mean over the batch must weigh by `batch.mask`."""
+        ...
+
+
+Term = Penalty | FeaturePenalty
+
+
+def sees_features(term: Term) -> bool:
+    """Whether the term asked for the batch."""
+    return getattr(term, "sees", "parameters") == "features"
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Minimise the task's loss plus `terms` from `start`; answered by a `Fitted`.
+
+    Terms are compared by value: clients whose requests are equal but for `start` and `aux` can be trained in one call.
+    """
+
+    start: Params
+    config: SgdConfig
+    terms: tuple[Term, ...] = ()
+    aux: Aux = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What an `Sgd` brought about.
+
+    Attributes:
+        params: Parameters and buffers at the end.
+        steps: Mini-batch steps taken.
+        lr: Learning rate in force.
+        loss: Mean of the task's loss over the batches seen, without terms.
+    """
+
+    params: Params
+    steps: int
+    lr: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One pass over a part of my data in evaluation mode: `carry = fn(carry, batch)`; answered by the last carry."""
+
+    fn: Callable[[Any, Batch], Any]
+    params: Params
+    init: Any
+    part: Literal["train", "val"] = "train"
+
+
+class Local(Protocol):
+    """What `Run` hands its function: the client's own data and model, nothing of the network.
+
+    Attributes:
+        x: Training inputs, (n, ...).
+        y: Training labels, (n,).
+        key: Where this call's randomness comes from.
+    """
+
+    x: Tensor
+    y: Tensor
+    key: Key
+
+    def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(features, logits) in evaluation mode, without gradients."""
+        ...
+
+    def gradient(self, params: Params) -> Params:
+        """Gradient of the mean task loss over all of the client's training data, in evaluation mode."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """Arbitrary local code, `fn(local, *args)`; never batched across clients."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Me:
+    """What a client knows about itself in one ask.
+
+    Attributes:
+        id: Its number.
+        n: Its training examples.
+        histogram: Training examples of each class, (classes,) int64.
+        round: Counted from 1.
+        key: Root of this ask's randomness: seed, round, client, and how often the step was asked this round.
+        layout: The model's tensor names.
+        initial: The model every client can build for itself from the run's seed; it never needs to travel.
+    """
+
+    id: ClientId
+    n: int
+    histogram: Tensor
+    round: int
+    key: Key
+    layout: Layout
+    initial: Params
+
+
+Step = Generator[Sgd | Fold | Run, Any, T]
+
+
+# ---------------------------------------------------------------- the server's view
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """What a plan may know of the federation in one round.
+
+    Attributes:
+        clients: All clients, ascending.
+        num_classes: Classes of the task.
+        layout: The model's tensor names.
+        round: Counted from 1; 0 during `init`.
+        key: Root of the server's randomness in this round.
+        clients_per_round: Cohort size M.
+        initialise: A fresh model for a key, for methods that start from several.
+    """
+
+    clients: tuple[ClientId, ...]
+    num_classes: int
+    layout: Layout
+    round: int
+    key: Key
+    clients_per_round: int
+    initialise: Callable[[Key], Params]
+
+    def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
+        """The cohort: `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`."""
+        n = self.clients_per_round if n is None else n
+        if n >= len(self.clients) and weights is None:
+            return self.clients
+        p = torch.ones(len(self.clients)) if weights is None else torch.tensor(weights, dtype=torch.float64)
+        # Efraimidis-Spirakis: the n largest of u ** (1 / p) are a weighted draw without replacement.
+        u = torch.rand(len(self.clients), dtype=torch.float64, generator=(self.key / "sample").generator())
+        best = torch.topk(u.log() / p, min(n, int((p > 0).sum()))).indices
+        return tuple(sorted(self.clients[i] for i in best.tolist()))
+
+
+class Algorithm(Protocol[S]):
+    """The server's half, and the marked steps beside it; see the module's docstring."""
+
+    def init(self, params: Params, fed: Federation) -> S:
+        """The state before round 1."""
+        ...
+
+    def round(self, state: S, fed: Federation) -> Plan[S]:
+        """One round: a generator that returns the next state."""
+        ...
+
+    def serve(self, state: S, client: ClientId | None) -> Params | None:
+        """Parameters this client would be sent for use; None as client asks for the global model.
+
+        None as answer says that there is no such model.
+        """
+        ...
+
+
+# ---------------------------------------------------------------- what an author writes `yield from` before
+def ask(
+    step: Callable[[Me, M, Any], Step[tuple[R, Any]] | tuple[R, Any]],
+    to: Mapping[ClientId, M],
+    at_least: int = 1,
+    timeout_s: float | None = None,
+) -> Plan[dict[ClientId, R]]:
+    """Send each client its message and wait for the replies; the types follow from the step's own signature."""
+    replies: dict[ClientId, R] = yield Ask(step.__name__, to, at_least, timeout_s)
+    return replies
+
+
+def collect(held: Sequence[Carried]) -> Plan[list[Any]]:
+    """Bring held values to the server."""
+    handles = [h for h in held if isinstance(h, Held)]
+    if len(handles) != len(held):
+        raise ProtocolError("collect() takes Held values only; wrap what must stay on the client in Keep(...)")
+    values: list[Any] = yield Collect(handles)
+    return values
+
+
+def probe(hop: int = 0) -> Plan[Tensor]:
+    """Spectral efficiency of every link, [src, dst], bit/s/Hz."""
+    gamma: Tensor = yield Probe(hop)
+    return gamma
+
+
+def fit(start: Params, config: SgdConfig, *terms: Term, **aux: Any) -> Step[Fitted]:
+    """Minimise the task's loss plus `terms`; parameters, steps taken and learning rate come back."""
+    fitted: Fitted = yield Sgd(start, config, terms, aux)
+    return fitted
+
+
+def sgd(start: Params, config: SgdConfig, *terms: Term, **aux: Any) -> Step[Params]:
+    """As `fit`, for those who need the parameters only."""
+    return (yield from fit(start, config, *terms, **aux)).params
+
+
+def fold(fn: Callable[[T, Batch], T], params: Params, init: T, part: Literal["train", "val"] = "train") -> Step[T]:
+    """One pass over my data: `carry = fn(carry, batch)`."""
+    carry: T = yield Fold(fn, params, init, part)
+    return carry
+
+
+def run(fn: Callable[..., T], *args: Any) -> Step[T]:
+    """Arbitrary local code: `fn(local, *args)`."""
+    value: T = yield Run(fn, args)
+    return value
+
+
+# ---------------------------------------------------------------- steps and how they are driven
+def step(fn: F) -> F:
+    """Mark a method as callable by the plan.  Nothing unmarked can be reached from the network."""
+    fn.__step__ = True  # type: ignore[attr-defined]
+    return fn
+
+
+def steps_of(algorithm: object) -> dict[str, Callable[..., Any]]:
+    """The algorithm's steps by name, bound."""
+    cls = type(algorithm)
+    return {n: getattr(algorithm, n) for n in dir(cls) if getattr(getattr(cls, n, None), "__step__", False)}
+
+
+def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:
+    """Run a plan or a step to its end, meeting each request with `answer`; a plain value is already at its end.
+
+    A failure of `answer` is thrown into the generator at its own `yield`, so the traceback ends in the author's line.
+    """
+    if not isinstance(gen, GeneratorType):
+        return gen
+    try:
+        want = next(gen)
+        while True:
+            try:
+                got = answer(want)
+            except Exception as error:
+                want = gen.throw(error)
+            else:
+                want = gen.send(got)
+    except StopIteration as stop:
+        return stop.value
+
+
+def refuse_request(who: Literal["plan", "step"], want: object) -> NoReturn:
+    """Say what may be yielded, and the likely slip."""
+    legal = "Ask, Collect or Probe" if who == "plan" else "Sgd, Fold or Run"
+    hint = ': write "yield from"' if isinstance(want, GeneratorType) else ""
+    raise ProtocolError(f"a {who} may yield {legal}, not {type(want).__name__}{hint}")
+
+
+def map_held(fn: Callable[[Held], Any], tree: Any) -> Any:
+    """Replace every `Held` in a message, at any depth."""
+    return _map_marked(Held, fn, tree)
+
+
+def map_keep(fn: Callable[[Keep, str], Held], tree: Any) -> Any:
+    """Replace every `Keep` in a reply, at any depth; `fn` gets its path too."""
+    return _map_marked(Keep, fn, tree, path="")
+
+
+def _map_marked(kind: type, fn: Callable[..., Any], tree: Any, path: str | None = None) -> Any:
+    if isinstance(tree, kind):
+        return fn(tree) if path is None else fn(tree, path)
+
+    def down(value: Any, name: object) -> Any:
+        return _map_marked(kind, fn, value, None if path is None else f"{path}/{name}")
+
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        new = {f.name: down(getattr(tree, f.name), f.name) for f in dataclasses.fields(tree)}
+        changed = {k: v for k, v in new.items() if v is not getattr(tree, k)}
+        return dataclasses.replace(tree, **changed) if changed else tree
+    if isinstance(tree, tuple):
+        parts = tuple(down(v, i) for i, v in enumerate(tree))
+        return parts if any(a is not b for a, b in zip(parts, tree, strict=True)) else tree
+    if isinstance(tree, dict):
+        values = {k: down(v, k) for k, v in tree.items()}
+        return values if any(values[k] is not tree[k] for k in tree) else tree
+    return tree
