@@ -17,6 +17,9 @@ An algorithm is a frozen dataclass whose fields are its hyperparameters:
         @step
         def train(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]: ...
 
+A personalised method adds `def personalise(self, me: Me, params: Params | None, mine: L | None) -> Step[Params]`, the
+model a client uses after training; it is no step, because a personal model must not be reachable from the network.
+
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `mine` is the client's own memory: `None` at
 first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory

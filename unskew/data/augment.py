@@ -1,0 +1,79 @@
+"""Random changes to a batch of images while training; never applied to validation or test data.
+
+A function takes a batch (B, C, H, W) and a generator made from a key, and returns a new batch of the same shape; each
+example has its own draw.
+"""
+
+import difflib
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from unskew.errors import ConfigError, DataError
+
+Augment = Callable[[Tensor, Generator], Tensor]
+
+PAD = 4
+"""Pixels of border that `crop` adds on each side, as is usual for CIFAR."""
+
+
+def unchanged(x: Tensor, generator: Generator) -> Tensor:
+    """The batch itself; nothing is drawn."""
+    return x
+
+
+def crop(x: Tensor, generator: Generator) -> Tensor:
+    """A window of the original size from each image after a border of `PAD` zeros; zero is the training mean.
+
+    Raises:
+        DataError: If `x` is not a batch of images.
+    """
+    b, c, h, w = _image_shape(x, "crop")
+    padded = F.pad(x, (PAD, PAD, PAD, PAD))
+    corner = torch.randint(2 * PAD + 1, (2, b, 1), generator=generator, device=generator.device).to(x.device)
+    rows = corner[0] + torch.arange(h, device=x.device)
+    columns = corner[1] + torch.arange(w, device=x.device)
+    pixel = (rows[:, :, None] * (w + 2 * PAD) + columns[:, None, :]).reshape(b, 1, h * w)
+    return padded.flatten(2).gather(2, pixel.expand(b, c, h * w)).reshape(b, c, h, w)
+
+
+def flip(x: Tensor, generator: Generator) -> Tensor:
+    """Each image mirrored left to right with probability one half.
+
+    Raises:
+        DataError: If `x` is not a batch of images.
+    """
+    b, *_ = _image_shape(x, "flip")
+    mirrored = torch.rand(b, 1, 1, 1, generator=generator, device=generator.device).to(x.device) < 0.5
+    return torch.where(mirrored, x.flip(3), x)
+
+
+def crop_and_flip(x: Tensor, generator: Generator) -> Tensor:
+    """`crop`, then `flip`."""
+    return flip(crop(x, generator), generator)
+
+
+AUGMENTS: dict[str, Augment] = {"none": unchanged, "crop": crop, "flip": flip, "crop+flip": crop_and_flip}
+"""Every augmentation by the name a configuration uses."""
+
+
+def augmentation(name: str) -> Augment:
+    """The augmentation called `name`.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    if name not in AUGMENTS:
+        close = difflib.get_close_matches(name, AUGMENTS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"unknown augmentation {name!r}; {hint}(known: {', '.join(AUGMENTS)})")
+    return AUGMENTS[name]
+
+
+def _image_shape(x: Tensor, what: str) -> tuple[int, int, int, int]:
+    if x.ndim != 4:
+        raise DataError(f"{what} needs images (B, C, H, W), got shape {tuple(x.shape)}; set the augmentation to none")
+    b, c, h, w = x.shape
+    return b, c, h, w

@@ -1,0 +1,160 @@
+"""A data set in memory: tensors that have been checked once, so that nothing later has to."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew.errors import DataError
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test examples of one classification task; built by `checked`, which checks it.
+
+    Attributes:
+        name: Short name, for tables and manifests.
+        x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or token ids (N, L), int64.
+        y_train: Labels (N,), int64, 0 .. num_classes - 1.
+        x_test: Global test examples, shaped as `x_train`.
+        y_test: Their labels.
+        classes: One name per class.
+        groups: Domain of each *training* example (N,), int64, or None where the data has no domains.
+        group_names: One name per domain.
+        sha256: Of the raw content before normalisation; the same on every load and in every file layout.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: tuple[str, ...]
+    groups: Tensor | None
+    group_names: tuple[str, ...]
+    sha256: str
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, those without an example included."""
+        return len(self.classes)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example, such as (3, 32, 32)."""
+        return tuple(self.x_train.shape[1:])
+
+
+def checked(
+    name: str,
+    x_train: Tensor,
+    y_train: Tensor,
+    x_test: Tensor,
+    y_test: Tensor,
+    *,
+    classes: Sequence[str] | None = None,
+    groups: Tensor | None = None,
+    group_names: Sequence[str] | None = None,
+    sha256: str | None = None,
+) -> Dataset:
+    """A checked `Dataset`.
+
+    Args:
+        name: Short name, for tables and manifests.
+        x_train: Floating (N, D) or (N, C, H, W), cast to float32; or int64 token ids (N, L), none negative.
+        y_train: Integer labels (N,).
+        x_test: As `x_train`, at least one example.
+        y_test: As `y_train`.
+        classes: Names; without them the classes are 0 .. the largest label.
+        groups: Integer domain of each training example (N,).
+        group_names: Names; without them the domains are 0 .. the largest of `groups`.
+        sha256: Hash of the raw content; without it the tensors themselves are hashed.
+
+    Raises:
+        DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
+            label or domain is out of range; the first offending index is named.
+    """
+    x_train, y_train = _part(name, "train", x_train, y_train)
+    x_test, y_test = _part(name, "test", x_test, y_test)
+    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+        raise DataError(
+            f"{name}: x_test must hold {x_train.dtype} examples of shape {tuple(x_train.shape[1:])} as x_train does, "
+            f"got {x_test.dtype} of {tuple(x_test.shape[1:])}"
+        )
+    classes = _names(name, "classes", classes, y_train, y_test)
+    _in_range(name, "y_train", y_train, len(classes), "classes")
+    _in_range(name, "y_test", y_test, len(classes), "classes")
+    if groups is not None:
+        groups = _whole(name, "groups", groups, len(y_train))
+        group_names = _names(name, "group_names", group_names, groups)
+        _in_range(name, "groups", groups, len(group_names), "domains")
+    elif group_names:
+        raise DataError(f"{name}: {len(group_names)} domain names, but no domain for the training examples")
+    if sha256 is None:
+        sha256 = _sha256(x_train, y_train, x_test, y_test, *([] if groups is None else [groups]))
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, groups, tuple(group_names or ()), sha256)
+
+
+def _part(name: str, part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    y = _whole(name, f"y_{part}", y, len(x) if x.ndim else 0)
+    if len(y) == 0:
+        raise DataError(f"{name}: x_{part} holds no examples, at least 1 is needed")
+    if x.numel() == 0:
+        raise DataError(f"{name}: examples of x_{part} are empty, shape {tuple(x.shape)}")
+    if x.is_floating_point() and x.ndim in (2, 4):
+        x = x.to(torch.float32)
+        bad = (~torch.isfinite(x)).reshape(len(x), -1).any(1)
+        if bad.any():
+            i = int(bad.nonzero()[0])
+            raise DataError(
+                f"{name}: x_{part}[{i}] has a NaN or infinite value; clean the data or leave the example out"
+            )
+    elif x.dtype == torch.int64 and x.ndim == 2:
+        bad = (x < 0).any(1)
+        if bad.any():
+            raise DataError(f"{name}: x_{part}[{int(bad.nonzero()[0])}] has a negative token id")
+    else:
+        raise DataError(
+            f"{name}: x_{part} must be floating (N, D) or (N, C, H, W), or int64 token ids (N, L), "
+            f"got {x.dtype} of shape {tuple(x.shape)}"
+        )
+    return x, y
+
+
+def _whole(name: str, what: str, values: Tensor, n: int) -> Tensor:
+    if values.dtype not in _INTEGERS or values.ndim != 1:
+        raise DataError(
+            f"{name}: {what} must be integers of shape (N,), got {values.dtype} of shape {tuple(values.shape)}"
+        )
+    if len(values) != n:
+        raise DataError(f"{name}: {what} has {len(values)} entries for {n} examples")
+    return values.to(torch.int64)
+
+
+def _names(name: str, what: str, given: Sequence[str] | None, *values: Tensor) -> tuple[str, ...]:
+    if given is None:
+        return tuple(str(i) for i in range(int(max(v.max() for v in values)) + 1))
+    if not given:
+        raise DataError(f"{name}: {what} is empty, at least 1 is needed")
+    if len(set(given)) != len(given):
+        raise DataError(f"{name}: {what} must differ, got {', '.join(given)}")
+    return tuple(given)
+
+
+def _in_range(name: str, what: str, values: Tensor, count: int, noun: str) -> None:
+    bad = (values < 0) | (values >= count)
+    if bad.any():
+        i = int(bad.nonzero()[0])
+        raise DataError(f"{name}: {what}[{i}] is {int(values[i])}, must be 0..{count - 1} ({count} {noun})")
+
+
+def _sha256(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for t in tensors:
+        digest.update(f"{t.dtype} {tuple(t.shape)};".encode())
+        digest.update(t.detach().cpu().contiguous().numpy().data.cast("B"))
+    return digest.hexdigest()

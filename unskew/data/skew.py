@@ -1,0 +1,112 @@
+"""How far apart clients are: measures on a table of label counts, (clients, classes)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.errors import DataError
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def label_counts(clients: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64], num_classes: int) -> Counts:
+    """How many examples of each class each client has, (clients, classes)."""
+    return np.stack([np.bincount(labels[indices], minlength=num_classes) for indices in clients])
+
+
+def shares(counts: Counts) -> Floats:
+    """Class shares per client, rows sum to 1.
+
+    Raises:
+        DataError: If a client has no example.
+    """
+    sizes = counts.sum(1, keepdims=True)
+    if (sizes == 0).any():
+        raise DataError(f"client {int(np.argmin(sizes))} has no examples, so it has no class shares")
+    return np.asarray(counts / sizes)
+
+
+def iid_distance(counts: Counts) -> Floats:
+    """L2 norm of class shares minus 1/C, per client: 0 is uniform, sqrt(1 - 1/C) one class only.
+
+    The reference is the uniform distribution (FedDif, eq. 13), whatever the classes' shares in the pooled data are.
+
+    >>> iid_distance(np.array([[5, 5], [10, 0]])).round(4)
+    array([0.    , 0.7071])
+    """
+    p = shares(counts)
+    return np.asarray(np.linalg.norm(p - 1 / p.shape[1], axis=1))
+
+
+def js_divergence(counts: Counts) -> Floats:
+    """Jensen-Shannon divergence between each client's class shares and the pooled ones, base 2: 0 equal .. 1 disjoint.
+
+    >>> js_divergence(np.array([[4, 4], [8, 8]]))
+    array([0., 0.])
+    """
+    p = shares(counts)
+    pooled = counts.sum(0) / counts.sum()
+    middle = (p + pooled) / 2
+    divergence = _entropy(middle) - (_entropy(p) + _entropy(pooled[None])) / 2
+    return np.asarray(np.clip(divergence / np.log(2), 0, 1))  # rounding can leave -1e-17
+
+
+def effective_classes(counts: Counts) -> Floats:
+    """exp of the entropy of the class shares, per client: the number of equally common classes with that entropy.
+
+    >>> effective_classes(np.array([[5, 5, 0], [9, 0, 0]]))
+    array([2., 1.])
+    """
+    return np.asarray(np.exp(_entropy(shares(counts))))
+
+
+def _entropy(p: Floats) -> Floats:
+    """Natural entropy of each row."""
+    return np.asarray(-np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1))
+
+
+@dataclass(frozen=True)
+class Skew:
+    """A split in eight numbers; distances are unweighted means over clients."""
+
+    num_clients: int
+    num_samples: int
+    smallest: int
+    median: float
+    largest: int
+    iid_distance: float
+    js: float
+    effective_classes: float
+
+    def lines(self) -> tuple[str, ...]:
+        """The numbers as lines of text."""
+        return (
+            f"clients            {self.num_clients}",
+            f"samples            {self.num_samples:,}",
+            f"sizes              {self.smallest} / {self.median:g} / {self.largest} (min / median / max)",
+            f"IID distance       {self.iid_distance:.3f}",
+            f"JS divergence      {self.js:.3f}",
+            f"effective classes  {self.effective_classes:.2f}",
+        )
+
+
+def summary(counts: Counts) -> Skew:
+    """The summary of a table of label counts.
+
+    Raises:
+        DataError: If a client has no example.
+    """
+    sizes = counts.sum(1)
+    return Skew(
+        len(sizes),
+        int(sizes.sum()),
+        int(sizes.min()),
+        float(np.median(sizes)),
+        int(sizes.max()),
+        float(iid_distance(counts).mean()),
+        float(js_divergence(counts).mean()),
+        float(effective_classes(counts).mean()),
+    )

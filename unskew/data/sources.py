@@ -1,0 +1,430 @@
+"""Where data comes from: scikit-learn's digits, files in a plain layout, and the usual names looked up in a folder.
+
+Nothing is downloaded and nothing is unpickled.  uint8 images are brought to [0, 1] and standardised per channel with
+mean and standard deviation of the *training* part; the test part is never looked at.  Floating arrays stay as they are.
+
+The plain layout, as one npz file or as a folder with one npy file per key:
+
+    x_train, x_test            uint8 images (N, H, W) or (N, H, W, 3), or floating (N, D) or (N, C, H, W)
+    y_train, y_test            integer labels (N,), from 0
+    domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
+    classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt
+
+Without x_test and y_test a fixed, stratified fifth of the training part is set aside as the test part.
+"""
+
+import difflib
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unskew.data.dataset import Dataset, checked
+from unskew.data.text import tokens, vocabulary
+from unskew.errors import DataError
+from unskew.keys import Key
+
+TEST_FRACTION = 0.2
+"""Share of each class that becomes the global test part where the source has none."""
+
+_Array = npt.NDArray[Any]
+_Arrays = dict[str, _Array]
+
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    NotImplementedError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One line of `unskew list datasets`."""
+
+    name: str
+    what: str
+    shape: str
+    origin: str
+    classes: tuple[str, ...] | None = None
+
+
+_DIGITS = tuple("0123456789")
+_FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+SOURCES: tuple[Source, ...] = (
+    Source("digits", "handwritten digits, 1,797", "1x8x8, 10 classes", "bundled with scikit-learn", _DIGITS),
+    Source("mnist", "handwritten digits", "1x28x28, 10 classes", "yann.lecun.com/exdb/mnist", _DIGITS),
+    Source("fashion_mnist", "clothes", "1x28x28, 10 classes", "github.com/zalandoresearch/fashion-mnist", _FASHION),
+    Source("emnist", "handwritten letters and digits", "1x28x28, 47 classes (balanced)", "nist.gov/itl (EMNIST)"),
+    Source("usps", "digits on envelopes", "1x16x16, 10 classes", "hastie.su.domains/ElemStatLearn (zip code)", _DIGITS),
+    Source("mnist_m", "MNIST on photographs", "3x32x32, 10 classes", "Ganin et al., JMLR 17, 2016", _DIGITS),
+    Source("svhn", "house numbers", "3x32x32, 10 classes", "ufldl.stanford.edu/housenumbers", _DIGITS),
+    Source("cifar10", "small photographs", "3x32x32, 10 classes", "www.cs.toronto.edu/~kriz/cifar.html", _CIFAR10),
+    Source("cifar100", "small photographs", "3x32x32, 100 classes", "www.cs.toronto.edu/~kriz/cifar.html"),
+    Source("pacs", "objects in 4 domains", "3x64x64, 7 classes", "Li et al., ICCV 2017"),
+    Source(
+        "imdb",
+        "film reviews",
+        "200 tokens, 2 classes",
+        "ai.stanford.edu/~amaas/data/sentiment",
+        ("negative", "positive"),
+    ),
+    Source("npz:PATH", "your own arrays in one file", "any", "docs/guides/data.md"),
+    Source("folder:PATH", "your own arrays, one npy file each", "any", "docs/guides/data.md"),
+)
+"""Everything `load` knows, the offline default first."""
+
+_NAMED = {s.name: s for s in SOURCES if ":" not in s.name}
+
+
+def load(source: str, data_dir: Path | str | None = None) -> Dataset:
+    """The data set called `source`: a name of `SOURCES`, `npz:PATH` or `folder:PATH`.
+
+    A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
+    UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
+    NAME/test.npz; imdb as imdb.json or imdb/imdb.json.gz.  npz files may code colour images as d_train, d_test
+    (differences modulo 256), as a smaller file needs it.
+
+    Raises:
+        DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
+            SHA-256 are shown), or what is in it does not pass `checked`.
+    """
+    kind, colon, rest = source.partition(":")
+    if colon and kind in ("npz", "folder"):
+        if not rest:
+            raise DataError(f"{source} names no path; write {kind}:PATH")
+        path = Path(rest).expanduser()
+        if kind == "npz":
+            if not path.is_file():
+                raise DataError(f"{source}: there is no file {path.absolute()}")
+            return _assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test")
+        if not path.is_dir():
+            raise DataError(f"{source}: there is no folder {path.absolute()}")
+        return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test")
+    if source not in _NAMED:
+        close = difflib.get_close_matches(source, _NAMED, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise DataError(f"unknown data set {source!r}; {hint}(known: {', '.join(s.name for s in SOURCES)})")
+    if source == "digits":
+        return _digits()
+    return _named(_NAMED[source], data_dir)
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits  # a second's import, paid by those who use it
+
+    bunch = load_digits()
+    arrays = {"x_train": bunch.images.astype(np.uint8), "y_train": bunch.target}
+    return _assemble("digits", arrays, "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
+
+
+def _named(source: Source, data_dir: Path | str | None) -> Dataset:
+    given = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    if not given:
+        raise DataError(
+            f"{source.name} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
+            f"holds {_expected(source)} (from {source.origin}; layout in docs/guides/data.md)"
+        )
+    root = Path(given).expanduser()
+    folder = root / source.name
+    if source.name == "imdb":
+        files = (root / "imdb.json", root / "imdb.json.gz", folder / "imdb.json", folder / "imdb.json.gz")
+        for file in files:
+            if file.is_file():
+                return _imdb(source, file)
+        raise _missing(source, files)
+    places: tuple[tuple[Path, Callable[[Path], _Arrays]], ...] = (
+        (root / f"{source.name}.npz", _npz),
+        (folder / "x_train.npy", lambda file: _folder(file.parent)),
+        (folder / f"{source.name}.npz", _npz),
+        (folder / "train_1.npz", lambda file: _parts(file.parent)),
+    )
+    for file, read in places:
+        if file.is_file():
+            return _assemble(source.name, read(file), file, Key(0) / source.name / "test", source.classes)
+    raise _missing(source, (file for file, _ in places))
+
+
+def _expected(source: Source) -> str:
+    return "imdb.json" if source.name == "imdb" else f"{source.name}.npz"
+
+
+def _missing(source: Source, files: Iterable[Path]) -> DataError:
+    what = "x_train, y_train, x_test, y_test"
+    return DataError(
+        f"{source.name} was not found; looked for {', '.join(str(f.absolute()) for f in files)}; put {what} into "
+        f"{_expected(source)} (from {source.origin}; layout in docs/guides/data.md)"
+    )
+
+
+# Reading files
+
+
+def _corrupt(path: Path, why: object) -> DataError:
+    try:
+        with path.open("rb") as file:
+            mark = f"{path.stat().st_size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        mark = f"cannot be opened: {error.strerror}"
+    reason = " ".join(str(why).split()) or type(why).__name__
+    if "allow_pickle" in reason:  # NumPy's text advises to load it unsafely
+        reason = "it is no NumPy file, or it holds pickled objects, which are never loaded"
+    return DataError(f"{path} is not a readable data file: {reason} ({mark}); replace it with a whole copy")
+
+
+def _npz(path: Path) -> _Arrays:
+    """The arrays of the plain layout in one npz; coded colour images are decoded, other keys are left alone."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("one bare array, an npz archive with x_train and y_train is needed")
+        with archive:
+            wanted = ("x_train", "y_train", "x_test", "y_test", "domain_train", "domains", "classes")
+            arrays = {k: archive[k] for k in wanted if k in archive.files}
+            for part in ("train", "test"):
+                if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
+                    arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
+            present = ", ".join(archive.files)
+    except _UNREADABLE as error:
+        raise _corrupt(path, error) from error
+    for key in ("x_train", "y_train"):
+        if key not in arrays:
+            raise _corrupt(path, f"it has no {key} (it has: {present or 'nothing'})")
+    return arrays
+
+
+def _parts(folder: Path) -> _Arrays:
+    """Coded training batches train_1.npz, train_2.npz, ... and test.npz, each with images d and labels y."""
+    train = sorted(folder.glob("train_*.npz"), key=lambda f: (len(f.name), f.name))
+    x, y = zip(*(_part(file) for file in train), strict=True)
+    try:
+        joined = np.concatenate(x), np.concatenate(y)
+    except ValueError as error:
+        raise DataError(f"{folder}: the training batches do not fit together: {error}") from error
+    x_test, y_test = _part(folder / "test.npz")
+    return {"x_train": joined[0], "y_train": joined[1], "x_test": x_test, "y_test": y_test}
+
+
+def _part(path: Path) -> tuple[_Array, _Array]:
+    if not path.is_file():
+        raise DataError(f"{path.absolute()} is missing beside the training batches")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return _decoded(archive["d"]), archive["y"]
+    except (*_UNREADABLE, TypeError, AttributeError) as error:  # a bare array is no context manager
+        raise _corrupt(path, error) from error
+
+
+def _folder(folder: Path) -> _Arrays:
+    """The plain layout with one npy file per key; names are text files, one name a line."""
+    arrays: _Arrays = {}
+    for key in ("x_train", "y_train", "x_test", "y_test", "domain_train"):
+        path = folder / f"{key}.npy"
+        if not path.is_file():
+            if key in ("x_train", "y_train"):
+                raise DataError(f"{path.absolute()} is missing; {folder} must hold x_train.npy and y_train.npy")
+            continue
+        try:
+            array = np.load(path, allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise ValueError("an archive, not one array")
+        except _UNREADABLE as error:
+            raise _corrupt(path, error) from error
+        arrays[key] = array
+    for key in ("classes", "domains"):
+        path = folder / f"{key}.txt"
+        if path.is_file():
+            try:
+                lines = path.read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise _corrupt(path, error) from error
+            arrays[key] = np.array([line.strip() for line in lines if line.strip()], dtype=np.str_)
+    return arrays
+
+
+def _decoded(d: _Array) -> _Array:
+    """Coded (N, 3, H, W) to RGB (N, H, W, 3).
+
+    The code: red and blue minus green, then differences down the columns and along the rows, all modulo 256.
+    """
+    if d.dtype != np.uint8 or d.ndim != 4 or d.shape[1] != 3:
+        raise ValueError(f"coded images must be uint8 (N, 3, H, W), got {d.dtype} of shape {d.shape}")
+    x = d.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+    x[:, 0] += x[:, 1]
+    x[:, 2] += x[:, 1]
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def _imdb(source: Source, path: Path) -> Dataset:
+    try:
+        raw = path.read_bytes()
+        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        if not isinstance(content, dict):
+            raise ValueError("a JSON object with x_train, y_train, x_test, y_test is needed")
+    except _UNREADABLE as error:
+        raise _corrupt(path, error) from error
+    for key, kind in (("x_train", str), ("y_train", int), ("x_test", str), ("y_test", int)):
+        values = content.get(key)
+        if not isinstance(values, list) or not all(type(v) is kind for v in values):
+            raise _corrupt(path, f"{key} must be a list of {'texts' if kind is str else 'integers'}")
+    keys = ("x_train", "y_train", "x_test", "y_test")
+    ids = vocabulary(content["x_train"])
+    return _placed(
+        path,
+        lambda: checked(
+            source.name,
+            tokens(content["x_train"], ids),
+            torch.tensor(content["y_train"], dtype=torch.int64),
+            tokens(content["x_test"], ids),
+            torch.tensor(content["y_test"], dtype=torch.int64),
+            classes=source.classes,
+            sha256=hashlib.sha256(json.dumps([content[k] for k in keys]).encode()).hexdigest(),
+        ),
+    )
+
+
+# Arrays to a data set
+
+
+def _assemble(
+    name: str, arrays: _Arrays, where: Path | str, test_key: Key, classes: tuple[str, ...] | None = None
+) -> Dataset:
+    return _placed(where, lambda: _from_arrays(name, arrays, test_key, classes))
+
+
+def _placed(where: Path | str, build: Callable[[], Dataset]) -> Dataset:
+    try:
+        return build()
+    except DataError as error:
+        raise DataError(f"{error} (in {where})") from error
+
+
+def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, ...] | None) -> Dataset:
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DataError(f"{name}: x_test and y_test must be there together or not at all")
+    for key in ("y_train", "y_test", "domain_train"):
+        if key in arrays:
+            arrays[key] = _integers(name, key, arrays[key])
+    content: _Arrays = {k: arrays[k] for k in ("x_train", "y_train", "x_test", "y_test", "domain_train") if k in arrays}
+    sha256 = _sha256(content)
+    x, y, domain = content["x_train"], content["y_train"], content.get("domain_train")
+    if x.ndim == 0 or len(x) != len(y):
+        raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
+    if domain is not None and len(domain) != len(y):
+        raise DataError(f"{name}: domain_train has {len(domain)} entries for {len(y)} examples")
+    if "x_test" in content:
+        x_test, y_test = content["x_test"], content["y_test"]
+    else:
+        train, test = _stratified(y, TEST_FRACTION, test_key)
+        if len(test) == 0:
+            raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
+        x_test, y_test, x, y = x[test], y[test], x[train], y[train]
+        domain = None if domain is None else domain[train]
+    tensors = _inputs(name, x, x_test)
+    return checked(
+        name,
+        tensors[0],
+        torch.from_numpy(y),
+        tensors[1],
+        torch.from_numpy(y_test),
+        classes=_strings(name, "classes", arrays) or classes,
+        groups=None if domain is None else torch.from_numpy(domain),
+        group_names=_strings(name, "domains", arrays),
+        sha256=sha256,
+    )
+
+
+def _integers(name: str, key: str, values: _Array) -> npt.NDArray[np.int64]:
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise DataError(f"{name}: {key} must be integers of shape (N,), got {values.dtype} of shape {values.shape}")
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def _strings(name: str, key: str, arrays: _Arrays) -> tuple[str, ...] | None:
+    if key not in arrays:
+        return None
+    values = arrays[key]
+    if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
+        raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
+    return tuple(str(v) for v in values)
+
+
+def _stratified(
+    labels: npt.NDArray[np.int64], fraction: float, key: Key
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Sorted (kept, set aside) indices: round(fraction * n) of each class, half up, are set aside, 1 at least is kept."""
+    rng = key.numpy()
+    aside = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        aside[members[: min(int(fraction * len(members) + 0.5), len(members) - 1)]] = True
+    return np.flatnonzero(~aside), np.flatnonzero(aside)
+
+
+def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor]:
+    if train.dtype.kind == "f" and test.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
+            x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
+        return torch.from_numpy(x), torch.from_numpy(x_test)
+    for key, x in (("x_train", train), ("x_test", test)):
+        if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))) or x.size == 0:
+            raise DataError(
+                f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), or floating (N, D) or (N, C, H, W), "
+                f"got {x.dtype} of shape {x.shape}"
+            )
+    train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
+    scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
+    scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
+    for c in range(train.shape[3]):
+        table = _standard(train[..., c])
+        scaled[:, c] = torch.from_numpy(table[train[..., c]])
+        scaled_test[:, c] = torch.from_numpy(table[test[..., c]])
+    return scaled, scaled_test
+
+
+def _standard(channel: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Standardised value of each of the 256 levels; a constant channel becomes 0 throughout."""
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(channel), 4096):  # bincount widens to int64: in slices it stays small
+        counts += np.bincount(channel[start : start + 4096].reshape(-1), minlength=256)
+    level = np.arange(256) / 255
+    mean = np.average(level, weights=counts)
+    std = np.sqrt(np.average((level - mean) ** 2, weights=counts))
+    # One level only: its deviation is rounding, which must not be blown up to a signal.
+    if np.count_nonzero(counts) == 1:
+        return np.zeros(256, np.float32)
+    return np.asarray((level - mean) / std, np.float32)
+
+
+def _sha256(arrays: _Arrays) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.data.cast("B"))
+    return digest.hexdigest()

@@ -1,0 +1,38 @@
+"""Texts to token ids, with a vocabulary that has seen the training texts only."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+VOCABULARY = 10_000
+"""Token ids are 0 .. VOCABULARY - 1; an embedding needs this many rows."""
+LENGTH = 200
+"""Tokens per text, shorter texts padded and longer ones cut at the end."""
+PADDING, UNKNOWN = 0, 1
+
+_WORD = re.compile(r"[a-z0-9']+")
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words (letters, digits, apostrophes); HTML line breaks are spaces."""
+    return _WORD.findall(text.replace("<br />", " ").lower())
+
+
+def vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> dict[str, int]:
+    """Ids 2 .. of the `size - 2` commonest words, commonest first, equally common ones in alphabetical order."""
+    counts = Counter(word for text in texts for word in words(text))
+    ranked = sorted(counts, key=lambda w: (-counts[w], w))[: size - 2]
+    return {word: i for i, word in enumerate(ranked, start=2)}
+
+
+def tokens(texts: Sequence[str], ids: Mapping[str, int], length: int = LENGTH) -> Tensor:
+    """Token ids, int64 (N, length); 0 is padding, 1 a word outside the vocabulary.
+
+    >>> tokens(["Good, good film!"], {"good": 2}, length=4)
+    tensor([[2, 2, 1, 0]])
+    """
+    rows = [[ids.get(word, UNKNOWN) for word in words(text)[:length]] for text in texts]
+    return torch.tensor([row + [PADDING] * (length - len(row)) for row in rows], dtype=torch.int64).reshape(-1, length)

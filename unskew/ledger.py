@@ -1,0 +1,60 @@
+"""What travelled: one row per transfer, and sums of rows.
+
+Bytes are the encoded payload, as `wire.nbytes` weighs it.  Node 0 is the server (the base station); client `c` is node
+`c + 1`.  Seconds, Hertz-seconds and joules are not in here: they follow from the rows and a channel, afterwards.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from unskew.protocol import ClientId
+from unskew.units import Bytes
+
+SERVER = 0
+
+Direction = Literal["down", "up", "d2d"]
+
+
+def node(client: ClientId) -> int:
+    """The ledger's number of a client."""
+    return client + 1
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One message on one link.
+
+    Attributes:
+        round: Counted from 1.
+        hop: Which exchange of the round, counted from 0.
+        src, dst: Nodes; 0 is the server.
+        kind: "model" if it carried parameters, else "control".
+        bytes: Length of the encoded payload.
+    """
+
+    round: int
+    hop: int
+    src: int
+    dst: int
+    kind: Literal["model", "control"]
+    bytes: Bytes
+
+    @property
+    def direction(self) -> Direction:
+        """down from the server, up to it, or d2d from device to device."""
+        return "down" if self.src == SERVER else "up" if self.dst == SERVER else "d2d"
+
+
+def totals(rows: Iterable[Transfer]) -> dict[Direction, Bytes]:
+    """Bytes by direction."""
+    sums: dict[Direction, int] = {"down": 0, "up": 0, "d2d": 0}
+    for row in rows:
+        sums[row.direction] += row.bytes
+    return {d: Bytes(n) for d, n in sums.items()}
+
+
+def relayed(rows: Iterable[Transfer]) -> dict[Direction, Bytes]:
+    """Bytes by direction if devices cannot reach each other and the server relays: each d2d byte goes up and down."""
+    sums = totals(rows)
+    return {"down": Bytes(sums["down"] + sums["d2d"]), "up": Bytes(sums["up"] + sums["d2d"]), "d2d": Bytes(0)}

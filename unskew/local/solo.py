@@ -1,0 +1,290 @@
+"""One client's `Sgd`, `Fold` and `Run`, met on one device.
+
+The network is built once; the tensors being trained are views of one flat vector, which a request fills and an
+optimiser changes in place.  Inputs lie on the device from the start; an epoch is gathered in one call and sliced.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from unskew.data.batches import Batches, plan
+from unskew.errors import ConfigError, DataError, DivergedError
+from unskew.keys import Key
+from unskew.local.optimise import optimiser
+from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, refuse_request, sees_features
+from unskew.task import Task, accuracy
+from unskew.tree import Params
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+# Examples whose forward pass is taken at once when nothing is trained; larger ones leave the cache.
+_CHUNK = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Shelf:
+    """The data set on the device, and which of it each client may see.
+
+    Attributes:
+        x: All training inputs, (N, ...).
+        y: Their labels, (N,).
+        train: Row numbers of each client's training examples, (n,) int64.
+        val: Row numbers kept aside from training, (m,) int64.
+        augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
+    """
+
+    x: Tensor
+    y: Tensor
+    train: tuple[Tensor, ...]
+    val: tuple[Tensor, ...]
+    augment: Augment | None = None
+
+
+class _Network(nn.Module):
+    """The network, returning the input of its head beside its output."""
+
+    def __init__(self, module: nn.Module, head: str) -> None:
+        super().__init__()
+        self.module = module
+        self._features: Tensor | None = None
+        module.get_submodule(head).register_forward_pre_hook(self._catch)
+
+    def _catch(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features = inputs[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits: Tensor = self.module(x)
+        features, self._features = self._features, None
+        if features is None:
+            raise ConfigError(
+                "the network's head was not called in its forward pass; name the layer that makes the logits"
+            )
+        return features, logits
+
+
+@dataclass(eq=False)
+class _Workspace:
+    """A network whose trained tensors are views of `vector`; one per choice of tensors that may change."""
+
+    network: _Network
+    names: tuple[str, ...]
+    vector: Tensor
+    gradient: Tensor
+    tensors: dict[str, Tensor]
+
+    @torch.no_grad()
+    def load(self, start: Params) -> None:
+        for name, t in self.tensors.items():
+            t.copy_(start[name])
+
+    @torch.no_grad()
+    def take(self) -> Params:
+        return {name: t.detach().clone() for name, t in self.tensors.items()}
+
+
+class Solo:
+    """Meets one client's requests on `device`."""
+
+    def __init__(
+        self, task: Task, shelf: Shelf, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ):
+        self.task, self.shelf, self.device, self.dtype = task, shelf, torch.device(device), dtype
+        self._loss = task.loss
+        self._min_batch = 2 if task.batch_norm else 1
+        self._workspaces: dict[tuple[frozenset[str], bool], _Workspace] = {}
+        self._reference = _Network(task.module(), task.head).to(self.device, dtype).eval()
+
+    def answer(self, me: Me, index: int, request: object) -> Any:
+        """Meet a request; `index` counts the step's requests of this kind, so that each has its own randomness."""
+        if isinstance(request, Sgd):
+            return self.fit(me, request, me.key / "sgd" / index)
+        if isinstance(request, Fold):
+            return self.fold(me, request)
+        if isinstance(request, Run):
+            return request.fn(_Local(self, me, me.key / "run" / index), *request.args)
+        return refuse_request("step", request)
+
+    # ------------------------------------------------------------------ Sgd
+    def fit(self, me: Me, job: Sgd, key: Key) -> Fitted:
+        """Minimise task loss plus terms from `job.start`.
+
+        Raises:
+            DivergedError: If the loss or a parameter became NaN or infinite; names client, round and step.
+            DataError: If BatchNorm meets a client with a single example.
+        """
+        fitted = self._fit(me, job, key, watch=False)
+        if not math.isfinite(fitted.loss):
+            self._fit(me, job, key, watch=True)  # once more, to name the step: draws are keyed, so it goes the same way
+        return fitted
+
+    def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
+        config = job.config
+        lr = config.lr_at(me.round)
+        space = self._workspace(config.trainable, config.buffers == "freeze")
+        space.load(job.start)
+        rows = self.shelf.train[me.id]
+        batches = plan(
+            len(rows),
+            batch_size=config.batch_size,
+            epochs=config.epochs,
+            steps=config.local_steps,
+            key=key / "shuffle",
+            min_batch=self._min_batch,
+            drop_last=config.drop_last,
+        )
+        update = optimiser(config, lr, space.vector)
+        objective = self._objective(space, job)
+        trained = [space.tensors[n] for n in space.names]
+        total = torch.zeros((), device=self.device, dtype=self.dtype)
+        draws = (key / "augment").generator(self.device) if self.shelf.augment else None
+        with key.ambient(self.device) if self.task.random else nullcontext():
+            for i, (x, y) in enumerate(self._gather(rows, batches)):
+                if draws is not None and self.shelf.augment is not None:
+                    x = self.shelf.augment(x, draws)
+                loss, value = objective(x, y)
+                gradients = torch.autograd.grad(value, trained, materialize_grads=True)
+                torch.cat([g.reshape(-1) for g in gradients], out=space.gradient)
+                with torch.no_grad():
+                    update(space.vector, space.gradient)
+                total += loss
+                if watch and not bool(torch.isfinite(value) & torch.isfinite(space.vector).all()):
+                    raise DivergedError(
+                        f"round {me.round}, client {me.id}, step {i + 1} of {len(batches.sizes)}: the loss became "
+                        f"{float(value)} at learning rate {lr:g}; lower lr or set clip_norm"
+                    )
+        # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
+        mean = float(total / len(batches.sizes) + 0.0 * space.vector.sum())
+        return Fitted(space.take(), len(batches.sizes), lr, mean)
+
+    def _objective(self, space: _Workspace, job: Sgd) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """(mean task loss, the same plus terms) of a batch."""
+        params = {n: space.tensors[n] for n in self.task.layout.trainable}
+        plain: list[Any] = [t for t in job.terms if not sees_features(t)]
+        seeing: list[Any] = [t for t in job.terms if sees_features(t)]
+
+        def objective(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            features, logits = space.network(x)
+            each = self._loss(logits, y)
+            loss = each.mean()
+            value = loss
+            for term in plain:
+                value = value + term(params, job.aux)
+            if seeing:
+                mask = torch.ones_like(each)
+                batch = Batch(x, y, mask, features, logits, each, partial(self._refer, x))
+                for term in seeing:
+                    value = value + term(params, job.aux, batch)
+            return loss.detach(), value
+
+        return objective
+
+    def _gather(self, rows: Tensor, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches as views of one gather per epoch."""
+        for order, sizes in batches.epochs():
+            pick = rows[order.to(self.device)]
+            x, y = self.shelf.x[pick], self.shelf.y[pick]
+            yield from zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
+
+    def _workspace(self, trainable: tuple[str, ...], freeze: bool) -> _Workspace:
+        chosen = self.task.layout.select(trainable)
+        if (chosen, freeze) not in self._workspaces:
+            self._workspaces[chosen, freeze] = self._make_workspace(chosen, freeze)
+        return self._workspaces[chosen, freeze]
+
+    def _make_workspace(self, chosen: frozenset[str], freeze: bool) -> _Workspace:
+        layout = self.task.layout
+        names = tuple(n for n in layout.trainable if n in chosen)
+        if not names:
+            raise ConfigError("local.trainable selects no parameter; there would be nothing to train")
+        module = self.task.module().to(self.device, self.dtype)
+        old = dict(module.named_parameters())
+        vector = torch.cat([old[n].detach().reshape(-1) for n in names])
+        views = torch.split(vector, [old[n].numel() for n in names])
+        for n, view in zip(names, views, strict=True):
+            _place(module, n, nn.Parameter(view.view_as(old[n])))
+        for n in layout.trainable:
+            if n not in chosen:
+                _place(module, n, nn.Parameter(old[n].detach(), requires_grad=False))
+        module.train()
+        for name, m in module.named_modules():
+            # Statistics follow the batches only where the layer itself may change: a frozen body keeps its own.
+            mine = [b for b in layout.buffers if b.rpartition(".")[0] == name]
+            if mine and (freeze or not chosen.intersection(mine)):
+                m.eval()
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        tensors = {n: held[n] for n in (*layout.trainable, *layout.buffers)}
+        return _Workspace(_Network(module, self.task.head), names, vector, torch.empty_like(vector), tensors)
+
+    # ------------------------------------------------------------------ Fold, references, evaluation
+    def _refer(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            out: tuple[Tensor, Tensor] = functional_call(
+                self._reference, {f"module.{k}": v for k, v in params.items()}, (x,), strict=False
+            )
+        return out
+
+    def fold(self, me: Me, job: Fold) -> Any:
+        """One pass over a part of the client's data, in order."""
+        rows = self.shelf.train[me.id] if job.part == "train" else self.shelf.val[me.id]
+        if not len(rows) and job.part == "val":
+            raise DataError(f"client {me.id} has no validation data; set val_fraction > 0")
+        carry = job.init
+        with torch.no_grad():
+            for pick in torch.split(rows, _CHUNK):
+                x, y = self.shelf.x[pick], self.shelf.y[pick]
+                features, logits = self._refer(x, job.params)
+                each = self._loss(logits, y)
+                carry = job.fn(
+                    carry, Batch(x, y, torch.ones_like(each), features, logits, each, partial(self._refer, x))
+                )
+        return carry
+
+    def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(correct, loss) of each example, (n,) bool and (n,), in evaluation mode and without augmentation."""
+        correct, losses = [], []
+        with torch.no_grad():
+            for xs, ys in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
+                _, logits = self._refer(xs, params)
+                correct.append(accuracy(logits, ys))
+                losses.append(self._loss(logits, ys))
+        return torch.cat(correct), torch.cat(losses)
+
+
+class _Local:
+    """What `Run` hands its function."""
+
+    def __init__(self, solo: Solo, me: Me, key: Key) -> None:
+        rows = solo.shelf.train[me.id]
+        self.x, self.y, self.key = solo.shelf.x[rows], solo.shelf.y[rows], key
+        self._solo = solo
+
+    def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(features, logits) in evaluation mode, without gradients."""
+        return self._solo._refer(x, params)
+
+    def gradient(self, params: Params) -> Params:
+        """Gradient of the mean task loss over all training data, in evaluation mode; buffers have none."""
+        names = self._solo.task.layout.trainable
+        leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
+        every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
+        total = {n: torch.zeros_like(leaves[n]) for n in names}
+        for xs, ys in zip(torch.split(self.x, _CHUNK), torch.split(self.y, _CHUNK), strict=True):
+            _, logits = functional_call(self._solo._reference, every, (xs,), strict=False)
+            loss = self._solo._loss(logits, ys).sum() / len(self.y)
+            for n, g in zip(names, torch.autograd.grad(loss, [leaves[n] for n in names]), strict=True):
+                total[n] += g
+        return total
+
+
+def _place(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Put a parameter where `name` says."""
+    path, _, last = name.rpartition(".")
+    setattr(module.get_submodule(path), last, parameter)

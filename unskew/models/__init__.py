@@ -1,0 +1,143 @@
+"""Networks by name: the ones the papers' tables use, and a few small ones for small images.
+
+Every network is `head(body(x))`: `body` turns a batch (B, *input_shape) into features (B, d), `head` is the final
+`nn.Linear` from d to the classes.  Parameters are therefore named `body.*` and `head.*`.  None ends in a softmax,
+except `hcct_mlp` when asked to (`double_softmax=True`, as published).
+
+Listing the names imports no PyTorch; `build` imports the one file it needs.  Initial weights are drawn from PyTorch's
+global generator: construct under `Key.ambient`.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from unskew.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TABLE: dict[str, str] = {
+    "logistic": "unskew.models.linear:logistic",
+    "svm": "unskew.models.linear:svm",
+    "feddif_fcn_linear": "unskew.models.linear:feddif_fcn_linear",
+    "mlp": "unskew.models.mlp:mlp",
+    "fcn": "unskew.models.mlp:fcn",
+    "hcct_mlp": "unskew.models.mlp:hcct_mlp",
+    "lenet": "unskew.models.lenet:lenet",
+    "torch_cnn": "unskew.models.lenet:torch_cnn",
+    "cnn_w3": "unskew.models.lenet:cnn_w3",
+    "cnn_mnist": "unskew.models.feddw:cnn_mnist",
+    "cnn_cifar10": "unskew.models.feddw:cnn_cifar10",
+    "cnn_small": "unskew.models.cnn:cnn_small",
+    "feddif_cnn": "unskew.models.cnn:feddif_cnn",
+    "cnn_4": "unskew.models.cnn:cnn_4",
+    "cnn_w4": "unskew.models.cnn:cnn_w4",
+    "pfl_cnn": "unskew.models.cnn:pfl_cnn",
+    "digit_model": "unskew.models.digit:digit_model",
+    "lstm_rows": "unskew.models.recurrent:lstm_rows",
+    "resnet18": "unskew.models.resnet:resnet18",
+}
+
+ABOUT: dict[str, str] = {
+    "logistic": "one linear layer, softmax regression; any input",
+    "svm": "one linear layer, trained with the multi-class margin loss; any input",
+    "feddif_fcn_linear": "FedDif's first code base: its 'FCN', one linear layer (the same network as logistic)",
+    "mlp": "fully connected, one hidden layer of 64; any input",
+    "fcn": "FedDif's FCN and workload W2: fully connected, two hidden layers of 200",
+    "hcct_mlp": "HCCT on Fashion-MNIST: 784-64-10 with dropout 0.5",
+    "lenet": "FedDif and FedDC on CIFAR: two 5x5 convolutions of 64, then 384 and 192; 32x32 and up",
+    "torch_cnn": "the CNN of the PyTorch tutorial (workload E); 32x32 and up",
+    "cnn_w3": "workload W3: 5x5 convolutions of 32 and 64, then 512; 32x32 and up",
+    "cnn_mnist": "FedDW on MNIST: 5x5 convolutions of 10 and 20, then 256 and 128; 28x28 and up",
+    "cnn_cifar10": "FedDW on CIFAR-10: 5x5 convolutions of 6 and 16, then 256 and 128; 32x32 and up",
+    "cnn_small": "two 3x3 convolutions of 16 and 32, then 64; plain, batch norm or group norm; 8x8 and up",
+    "feddif_cnn": "FedDif's first code base on CIFAR-10: three 3x3 convolutions, then 256; 8x8 and up",
+    "cnn_4": "HCCT on CIFAR-10: four 3x3 convolutions, then 500 with dropout 0.25; 8x8 and up",
+    "cnn_w4": "workload W4: the layers of cnn_4 without dropout; 8x8 and up",
+    "pfl_cnn": "pfl-research on CIFAR-10 (workload A): 3x3 convolutions of 32 and 64, then 128; 32x32 and up",
+    "digit_model": "HCCT on Digit: three 5x5 convolutions, then 2048 and 512, batch or group norm; 4x4 and up",
+    "lstm_rows": "FedDif's first code base on Fashion-MNIST: a two-layer LSTM over image rows; 2x2 and up",
+    "resnet18": "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up",
+}
+
+LOSS: dict[str, str] = {"svm": "multi_margin"}
+"""The loss a model is meant for, where that is not `cross_entropy`."""
+
+
+def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: object) -> "nn.Module":
+    """The network `name` for examples of `input_shape`, freshly initialised.
+
+    Args:
+        name: A key of `TABLE`.
+        input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
+        num_classes: Outputs of the network, at least 2.
+        options: The network's own settings; `options_of(name)` lists them.
+
+    Returns:
+        A module with `body` and `head` that maps (B, *input_shape) to logits (B, num_classes).
+
+    Raises:
+        ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
+            for the network, or there are fewer than two classes.
+    """
+    factory = _factory(name)
+    if not input_shape or any(type(n) is not int or n < 1 for n in input_shape):
+        raise ConfigError(f"input_shape of model {name} must be positive integers, got {tuple(input_shape)}")
+    if type(num_classes) is not int or num_classes < 2:
+        raise ConfigError(f"num_classes of model {name} must be an integer of at least 2, got {num_classes!r}")
+    network: nn.Module = factory(tuple(input_shape), num_classes, **_checked(name, factory, options))
+    return network
+
+
+def options_of(name: str) -> dict[str, object]:
+    """The options of a network with their defaults, in the order of its factory.
+
+    Raises:
+        ConfigError: If there is no such model.
+    """
+    return {p.name: p.default for p in _parameters(_factory(name))}
+
+
+def _factory(name: str) -> "Callable[..., nn.Module]":
+    if name not in TABLE:
+        raise ConfigError(f"unknown model {name}{_did_you_mean(name, TABLE)} (models: {', '.join(TABLE)})")
+    module, attribute = TABLE[name].split(":")
+    factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
+    return factory
+
+
+def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:
+    return [p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, object]) -> dict[str, object]:
+    # pydantic takes a tenth of a second to import: not needed to list the names
+    from pydantic import TypeAdapter, ValidationError
+
+    known = {p.name: p for p in _parameters(factory)}
+    checked: dict[str, object] = {}
+    for key, value in options.items():
+        if key not in known:
+            raise ConfigError(
+                f"model {name} has no option {key}{_did_you_mean(key, known)} ({name} has: {', '.join(known)})"
+            )
+        # TOML and JSON know no tuples; everything else must already have its type: 'false' is not False
+        plain = tuple(value) if isinstance(value, list) else value
+        try:
+            checked[key] = TypeAdapter(known[key].annotation).validate_python(plain, strict=True)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Input ")
+            raise ConfigError(f"option {key} of model {name} {reason}, got {value!r}") from None
+    if "groups" in options and checked.get("norm", known["norm"].default) != "group":
+        raise ConfigError(
+            f"option groups of model {name} means something only with norm = 'group': set it or drop groups"
+        )
+    return checked
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

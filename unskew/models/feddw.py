@@ -1,0 +1,56 @@
+"""FedDW's CNNs for MNIST and CIFAR-10.
+
+Both end in 256 ReLU -> 128 -> C with no activation between the last two layers, as in the published code.  The paper's
+method wants the classifier without a bias (`head_bias=False`); the published code keeps it, and so do the counts below.
+As in `lenet`, images smaller than the published ones are refused.
+"""
+
+from torch import nn
+
+from unskew.models.lenet import last_side
+from unskew.models.network import Dropout, Network, dropout_layer, image, stack
+
+
+def cnn_mnist(
+    input_shape: tuple[int, ...], num_classes: int, *, dropout: Dropout = 0.5, head_bias: bool = True
+) -> Network:
+    """5x5 convolutions of 10 and 20, pooling before ReLU, dropout after the second; 320 -> 256 ReLU -> 128 -> C.
+
+    121,642 parameters at 28x28x1 and C = 10.
+    """
+    channels, height, width = image("cnn_mnist", input_shape, at_least=28)
+    body = stack(
+        conv1=nn.Conv2d(channels, 10, 5),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(10, 20, 5),
+        dropout=dropout_layer(dropout),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(20 * last_side(height) * last_side(width), 256),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(256, 128),
+    )
+    return Network(body, nn.Linear(128, num_classes, bias=head_bias))
+
+
+def cnn_cifar10(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True) -> Network:
+    """5x5 convolutions of 6 and 16 with ReLU and pooling; 400 -> 256 ReLU -> 128 -> C.
+
+    139,714 parameters at 32x32x3 and C = 10.
+    """
+    channels, height, width = image("cnn_cifar10", input_shape, at_least=32)
+    body = stack(
+        conv1=nn.Conv2d(channels, 6, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(16 * last_side(height) * last_side(width), 256),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(256, 128),
+    )
+    return Network(body, nn.Linear(128, num_classes, bias=head_bias))

@@ -1,0 +1,63 @@
+"""Fully connected networks; the input is flattened, so any shape will do."""
+
+import math
+
+from torch import nn
+
+from unskew.models.network import Count, Dropout, Network, dropout_layer, stack
+
+
+def mlp(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    hidden: tuple[Count, ...] = (64,),
+    dropout: Dropout = 0.0,
+    head_bias: bool = True,
+) -> Network:
+    """d -> hidden[0] ReLU -> ... -> C, with dropout after each ReLU.  IFCA's MNIST network is `hidden=(200,)`."""
+    widths = (math.prod(input_shape), *hidden)
+    layers: dict[str, nn.Module | None] = {"flatten": nn.Flatten()}
+    for i in range(1, len(widths)):
+        layers[f"fc{i}"] = nn.Linear(widths[i - 1], widths[i])
+        layers[f"relu{i}"] = nn.ReLU()
+        layers[f"dropout{i}"] = dropout_layer(dropout)
+    return Network(stack(**layers), nn.Linear(widths[-1], num_classes, bias=head_bias))
+
+
+def fcn(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    hidden: tuple[Count, ...] = (200, 200),
+    dropout: Dropout = 0.0,
+    head_bias: bool = True,
+) -> Network:
+    """FedDif's FCN, 784 -> 200 ReLU -> 200 ReLU -> C: 206,647 parameters at the 47 classes of EMNIST balanced.
+
+    At C = 10 it is workload W2 (and FedDC's MNIST network), 199,210 parameters.
+    """
+    return mlp(input_shape, num_classes, hidden=hidden, dropout=dropout, head_bias=head_bias)
+
+
+def hcct_mlp(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    hidden: Count = 64,
+    dropout: Dropout = 0.5,
+    head_bias: bool = True,
+    double_softmax: bool = False,
+) -> Network:
+    """HCCT on Fashion-MNIST: 784 -> 64, dropout, ReLU, 64 -> 10; 50,890 parameters.
+
+    The published code puts a softmax on the output and feeds that to the cross-entropy, which takes another one.
+    `double_softmax` does the same; the output is then probabilities, no longer `head(body(x))`.
+    """
+    body = stack(
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(math.prod(input_shape), hidden),
+        dropout1=dropout_layer(dropout),
+        relu1=nn.ReLU(),
+    )
+    return Network(body, nn.Linear(hidden, num_classes, bias=head_bias), softmax=double_softmax)

@@ -1,0 +1,79 @@
+"""What all networks share: the split into body and head, named layers, normalisation, the check on image shapes."""
+
+from typing import Annotated, Literal, final
+
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+
+from unskew.errors import ConfigError
+
+# The types of options; `unskew.models.build` validates against them.
+Count = Annotated[int, Ge(1)]
+Dropout = Annotated[float, Ge(0.0), Lt(1.0)]
+Norm = Literal["batch", "group", "none"]
+
+
+@final
+class Network(nn.Module):
+    """`head(body(x))`: (B, *input_shape) to features (B, d) to logits (B, classes).
+
+    With `softmax` the output is a row of probabilities instead: only for published numbers that were obtained so.
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Linear, *, softmax: bool = False) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+        self.softmax = softmax
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, classes), or probabilities if the network was built with `softmax`."""
+        out: Tensor = self.head(self.body(x))
+        return out.softmax(1) if self.softmax else out
+
+
+def stack(**layers: nn.Module | None) -> nn.Sequential:
+    """The layers one after the other under their names; those that are None are left out."""
+    sequence = nn.Sequential()
+    for name, layer in layers.items():
+        if layer is not None:
+            sequence.add_module(name, layer)
+    return sequence
+
+
+def dropout_layer(p: float) -> nn.Dropout | None:
+    """Dropout with probability `p`, or no layer at all when it would do nothing (executors look at the layers)."""
+    return nn.Dropout(p) if p > 0 else None
+
+
+def norm_layer(kind: Norm, channels: int, groups: int, *, flat: bool = False) -> nn.Module | None:
+    """Normalisation of `channels` feature maps (B, channels, H, W), or of a vector (B, channels) if `flat`.
+
+    Raises:
+        ConfigError: If `groups` does not divide the channels.
+    """
+    if kind == "none":
+        return None
+    if kind == "batch":
+        return nn.BatchNorm1d(channels) if flat else nn.BatchNorm2d(channels)
+    if channels % groups:
+        raise ConfigError(
+            f"option groups must divide the channels of every normalised layer, got {groups} for {channels} channels"
+        )
+    return nn.GroupNorm(groups, channels)
+
+
+def image(model: str, shape: tuple[int, ...], at_least: int) -> tuple[int, int, int]:
+    """Channels, height and width of `shape`.
+
+    Raises:
+        ConfigError: If it is not an image, or one side is shorter than `at_least` pixels.
+    """
+    if len(shape) != 3 or min(shape[1:]) < at_least:
+        instead = "cnn_small, which accepts 8x8 and up, or mlp" if at_least > 8 else "mlp"
+        raise ConfigError(
+            f"model {model} needs images (channels, height, width) of at least {at_least}x{at_least} pixels, "
+            f"got {shape}; take {instead}, which accepts any input"
+        )
+    channels, height, width = shape
+    return channels, height, width

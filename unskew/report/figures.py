@@ -1,0 +1,318 @@
+"""Figures as SVG text that an HTML page can take in.
+
+Matplotlib draws, through its object interface: no pyplot, no display.  The drawing names colours by stand-ins that
+become CSS (`currentColor`, `var(--s0)`, ...), so one figure serves the light, the dark and the printed page.  Ids carry
+the figure's own name, so that many figures fit one page, and equal input gives equal bytes.
+
+Methods are told apart three times over, by colour, dashes and marker; the colours are spaced for colour-blind readers.
+"""
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.path import Path as Shape
+
+from unskew.report.tables import Curve, Difference
+
+COLOURS = 8
+MOST_CLIENTS = 100  # columns of the label chart
+MOST_DOTS = 1500  # of a spread chart; beyond, boxes alone
+MOST_POINTS = 200  # of one line
+
+_INK, _FAINT, _BOUND = "#010203", "#040506", "#070809"
+_SERIES = tuple(f"#0a0b{i:02x}" for i in range(COLOURS))
+_CSS = {_INK: "currentColor", _FAINT: "var(--faint)", _BOUND: "var(--bound)"} | {
+    c: f"var(--s{i})" for i, c in enumerate(_SERIES)
+}
+_WIDTH = 380.0  # points; a phone shows it nearly 1:1, so 10 pt text stays readable there
+_WIDE = 780.0
+_RC = {
+    "axes.edgecolor": _INK,
+    "axes.grid": True,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10.0,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.6,
+    "path.simplify": True,
+    "svg.fonttype": "none",
+    "text.color": _INK,
+    "text.parse_math": False,  # a method may be called "a$b$"
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.4, 1.4), (6, 1.5, 1.4, 1.5))
+_BOUND_DASHES: tuple[tuple[float, ...], ...] = ((2.5, 1.5), (1, 1), (7, 2), (4, 1.2, 1, 1.2, 1, 1.2))
+_TURN = np.linspace(0.0, 2 * math.pi, 17)
+_MARKERS: tuple[tuple[tuple[float, float], ...], ...] = (
+    tuple((math.cos(a), math.sin(a)) for a in _TURN),
+    ((-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85), (-0.85, -0.85)),
+    ((-1.0, -0.8), (1.0, -0.8), (0.0, 1.0), (-1.0, -0.8)),
+    ((-0.85, 0.0), (0.0, -1.0), (0.85, 0.0), (0.0, 1.0), (-0.85, 0.0)),
+    ((-1.0, 0.8), (1.0, 0.8), (0.0, -1.0), (-1.0, 0.8)),
+    tuple(  # a plus
+        (x, y)
+        for x, y in (
+            *((-0.3, -1.0), (0.3, -1.0), (0.3, -0.3), (1.0, -0.3), (1.0, 0.3), (0.3, 0.3), (0.3, 1.0)),
+            *((-0.3, 1.0), (-0.3, 0.3), (-1.0, 0.3), (-1.0, -0.3), (-0.3, -0.3), (-0.3, -1.0)),
+        )
+    ),
+    tuple(  # a five-pointed star
+        (r * math.sin(a), r * math.cos(a))
+        for r, a in ((1.0 if i % 2 == 0 else 0.42, i * math.pi / 5) for i in range(11))
+    ),
+    ((-0.8, -1.0), (0.8, 1.0), (-0.8, 1.0), (0.8, -1.0), (-0.8, -1.0)),  # an hourglass
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one line is drawn: a stand-in colour, dashes in line widths, the marker's corners, filled or not."""
+
+    colour: str
+    dashes: tuple[float, ...]
+    marker: tuple[tuple[float, float], ...]
+    filled: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named curve and its look."""
+
+    name: str
+    look: Look
+    curve: Curve
+
+
+def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
+    """A look for each method, in order; those of bounds are grey and hollow.
+
+    Colour and marker return after eight methods, but never together before sixty-four.
+    """
+    found, methods, marks = [], 0, 0
+    for bound in bounds:
+        if bound:
+            marker = _MARKERS[-1 - marks % len(_MARKERS)]
+            found.append(Look(_BOUND, _BOUND_DASHES[marks % len(_BOUND_DASHES)], marker, False))
+            marks += 1
+        else:
+            turn, at = divmod(methods, COLOURS)
+            marker = _MARKERS[(at + turn) % len(_MARKERS)]
+            found.append(Look(_SERIES[at], _DASHES[(at + turn) % len(_DASHES)], marker, True))
+            methods += 1
+    return tuple(found)
+
+
+def swatch(look: Look) -> Markup:
+    """The look as a small SVG for legends and tables."""
+    colour, dashes = _CSS[look.colour], " ".join(f"{1.6 * d:.1f}" for d in look.dashes)
+    corners = " ".join(f"{16 + 4 * x:.1f},{6 - 4 * y:.1f}" for x, y in look.marker)
+    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
+    fill = colour if look.filled else "var(--page)"
+    return Markup(
+        f'<svg class="swatch" viewBox="0 0 32 12" aria-hidden="true"><path d="M0 6H32" style="stroke:{colour}" '
+        f'stroke-width="1.6"{dash}/><polygon points="{corners}" style="fill:{fill};stroke:{colour}"/></svg>'
+    )
+
+
+@contextmanager
+def _style(name: str) -> Iterator[None]:
+    """Our settings over Matplotlib's defaults, whatever the user's matplotlibrc says; put back afterwards."""
+    blank = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.startswith(("axes", "font", "svg", "path", "text"))}
+    with matplotlib.rc_context({**blank, **_RC, "svg.hashsalt": name}):
+        yield
+
+
+def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _markup(figure: Figure, name: str, alt: str) -> Markup:
+    """The figure's `<svg>` element: no XML head, no metadata, no size of its own, ids and colours made ours."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", svg, flags=re.S)
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    assert box is not None, "Matplotlib writes a viewBox"
+    opening = f'<svg role="img" aria-label="{escape(alt)}" viewBox="{box[1]}">'
+    svg = re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
+    svg = svg.replace("xlink:href", "href")
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    # The page's own font; sizes are those of the drawing.
+    svg = re.sub(r"font: (?:[a-z]+ )*([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r' d="([^"]*)"', lambda m: f' d="{_shorter(m[1])}"', svg)
+    for colour, css in _CSS.items():
+        svg = svg.replace(colour, css)
+    return Markup(re.sub(r"\n\s*", "\n", svg).strip())
+
+
+def _shorter(path: str) -> str:
+    """Path data to a hundredth of a point: nobody sees more, and it halves the page."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), " ".join(path.split()))
+
+
+def _thin(curve: Curve) -> list[int]:
+    n = len(curve.x)
+    return sorted({round(i) for i in np.linspace(0, n - 1, min(n, MOST_POINTS))})
+
+
+def lines_chart(name: str, lines: Sequence[Line], x: str, y: str, scale: float, alt: str, flat: Sequence[Line] = ()) -> Markup:
+    """Mean lines with a band from the lowest to the highest seed.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        lines: What to draw.
+        x: Label of the horizontal axis, with its unit.
+        y: Label of the vertical axis, with its unit.
+        scale: Factor from values to the unit of `y`; 100 for percent.
+        alt: What a reader who cannot see the figure is told.
+        flat: Lines drawn level at their last mean, for bounds that have no place on the horizontal axis.
+    """
+    with _style(name):
+        figure, axes = _axes(250)
+        for i, line in enumerate(lines):
+            at, curve, colour = _thin(line.curve), line.curve, line.look.colour
+            xs = [curve.x[j] for j in at]
+            if curve.seeds > 1:
+                low, high = ([scale * side[j] for j in at] for side in (curve.low, curve.high))
+                axes.fill_between(xs, low, high, color=colour, alpha=0.16, linewidth=0)
+            every = max(1, len(at) // 7)
+            axes.plot(
+                xs,
+                [scale * curve.mean[j] for j in at],
+                **_drawn(line.look),
+                # Markers of different methods stand at different rounds, so that equal curves stay readable.
+                markevery=(i * max(1, every // max(1, len(lines))) % every, every) if len(at) > 1 else None,
+            )
+        for line in flat:
+            axes.axhline(scale * line.curve.mean[-1], **{**_drawn(line.look), "marker": ""})
+        if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1:
+            axes.set_yscale("log")
+            y = f"{y}, log scale"
+        if len(lines) > 1 and _spans(axes, [line.curve.x[-1] for line in lines], 20):
+            smallest = min((v for line in lines for v in line.curve.x if v > 0), default=1.0)
+            axes.set_xscale("symlog", linthresh=smallest)
+            x = f"{x}, log scale"
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        return _markup(figure, name, alt)
+
+
+def _drawn(look: Look) -> dict[str, object]:
+    return {
+        "color": look.colour,
+        "linestyle": (0, look.dashes) if look.dashes else "-",
+        "linewidth": 1.6,
+        "marker": Shape(np.array(look.marker)),
+        "markersize": 6,
+        "markerfacecolor": look.colour if look.filled else "none",
+        "markeredgecolor": look.colour,
+        "markeredgewidth": 0.8,
+    }
+
+
+def _spans(axes: Axes, values: Sequence[float], factor: float = 50) -> bool:
+    """Whether the values need a logarithmic axis."""
+    positive = [v for v in values if math.isfinite(v) and v > 0]
+    return len(positive) > 1 and max(positive) > factor * min(positive)
+
+
+def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str, Look], base: str, alt: str) -> Markup:
+    """Paired differences: one dot for each seed, the mean's marker, and its interval where there is one."""
+    with _style(name):
+        figure, axes = _axes(54 + 34 * len(rows))
+        axes.axvline(0, color=_INK, linewidth=0.9)
+        for i, row in enumerate(rows):
+            look = marks[row.method]
+            if row.low is not None and row.high is not None:
+                axes.plot([100 * row.low, 100 * row.high], [i, i], color=look.colour, linewidth=2.2, solid_capstyle="butt")
+            axes.plot([100 * v for v in row.values], [i + 0.2] * len(row.values), "|", color=look.colour, markersize=5)
+            axes.plot([100 * row.mean], [i], **{**_drawn(look), "markersize": 8})
+        _named_rows(axes, [row.method for row in rows])
+        axes.set_xlabel(f"accuracy minus {_short(base)}, percentage points")
+        return _markup(figure, name, alt)
+
+
+def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str) -> Markup:
+    """Accuracies of single clients by method: box of the quartiles, line from worst to best decile, every client a dot."""
+    with _style(name):
+        figure, axes = _axes(54 + 44 * len(rows))
+        dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
+        for i, (_, look, values) in enumerate(rows):
+            p10, p25, p50, p75, p90 = (100 * q for q in np.quantile(values, (0.1, 0.25, 0.5, 0.75, 0.9)))
+            axes.plot([p10, p90], [i, i], color=look.colour, linewidth=1.2)
+            box = Rectangle((p25, i - 0.13), p75 - p25, 0.26, facecolor=look.colour, alpha=0.3, edgecolor="none")
+            axes.add_patch(box)
+            axes.plot([p50, p50], [i - 0.13, i + 0.13], color=look.colour, linewidth=2.2, solid_capstyle="butt")
+            if dots:
+                # The golden ratio spreads dots evenly and needs no generator.
+                up = [i + 0.2 + 0.22 * ((j * 0.6180339887) % 1) for j in range(len(values))]
+                axes.plot([100 * v for v in values], up, "o", color=look.colour, markersize=2.4, alpha=0.55, mew=0)
+        _named_rows(axes, [method for method, _, _ in rows])
+        axes.set_xlabel("accuracy of a client on its own test data, %")
+        return _markup(figure, name, alt)
+
+
+def _named_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names above their rows, left-aligned inside the axes: long names then cost no width."""
+    axes.set_ylim(len(names) - 0.45, -0.75)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    for i, text in enumerate(names):
+        axes.annotate(
+            _short(text), (0, i - 0.2), xycoords=("axes fraction", "data"), fontsize=9, va="bottom", annotation_clip=False
+        )
+
+
+def _short(text: str, most: int = 46) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def labels_chart(name: str, label_counts: Sequence[Sequence[int]], alt: str) -> Markup:
+    """Clients side by side: above, how many examples each has; below, the share of each label in them.
+
+    The first `MOST_CLIENTS` clients are drawn.
+    """
+    counts = np.array(label_counts[:MOST_CLIENTS], dtype=float)  # (clients, labels)
+    sizes = counts.sum(axis=1)
+    share = np.divide(counts, sizes[:, None], out=np.zeros_like(counts), where=sizes[:, None] > 0)
+    clients, labels = counts.shape
+    cells = np.zeros((labels, clients, 4), dtype=np.uint8)
+    cells[..., :3] = (0x2B, 0x83, 0xC4)  # one hue that reads on white and on black; the share is its opacity
+    cells[..., 3] = np.round(255 * share.T)
+    with _style(name):
+        height = 120 + min(240.0, max(90.0, 15.0 * labels))
+        figure = Figure(figsize=(_WIDE / 72, height / 72), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, max(2.0, (height - 100) / 45)))
+        above.bar(range(clients), sizes, width=0.8, color=_BOUND)
+        above.set_ylabel("examples")
+        above.set_axisbelow(True)
+        above.grid(axis="x", visible=False)
+        above.tick_params(axis="x", length=0)
+        below.imshow(cells, aspect="auto", interpolation="none", origin="upper")
+        below.grid(visible=False)
+        below.set_ylabel("label")
+        below.set_xlabel("client")
+        below.set_xticks(range(0, clients, max(1, math.ceil(clients / 25))))
+        below.set_yticks(range(0, labels, max(1, math.ceil(labels / 12))))
+        for spine in below.spines.values():
+            spine.set_visible(True)
+        return _markup(figure, name, alt)

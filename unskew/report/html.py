@@ -1,0 +1,288 @@
+"""One HTML page for a run, or for several runs side by side: offline, self-contained, printable.
+
+The page is made from run folders only and written in one step, so a reader never meets half of one.
+"""
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import jinja2
+from markupsafe import Markup
+
+from unskew.errors import RunError
+from unskew.report import figures, prose, tables
+from unskew.report.record import Partition, Record, described, read
+
+_BAND = "The line is the mean over seeds, the band runs from the lowest to the highest seed."
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawn figure and the words around it; `legend` is (name, swatch)."""
+
+    title: str
+    caption: str
+    svg: Markup
+    legend: tuple[tuple[str, Markup], ...] = ()
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Failures of one method for one reason."""
+
+    method: str
+    reason: str
+    times: int
+    clients: int
+    rounds: str
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of one run, finished or not, and return its path: `out`, or `report.html` in the folder.
+
+    Raises:
+        RunError: If the folder cannot be read or the page cannot be written; an older page then stays as it was.
+    """
+    record = read(folder)
+    return _write(_page("report.html", _run_view(record)), Path(folder) / "report.html" if out is None else Path(out))
+
+
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+    """Write one page that sets several runs side by side, and return `out`.
+
+    Raises:
+        RunError: With fewer than two folders, or as `write_report`.
+    """
+    if len(folders) < 2:
+        raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
+    return _write(_page("comparison.html", _comparison_view([read(f) for f in folders])), Path(out))
+
+
+def _page(template: str, view: Mapping[str, object]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("unskew.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Callable[..., str]] = {
+        "amount": tables.amount,
+        "bracket": tables.bracket,
+        "percent": tables.percent,
+        "points": tables.points,
+        "described": described,
+    }
+    environment.filters.update(filters)
+    environment.globals.update(bounds=tables.BOUNDS, directions=tables.DIRECTIONS, kinds=tables.KINDS)
+    return environment.get_template(template).render(view)
+
+
+def _write(page: str, out: Path) -> Path:
+    try:
+        with NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, prefix=f".{out.name}.", delete=False) as file:
+            try:
+                file.write(page)
+                file.flush()
+                os.fsync(file.fileno())
+                # A temporary file is private to its owner; a report is made to be shown.
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, out)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as e:
+        raise RunError(f"{out} cannot be written: {e.strerror or e}; give another place for the page") from e
+    return out
+
+
+def _run_view(record: Record) -> dict[str, object]:
+    rows = tables.headline(record)
+    marks = dict(zip(record.methods, figures.looks([r.bound is not None for r in rows]), strict=True))
+    base = tables.reference(record)
+    differences = tables.paired(record)
+    series = [(record, m, m, marks[m]) for m in record.methods]
+    first = next(iter(record.partitions.values()), None)
+    return {
+        "record": record,
+        "what": prose.what(record),
+        "found": prose.found(record),
+        "notes": _notes(record),
+        "rows": rows,
+        "show_setting": len({r.setting for r in rows}) > 1,
+        "last_k": tables.last_k(record),
+        "swatches": {m: figures.swatch(look) for m, look in marks.items()},
+        "base": base,
+        "differences": [
+            (what, found)
+            for what, found in (
+                ("Global accuracy", differences),
+                ("Personal accuracy, mean over clients", tables.paired(record, tables.PERSONAL)),
+            )
+            if found
+        ],
+        "differences_chart": _differences_chart(differences, marks, base),
+        "curves": _curves(series),
+        "spread": _spread(record, marks),
+        "labels": _labels(first),
+        "traffic": tables.traffic(record),
+        "failures": _failures(record),
+    }
+
+
+def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
+    names = _names(records)
+    parts = [(name, record, row) for name, record in zip(names, records, strict=True) for row in tables.headline(record)]
+    marks = figures.looks([row.bound is not None for _, _, row in parts])
+    labels = [f"{name} / {row.method}" for name, _, row in parts]
+    series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]
+    return {
+        "names": names,
+        "records": records,
+        "differing": tables.incomparable(records),
+        "notes": [f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)],
+        "found": [(name, prose.what(r), prose.found(r)) for name, r in zip(names, records, strict=True)],
+        "rows": [(name, row, figures.swatch(m)) for (name, _, row), m in zip(parts, marks, strict=True)],
+        "last_ks": sorted({tables.last_k(r) for r in records}),
+        "curves": _curves(series),
+    }
+
+
+def _names(records: Sequence[Record]) -> list[str]:
+    """Names that differ: the runs' own, else with their folders, else with their places in the list."""
+    own = [r.name for r in records]
+    foldered = [f"{r.name} ({r.folder})" for r in records]
+    counted = [f"{name}, {i}" for i, name in enumerate(own, start=1)]
+    return next((names for names in (own, foldered) if len(set(names)) == len(names)), counted)
+
+
+def _notes(record: Record) -> tuple[str, ...]:
+    said = []
+    if record.summary is None:
+        behind = [
+            f"{c.method} seed {c.seed} at round {tables.reached(record, c.method, c.seed)}"
+            for c in record.cells
+            if c.seed not in tables.counted(record, c.method)
+        ]
+        left = f" Left out of the means, because behind or not begun: {', '.join(behind)}." if behind else ""
+        said.append(
+            "This run has not finished: there is no summary.json. What follows is what it had written so far; "
+            f"rows count the seeds that came as far as the furthest of their method.{left}"
+        )
+    elif record.summary.stopped is not None:
+        why = ", ".join(f"{k}: {v}" for k, v in record.summary.stopped.items())
+        said.append(f"This run was stopped before its last round ({why}); the last round is the last one reached.")
+    said += [f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short]
+    return (*said, *tables.discrepancies(record))
+
+
+_Series = Sequence[tuple[Record, str, str, figures.Look]]
+
+
+def _curves(series: _Series) -> list[Chart]:
+    """Accuracy by round and by MB, losses by round; a figure without data is left out."""
+    charts = [
+        _by_round("accuracy", series, tables.ACCURACY, "Global accuracy by round", "global test accuracy, %", 100.0),
+        _by_megabyte(series),
+        _by_round("personal", series, tables.PERSONAL, "Personal accuracy by round", "mean personal accuracy, %", 100.0),
+        _by_round("loss", series, "global.loss", "Global test loss by round", "global test loss, nat", 1.0),
+        _by_round("train", series, "train.loss", "Training loss by round", "training loss, nat", 1.0),
+    ]
+    return [c for c in charts if c is not None]
+
+
+def _by_round(name: str, series: _Series, metric: str, title: str, y: str, scale: float) -> Chart | None:
+    found = [(look, label, tables.curve(record, method, metric)) for record, method, label, look in series]
+    lines = [figures.Line(label, look, curve) for look, label, curve in found if curve is not None]
+    if not lines:
+        return None
+    svg = figures.lines_chart(name, lines, "round", y, scale, _alt(title, lines, scale))
+    return Chart(title, _band(lines), svg, _legend(lines))
+
+
+def _by_megabyte(series: _Series) -> Chart | None:
+    lines, flat = [], []
+    for record, method, label, look in series:
+        cost, by_round = tables.cost_curve(record, method), tables.curve(record, method, tables.ACCURACY)
+        if cost is not None:
+            lines.append(figures.Line(label, look, cost))
+        elif by_round is not None:
+            flat.append(figures.Line(label, look, by_round))
+    if not lines:
+        return None
+    title = "Global accuracy by traffic"
+    svg = figures.lines_chart(
+        "traffic", lines, "sent up to that round (down + up + d2d), MB", "global test accuracy, %", 100.0,
+        _alt(title, [*lines, *flat], 100.0), flat,
+    )  # fmt: skip
+    level = f" Level: the last accuracy of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
+    return Chart(title, f"{_band(lines)}{level}", svg, _legend([*lines, *flat]))
+
+
+def _band(lines: Sequence[figures.Line]) -> str:
+    seeds = sorted({line.curve.seeds for line in lines})
+    said = _BAND if seeds[-1] > 1 else "One seed: no band."
+    most = max(len(line.curve.x) for line in lines)
+    return said if most <= figures.MOST_POINTS else f"{said} Drawn at {figures.MOST_POINTS} of {most} evaluations."
+
+
+def _alt(title: str, lines: Sequence[figures.Line], scale: float) -> str:
+    ends = "; ".join(
+        f"{line.name} from {scale * line.curve.mean[0]:.3g} to {scale * line.curve.mean[-1]:.3g}" for line in lines
+    )
+    return f"{title}, mean over seeds: {ends}."
+
+
+def _legend(lines: Sequence[figures.Line]) -> tuple[tuple[str, Markup], ...]:
+    return tuple((line.name, figures.swatch(line.look)) for line in lines)
+
+
+def _differences_chart(
+    rows: Sequence[tables.Difference], marks: Mapping[str, figures.Look], base: str | None
+) -> Chart | None:
+    if not rows or base is None:
+        return None
+    alt = f"Accuracy minus {base}, percentage points: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
+    caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: single seeds. A bar clear of zero is a difference."
+    return Chart(f"Global accuracy minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))
+
+
+def _spread(record: Record, marks: Mapping[str, figures.Look]) -> Chart | None:
+    rows = [(m, marks[m], a) for m in record.methods if (a := tables.client_accuracies(record, m))]
+    if not rows:
+        return None
+    title = "Spread over clients, last round"
+    told = "; ".join(f"{m} median {100 * statistics.median(a):.1f} %, lowest {100 * min(a):.1f} %" for m, _, a in rows)
+    dots = "; dots: clients, all seeds" if sum(len(a) for _, _, a in rows) <= figures.MOST_DOTS else ""
+    caption = f"Box: middle half, with the median; line: worst to best decile{dots}. This spread is over clients, not seeds."
+    return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {told}."))
+
+
+def _labels(partition: Partition | None) -> Chart | None:
+    if partition is None or not partition.label_counts or not partition.label_counts[0]:
+        return None
+    clients, labels = len(partition.sizes), len(partition.label_counts[0])
+    drawn = min(clients, figures.MOST_CLIENTS)
+    alt = (
+        f"Label shares of {drawn} clients and {labels} labels; clients hold {min(partition.sizes):,} to "
+        f"{max(partition.sizes):,} examples, {partition.effective_classes:.1f} effective classes on average."
+    )
+    some = f" The first {drawn} of {clients:,} clients are drawn." if drawn < clients else ""
+    caption = f"Each column is a client: above its number of examples, below the share of each label among them.{some}"
+    svg = figures.labels_chart("labels", partition.label_counts, alt)
+    return Chart("Labels by client", caption, svg, wide=True)
+
+
+def _failures(record: Record) -> list[Lost]:
+    groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for f in record.failures:
+        groups.setdefault((f.method, f.reason), []).append((f.round, f.client))
+    return [
+        Lost(method, reason, len(at), len({c for _, c in at}), f"{min(at)[0]}–{max(at)[0]}")
+        for (method, reason), at in groups.items()
+    ]

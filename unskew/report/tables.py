@@ -1,0 +1,402 @@
+"""The numbers of a report: pure functions from a record to rows.
+
+Which number is the headline is fixed: the last evaluation.  The best evaluation is shown too, but it was picked on the
+test data, so it is optimistic and labelled.  Spreads are standard deviations over seeds (ddof 1).  Two methods are
+compared by their differences on the same seeds, with Student's t interval, because the seed fixes the split and the
+initial weights and most of the spread over seeds is common to both.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+from unskew.report.record import Bound, Direction, Flow, Kind, Record
+from unskew.units import MB
+
+ACCURACY = "global.accuracy"
+PERSONAL = "personal.accuracy.mean"
+WORST = "personal.accuracy.worst_decile"
+CONFIDENCE = 0.95
+DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
+KINDS: tuple[Kind, ...] = ("model", "control")
+BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "pooled": "bound, pooled data"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values over seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Arithmetic mean."""
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation, ddof 1; None for a single seed."""
+        finite = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if finite else None
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One method's row.  Accuracies are fractions, traffic is MB over the run, None is what was not measured.
+
+    `rounds` is the last evaluated round (the lowest over seeds if a run stopped some early); `planned` the seeds asked for.
+    """
+
+    method: str
+    setting: str
+    bound: Bound | None
+    seeds: tuple[int, ...]
+    planned: int
+    rounds: int
+    accuracy: Spread | None
+    tail: Spread | None
+    best: Spread | None
+    personal: Spread | None
+    worst: Spread | None
+    mb: dict[Direction, Spread]
+    seconds: Spread | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Method minus reference on the same seeds, as fractions; `low` and `high` are None where no interval is possible."""
+
+    method: str
+    bound: Bound | None
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def verdict(self) -> Literal["higher", "lower", "undecided", "no interval"]:
+        """What the interval says: it excludes zero, it does not, or there is none."""
+        if self.low is None or self.high is None:
+            return "no interval"
+        return "higher" if self.low > 0 else "lower" if self.high < 0 else "undecided"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric by round over the seeds that are counted: `x`, mean, lowest and highest, all of one length."""
+
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One method's ledger, the mean over the counted seeds: MB and transfers by (direction, kind)."""
+
+    method: str
+    bound: Bound | None
+    mb: dict[tuple[Direction, Kind], float]
+    transfers: dict[tuple[Direction, Kind], float]
+
+
+def reached(record: Record, method: str, seed: int) -> int:
+    """The last round of which the record has a metric; 0 if there is none."""
+    rounds = (max(v) for (m, s, _), v in record.series.items() if (m, s) == (method, seed) and v)
+    return max(rounds, default=0)
+
+
+def counted(record: Record, method: str) -> tuple[int, ...]:
+    """The seeds that a method's row counts, ascending.
+
+    All of them in a finished run.  In an unfinished one, the seeds that came as far as the furthest: a mean over
+    seeds at different rounds would measure the moment of the interruption.
+    """
+    seeds = {c.seed: reached(record, method, c.seed) for c in record.cells if c.method == method}
+    furthest = max(seeds.values())
+    return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
+
+
+def last_k(record: Record) -> int:
+    """How many evaluations the `mean_last_k` of the summary spans; 5 where the summary does not say."""
+    metrics = {metric for _, metric in record.summary.means} if record.summary else set()
+    found = [m[1] for metric in metrics if (m := re.fullmatch(r"global\.accuracy\.mean_last_(\d+)", metric))]
+    return int(found[0]) if len(found) == 1 else 5
+
+
+def headline(record: Record) -> tuple[Headline, ...]:
+    """One row for each method, in the order of the run."""
+    return tuple(_headline(record, method) for method in record.methods)
+
+
+def _headline(record: Record, method: str) -> Headline:
+    seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
+
+    def over(name: str, pick: str) -> Spread | None:
+        found = [list(record.series.get((method, s, name), {}).values()) for s in seeds]
+        if not found or not all(found):
+            return None
+        reduce = {"last": lambda v: v[-1], "best": max, "tail": lambda v: statistics.fmean(v[-k:]), "sum": math.fsum}
+        return Spread(tuple(float(reduce[pick](v)) for v in found))
+
+    traffic = {d: over(f"bytes.{d}", "sum") for d in DIRECTIONS}
+    return Headline(
+        method=method,
+        setting=cell.setting,
+        bound=cell.bound,
+        seeds=seeds,
+        planned=sum(c.method == method for c in record.cells),
+        rounds=min((reached(record, method, s) for s in seeds), default=0),
+        accuracy=over(ACCURACY, "last"),
+        tail=over(ACCURACY, "tail"),
+        best=over(ACCURACY, "best"),
+        personal=over(PERSONAL, "last"),
+        worst=over(WORST, "last"),
+        mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
+        seconds=over("seconds", "sum"),
+    )
+
+
+def reference(record: Record) -> str | None:
+    """The method that others are compared with: FedAvg by name, or the only one whose name begins so.
+
+    None if there is no FedAvg, or several variants of which none is plain.
+    """
+    names = [m for m in record.methods if record.cell(m).bound in (None, "lower")]
+    plain = [m for m in names if m.casefold() == "fedavg"]
+    variants = [m for m in names if re.match(r"fedavg(?![a-z])", m.casefold())]
+    return (plain or [None])[0] if len(variants) != 1 else variants[0]
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Student's t interval of the mean: `mean ± t_{(1 + confidence)/2, n-1} s / sqrt(n)`.
+
+    None with fewer than two values, with one that is not finite, or when all are equal but not zero: without spread
+    the formula would claim certainty from the resolution of a small test set.
+
+    >>> low, high = interval([0.01, 0.02, 0.03])
+    >>> f"{low:.4f} {high:.4f}"
+    '-0.0048 0.0448'
+    """
+    n = len(values)
+    if n < 2 or not all(map(math.isfinite, values)):
+        return None
+    mean, s = statistics.fmean(values), statistics.stdev(values)
+    if s < 1e-12:  # differences of equal fractions leave float dust
+        return (0.0, 0.0) if abs(mean) < 1e-12 else None
+    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * s / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def paired(record: Record, metric: str = ACCURACY) -> tuple[Difference, ...]:
+    """Last-evaluation differences to the reference over common seeds, for each method that measured `metric`.
+
+    In an unfinished run a seed counts only if both methods were evaluated last at the same round.
+    """
+    base = reference(record)
+    rows = []
+    for method in record.methods if base is not None else ():
+        if method == base:
+            continue
+        pairs: dict[int, float] = {}
+        for seed in sorted({c.seed for c in record.cells if c.method == method}):
+            ours = record.series.get((method, seed, metric), {})
+            theirs = record.series.get((str(base), seed, metric), {})
+            if ours and theirs and (record.finished or max(ours) == max(theirs)):
+                pairs[seed] = ours[max(ours)] - theirs[max(theirs)]
+        if pairs:
+            values = tuple(pairs.values())
+            low, high = interval(values) or (None, None)
+            bound = record.cell(method).bound
+            rows.append(Difference(method, bound, tuple(pairs), values, statistics.fmean(values), low, high))
+    return tuple(rows)
+
+
+def curve(record: Record, method: str, name: str) -> Curve | None:
+    """`name` by round over the counted seeds, at the rounds that every one of them has; None if there are none."""
+    found = [record.series.get((method, s, name), {}) for s in counted(record, method)]
+    rounds = sorted(set.intersection(*(set(f) for f in found))) if found else []
+    if not rounds:
+        return None
+    columns = [[f[r] for f in found] for r in rounds]
+    return Curve(
+        tuple(map(float, rounds)),
+        tuple(map(statistics.fmean, columns)),
+        tuple(map(min, columns)),
+        tuple(map(max, columns)),
+        len(found),
+    )
+
+
+def cost_curve(record: Record, method: str, name: str = ACCURACY) -> Curve | None:
+    """`curve` with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
+
+    None if nothing travelled.
+    """
+    by_round, seeds = curve(record, method, name), counted(record, method)
+    sent = [record.series.get((method, s, f"bytes.{d}"), {}) for s in seeds for d in DIRECTIONS]
+    if by_round is None or not any(sum(rows.values()) for rows in sent):
+        return None
+    mb = tuple(sum(b for rows in sent for r, b in rows.items() if r <= x) / len(seeds) / MB for x in by_round.x)
+    return Curve(mb, by_round.mean, by_round.low, by_round.high, by_round.seeds)
+
+
+def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
+    """Accuracies of single clients in the last round that has them, over the counted seeds."""
+    return tuple(a for s in counted(record, method) for a in record.clients.get((method, s), {}).values())
+
+
+def traffic(record: Record) -> tuple[Traffic, ...]:
+    """The ledger by method, direction and kind; methods with no row in the ledger are left out."""
+    rows = []
+    for method in record.methods:
+        seeds = counted(record, method)
+        sums = {
+            (d, k): [record.flows.get((method, s, d, k), Flow()) for s in seeds] for d in DIRECTIONS for k in KINDS
+        }
+        if seeds and any(f.transfers for flows in sums.values() for f in flows):
+            mb = {at: sum(f.bytes for f in flows) / len(seeds) / MB for at, flows in sums.items()}
+            n = {at: sum(f.transfers for f in flows) / len(seeds) for at, flows in sums.items()}
+            rows.append(Traffic(method, record.cell(method).bound, mb, n))
+    return tuple(rows)
+
+
+def discrepancies(record: Record) -> tuple[str, ...]:
+    """Sentences about files of a finished run that contradict each other; empty when they agree."""
+    if record.summary is None:
+        return ()
+    said = []
+    for row in headline(record):
+        told = record.summary.means.get((row.method, ACCURACY))
+        if row.accuracy is not None and told is not None and abs(row.accuracy.mean - told) > 1e-6:
+            said.append(
+                f"{row.method}: summary.json gives a last-round accuracy of {told:.4f}, metrics.jsonl gives "
+                f"{row.accuracy.mean:.4f}; this report shows metrics.jsonl."
+            )
+        for d in DIRECTIONS if record.flows else ():
+            booked = sum(record.flows.get((row.method, s, d, k), Flow()).bytes for s in row.seeds for k in KINDS)
+            metered = round(sum(math.fsum(record.series.get((row.method, s, f"bytes.{d}"), {}).values()) for s in row.seeds))
+            if booked != metered:
+                said.append(
+                    f"{row.method}: the ledger books {booked:,} bytes {d}, the metrics {metered:,}; "
+                    "the headline shows the metrics, the ledger table the ledger."
+                )
+    return tuple(said)
+
+
+def incomparable(records: Sequence[Record]) -> tuple[str, ...]:
+    """Sentences that name what keeps the runs from being compared, each run against the first; empty if nothing does."""
+    first, said = records[0], []
+    for other in records[1:]:
+        ours, theirs = _facts(first), _facts(other)
+        said += [
+            f"“{other.name}” differs from “{first.name}” in {what}: {theirs[what]} against {ours[what]}."
+            for what in ours
+            if ours[what] != theirs[what]
+        ]
+        common = sorted(set(first.partitions) & set(other.partitions))
+        moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
+        if moved:
+            one = moved[0]
+            said.append(
+                f"“{other.name}” differs from “{first.name}” in the split of seed {', '.join(map(str, moved))}: hash "
+                f"{other.partitions[one].sha256[:12]} against {first.partitions[one].sha256[:12]}."
+            )
+    return tuple(said)
+
+
+def _facts(record: Record) -> dict[str, str]:
+    data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
+    rounds = max(reached(record, c.method, c.seed) for c in record.cells)
+    return {
+        "data": ", ".join(sorted(data)) or "unknown data",
+        "rounds": f"{rounds}" if record.finished else f"{rounds} (unfinished)",
+        "seeds": ", ".join(map(str, record.seeds)),
+    }
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A fraction as a number of percent.
+
+    >>> percent(0.8614)
+    '86.1'
+    """
+    return f"{100 * value:.{digits}f}" if math.isfinite(value) else "not finite"
+
+
+def points(value: float) -> str:
+    """A difference of fractions in percentage points, signed.
+
+    >>> points(-0.0123), points(-0.00001)
+    ('−1.23', '0.00')
+    """
+    text = f"{100 * value:+.2f}"
+    return "0.00" if float(text) == 0 else text.replace("-", "−")
+
+
+def amount(value: float) -> str:
+    """A quantity >= 0 (MB, seconds, transfers) with about three figures.
+
+    >>> [amount(v) for v in (0, 0.00371, 4.5678, 56.78, 12345.6)]
+    ['0', '0.0037', '4.57', '56.8', '12,346']
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "not finite"
+    digits = 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 1 else min(6, 1 - math.floor(math.log10(value)))
+    return f"{value:,.{digits}f}"
+
+
+def with_spread(spread: Spread | None) -> str:
+    """Mean ± std of fractions in percent; the mean alone for one seed, a dash for what was not measured.
+
+    >>> with_spread(Spread((0.8, 0.9))), with_spread(Spread((0.8,))), with_spread(None)
+    ('85.0 ± 7.1', '80.0', '–')
+    """
+    if spread is None:
+        return "–"
+    return percent(spread.mean) + (f" ± {percent(spread.std)}" if spread.std is not None else "")
+
+
+def markdown_table(record: Record) -> str:
+    """The headline table in GitHub's Markdown, accuracies in percent, with the paired difference where there is one."""
+    differences = {d.method: d for d in paired(record)}
+    base = reference(record)
+    head = ["method", "seeds", "round", "global accuracy, %", f"minus {base}, points [95 %]" if base else ""]
+    head += ["personal accuracy, %", "worst decile, %", "MB", "seconds"]
+    rows = []
+    for row in headline(record):
+        d = differences.get(row.method)
+        name = f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method
+        rows.append(
+            [name, str(len(row.seeds)), str(row.rounds), with_spread(row.accuracy), "–" if d is None else bracket(d)]
+            + [with_spread(row.personal), with_spread(row.worst)]
+            + [amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"]
+            + [amount(row.seconds.mean) if row.seconds else "–"]
+        )
+    keep = [i for i, title in enumerate(head) if title]
+    lines = [[line[i].replace("|", "\\|").replace("\n", " ") for i in keep] for line in (head, *rows)]
+    rule = ["---"] + ["---:"] * (len(keep) - 1)
+    return _joined([lines[0], rule, *lines[1:]])
+
+
+def bracket(difference: Difference) -> str:
+    """A difference with its interval, percentage points.
+
+    >>> bracket(Difference("A", None, (0, 1), (0.01, 0.03), 0.02, -0.107, 0.147))
+    '+2.00 [−10.70, +14.70]'
+    """
+    if difference.low is None or difference.high is None:
+        return points(difference.mean)
+    return f"{points(difference.mean)} [{points(difference.low)}, {points(difference.high)}]"
+
+
+def _joined(lines: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

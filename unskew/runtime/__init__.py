@@ -1,0 +1,1 @@
+"""Who answers a plan: the in-process simulator."""

@@ -1,0 +1,51 @@
+"""What clients remember between rounds, kept by round.
+
+The last two rounds stay: a server that resumes from round t must find clients that can be at t.  Writes of a round are
+staged and become visible to later asks of the same round at once, to the next round only when the round is committed;
+a round that fails leaves no trace.
+"""
+
+from typing import Any
+
+from unskew.protocol import ClientId
+
+
+class Memory:
+    """Client memory of one run."""
+
+    def __init__(self, round: int = 0, values: dict[ClientId, Any] | None = None) -> None:
+        self._rounds: dict[int, dict[ClientId, Any]] = {round: dict(values or {})}
+        self._staged: dict[ClientId, Any] = {}
+
+    @property
+    def round(self) -> int:
+        """The last committed round."""
+        return max(self._rounds)
+
+    def get(self, client: ClientId) -> Any:
+        """What the client remembers now; None if nothing."""
+        if client in self._staged:
+            return self._staged[client]
+        return self._rounds[self.round].get(client)
+
+    def stage(self, client: ClientId, value: Any) -> None:
+        """Remember `value` once the round is committed."""
+        self._staged[client] = value
+
+    def commit(self, round: int) -> None:
+        """End a round: what was staged is remembered, and the round before the last is forgotten."""
+        now = {**self._rounds[self.round], **self._staged}
+        self._rounds = {self.round: self._rounds[self.round], round: {c: v for c, v in now.items() if v is not None}}
+        self._staged = {}
+
+    def discard(self) -> None:
+        """Forget what a failed round staged."""
+        self._staged = {}
+
+    def at(self, round: int) -> dict[ClientId, Any]:
+        """Everything remembered at the end of `round`, one of the last two.
+
+        Raises:
+            KeyError: If that round is no longer kept.
+        """
+        return self._rounds[round]

@@ -1,0 +1,308 @@
+"""The in-process runtime: answers a plan's requests from clients that live in this process.
+
+It does what a network would and no more: a message reaches one client, a reply comes back or is lost, a held value
+moves when a message carries it, and every transfer is weighed.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from unskew import wire
+from unskew.errors import ProtocolError, QuorumError
+from unskew.keys import Key
+from unskew.ledger import SERVER, Transfer, node
+from unskew.local.executor import Executor
+from unskew.protocol import (
+    Algorithm,
+    Ask,
+    ClientId,
+    Collect,
+    Federation,
+    Fitted,
+    Held,
+    Keep,
+    Layout,
+    Me,
+    Probe,
+    drive,
+    map_held,
+    map_keep,
+    refuse_request,
+    steps_of,
+)
+from unskew.runtime.memory import Memory
+from unskew.tree import Params
+from unskew.units import Bytes
+from unskew.world.channel import Channel, Even
+from unskew.world.outage import Outage
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The clients of a run as the runtime knows them.
+
+    Attributes:
+        histograms: Training examples by client and class, (clients, classes) int64.
+        layout: The model's tensor names.
+        initial: The model every client can build for itself.
+        initialise: A fresh model for a key.
+    """
+
+    histograms: Tensor
+    layout: Layout
+    initial: Params
+    initialise: Callable[[Key], Params]
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """All clients, ascending."""
+        return tuple(range(len(self.histograms)))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A reply that never came."""
+
+    round: int
+    client: ClientId
+    step: str
+    reason: str
+
+
+@dataclass
+class Trace:
+    """What happened in one round, for the record.
+
+    Attributes:
+        transfers: Every message, in the order sent.
+        failures: Every reply that was lost.
+        losses: (examples, mean training loss) of every local optimisation.
+    """
+
+    transfers: list[Transfer] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Simulator(Generic[S]):
+    """One algorithm on one population.
+
+    Args:
+        algorithm: What to run.
+        population: Whom to run it on.
+        executor: Meets the clients' local work.
+        seed: Root of all randomness.
+        clients_per_round: Cohort size.
+        outage: Which asks and replies are lost.
+        channel: Answers `Probe`.
+        codec: Send every message through the wire's bytes and back, as a network would.
+
+    Raises:
+        ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[S],
+        population: Population,
+        executor: Executor,
+        *,
+        seed: int = 0,
+        clients_per_round: int | None = None,
+        outage: Outage | None = None,
+        channel: Channel | None = None,
+        codec: bool = False,
+    ) -> None:
+        self.algorithm, self.population, self.executor = algorithm, population, executor
+        self.key = Key(seed)
+        self.cohort = clients_per_round or len(population.clients)
+        self.outage, self.channel, self.codec = outage or Outage(), channel or Even(), codec
+        self.memory = Memory()
+        self._steps = steps_of(algorithm)
+        self._signatures = wire.signatures(algorithm)
+        wire.memory_type(algorithm)
+
+    # ------------------------------------------------------------------ rounds
+    def start(self) -> S:
+        """The state before round 1."""
+        return self.algorithm.init(self.population.initial, self._federation(0))
+
+    def round(self, state: S, t: int) -> tuple[S, Trace]:
+        """Round `t`, counted from 1: the next state, and what happened.
+
+        Whatever is raised leaves client memory as it was before the round.
+        """
+        exchange = _Round(self, t)
+        try:
+            new: S = drive(self.algorithm.round(state, self._federation(t)), exchange.answer)
+        except BaseException:
+            self.memory.discard()
+            raise
+        self.memory.commit(t)
+        return new, exchange.trace
+
+    def personal(self, state: S, client: ClientId, t: int) -> Params | None:
+        """The model this client would use after round `t`: what it is served, made its own by `personalise` if any.
+
+        For evaluation: nothing is charged and nothing remembered.
+        """
+        served = self.algorithm.serve(state, client)
+        personalise = getattr(self.algorithm, "personalise", None)
+        if personalise is None:
+            return served
+        me = self._me(client, t, self.key / "round" / t / "client" / client / "personalise")
+        step = personalise(me, served, self.memory.get(client))
+        own: Params | None = self.executor.complete({client: (me, step)}, _unseen)[client]
+        return own
+
+    def _federation(self, t: int) -> Federation:
+        p = self.population
+        return Federation(
+            clients=p.clients,
+            num_classes=p.histograms.shape[1],
+            layout=p.layout,
+            round=t,
+            key=self.key / "server" / t,
+            clients_per_round=self.cohort,
+            initialise=p.initialise,
+        )
+
+    def _me(self, client: ClientId, t: int, key: Key) -> Me:
+        p = self.population
+        histogram = p.histograms[client]
+        return Me(client, int(histogram.sum()), histogram, t, key, p.layout, p.initial)
+
+
+def _unseen(_me: Me, _fitted: Fitted) -> None:
+    """Evaluation is not training: nothing to record."""
+
+
+class _Round:
+    """The requests of one round."""
+
+    def __init__(self, simulator: Simulator[Any], t: int) -> None:
+        self.sim, self.t = simulator, t
+        self.trace = Trace()
+        self.hop = 0
+        self.asked: Counter[str] = Counter()
+        self.held: dict[Held, Any] = {}
+
+    def answer(self, want: object) -> Any:
+        if isinstance(want, Ask):
+            return self.ask(want)
+        if isinstance(want, Collect):
+            return self.collect(want)
+        if isinstance(want, Probe):
+            return self.probe(want)
+        return refuse_request("plan", want)
+
+    # ------------------------------------------------------------------ Ask
+    def ask(self, want: Ask) -> dict[ClientId, Any]:
+        if want.step not in self.sim._steps:
+            raise ProtocolError(
+                f"the plan asks for {want.step!r}, which is not marked @step; known: {list(self.sim._steps)}"
+            )
+        strangers = [c for c in want.to if c not in range(len(self.sim.population.clients))]
+        if strangers:
+            raise ProtocolError(f"round {self.t}, step {want.step!r}: no such client: {strangers[:5]}")
+        fates = {c: self.fate(want.step, c) for c in want.to}
+        reached = {c: m for c, m in want.to.items() if fates[c] != "unreachable"}
+        steps = {c: self.begin(want.step, c, message) for c, message in reached.items()}
+        done = self.sim.executor.complete(steps, self.seen)
+        replies: dict[ClientId, Any] = {}
+        for c, result in done.items():
+            reply, memory = self.checked(want.step, result)
+            self.sim.memory.stage(c, memory)
+            if fates[c] is None:
+                replies[c] = self.receive(want.step, c, reply)
+        lost = [Failure(self.t, c, want.step, str(fate)) for c, fate in fates.items() if fate is not None]
+        self.trace.failures.extend(lost)
+        self.asked[want.step] += 1
+        self.hop += 1
+        if len(replies) < want.at_least:
+            absent = ", ".join(str(f.client) for f in lost) or "none"
+            raise QuorumError(
+                f"round {self.t}, step {want.step!r}: {len(replies)} of {len(want.to)} clients replied, "
+                f"{want.at_least} needed; lost: {absent}"
+            )
+        return replies
+
+    def fate(self, step: str, client: ClientId) -> Any:
+        key = self.sim.key / "round" / self.t / "outage" / step / self.asked[step] / client
+        return self.sim.outage.fate(key)
+
+    def begin(self, step: str, client: ClientId, message: Any) -> tuple[Me, Any]:
+        """Deliver a message: weigh it, move the held values it carries, and start the client's step."""
+        sim = self.sim
+        self.charge(SERVER, node(client), message)
+        if sim.codec:
+            message = wire.decode(wire.encode(message), sim._signatures[step].message)
+        message = map_held(lambda h: self.bring(h, client), message)
+        # The step's name is not part of the address: methods that name their step differently still draw alike.
+        key = sim.key / "round" / self.t / "client" / client / self.asked[step]
+        me = sim._me(client, self.t, key)
+        return me, sim._steps[step](me, message, sim.memory.get(client))
+
+    def bring(self, held: Held, client: ClientId) -> Any:
+        value = self.value(held)
+        if held.owner != client:
+            self.charge(node(held.owner), node(client), value)
+        return value
+
+    def value(self, held: Held) -> Any:
+        if held not in self.held:
+            raise ProtocolError(
+                f"round {self.t}: client {held.owner} holds no value {held.key!r}; held values live for one round, "
+                "what must outlive it belongs in the client's memory"
+            )
+        return self.held[held]
+
+    def checked(self, step: str, result: Any) -> tuple[Any, Any]:
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(result).__name__}")
+        return result
+
+    def receive(self, step: str, client: ClientId, reply: Any) -> Any:
+        """Take a reply: what it keeps stays on the client, the rest is weighed."""
+
+        def keep(kept: Keep, path: str) -> Held:
+            held = Held(client, f"{self.hop}{path}")
+            self.held[held] = kept.value
+            return held
+
+        reply = map_keep(keep, reply)
+        self.charge(node(client), SERVER, reply)
+        if self.sim.codec:
+            reply = wire.decode(wire.encode(reply), self.sim._signatures[step].reply)
+        return reply
+
+    def seen(self, me: Me, fitted: Fitted) -> None:
+        self.trace.losses.append((me.n, fitted.loss))
+
+    # ------------------------------------------------------------------ Collect, Probe
+    def collect(self, want: Collect) -> list[Any]:
+        values = []
+        for held in want.held:
+            value = self.value(held)
+            self.charge(node(held.owner), SERVER, value)
+            values.append(value)
+        self.hop += 1
+        return values
+
+    def probe(self, want: Probe) -> Tensor:
+        """Client-to-client block of the channel."""
+        nodes = len(self.sim.population.clients) + 1
+        key = self.sim.key / "round" / self.t / "channel" / want.hop
+        return torch.as_tensor(self.sim.channel.spectral_efficiency(key, nodes))[1:, 1:]
+
+    def charge(self, src: int, dst: int, message: Any) -> None:
+        n = wire.nbytes(message)
+        if n:
+            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, wire.kind(message), Bytes(n)))

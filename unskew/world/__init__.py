@@ -1,0 +1,1 @@
+"""What is true outside the algorithms: who answers, and over which channel."""

@@ -1,0 +1,29 @@
+"""The channel between nodes, as a plan may probe it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from unskew.keys import Key
+
+
+class Channel(Protocol):
+    """A channel is a pure function of its key, so any recorded run can be priced again under another one."""
+
+    def spectral_efficiency(self, key: Key, nodes: int) -> Tensor:
+        """bit/s/Hz from each node to each, (nodes, nodes); node 0 is the base station."""
+        ...
+
+
+@dataclass(frozen=True)
+class Even:
+    """Every link carries the same: what a method sees when no radio is modelled."""
+
+    gamma: Annotated[float, Gt(0.0)] = 1.0
+
+    def spectral_efficiency(self, key: Key, nodes: int) -> Tensor:
+        """`gamma` between any two nodes."""
+        return torch.full((nodes, nodes), self.gamma)

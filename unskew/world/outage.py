@@ -1,0 +1,32 @@
+"""Which clients a round loses."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+
+from unskew.keys import Key
+
+Loss = Literal["unreachable", "late"]
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Independent losses, drawn anew for every ask and client.
+
+    Attributes:
+        unreachable: Probability that an ask never arrives: nothing is sent and the client does no work.
+        late: Probability that the reply misses the deadline: the message was sent and the client did its work, and
+            remembers it, but the server never hears of it.
+    """
+
+    unreachable: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
+    late: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
+
+    def fate(self, key: Key) -> Loss | None:
+        """What happens to one ask of one client; None is a reply in time."""
+        if self.unreachable == 0.0 and self.late == 0.0:
+            return None
+        u = torch.rand(2, generator=key.generator()).tolist()
+        return "unreachable" if u[0] < self.unreachable else "late" if u[1] < self.late else None
