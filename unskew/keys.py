@@ -49,5 +49,9 @@ class Key:
         """
         cuda = [device] if device is not None and device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(self.number())
+            # Not torch.manual_seed: it would seed every CUDA device, and only `cuda` is put back.
+            torch.default_generator.manual_seed(self.number())
+            for d in cuda:
+                with torch.cuda.device(d):
+                    torch.cuda.manual_seed(self.number())
             yield

@@ -64,6 +64,8 @@ def weighted_sum(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
     """
     if not trees:
         raise ValueError("weighted_sum needs at least one tree, got none")
+    if len(trees) != len(weights):
+        raise ValueError(f"weighted_sum needs one weight per tree, got {len(weights)} weights for {len(trees)} trees")
     out = {k: v * weights[0] for k, v in trees[0].items()}
     for tree, w in zip(trees[1:], weights[1:], strict=True):
         for k, v in out.items():

@@ -46,7 +46,7 @@ def human_bytes(n: float) -> str:
     >>> human_bytes(1_234_567)
     '1.23 MB'
     """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= 0.9995 * size:  # three digits round up to the next unit
             return f"{n / size:.3g} {unit}"
     return f"{n:.0f} B"

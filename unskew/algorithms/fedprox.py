@@ -3,20 +3,29 @@
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous Networks",
 MLSys 2020, eq. (2).
 
-Notation   mu  strength of the pull
-Local loss F_k(y) + mu/2 ||y - w||^2, with w the received model
+Notation   mu   strength of the pull
+           n_k  training examples of client k
+Local loss F_k(y) + mu/2 ||y - w||^2, with w the received model                                    (2)
+Cohort     "uniform" draws clients alike and weighs their models by n_k: common practice, and FedAvg's rule;
+           "size" draws them in proportion to n_k and weighs their models alike: the paper's rule (Algorithm 2).
+Departures A cohort drawn by size has each client at most once.  Its plain mean is then not quite unbiased, and with
+           everybody in it it is the uniform mean.  The server does not know sizes by itself: each client declares its
+           own once, in a message that is weighed like any other.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, Weighting
-from unskew.protocol import Aux, SgdConfig
-from unskew.tree import Params
+from unskew.algorithms.fedavg import FedAvg, Trained, Weighting, Weights
+from unskew.errors import ConfigError
+from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
+from unskew.tree import Params, weighted_mean
+
+Sampling = Literal["uniform", "size"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,86 @@ class Proximal:
 def fedprox(
     mu: Annotated[float, Ge(0.0)] = 0.1,
     local: SgdConfig = SgdConfig(),
-    weighting: Weighting = "samples",
+    weighting: Weighting | None = None,
     personal: tuple[str, ...] = (),
-) -> FedAvg:
-    """FedAvg whose clients are pulled to the received model with strength `mu`; `mu = 0` is FedAvg."""
-    return FedAvg(local, weighting, terms=(Proximal(mu),) if mu else (), personal=personal)
+    sampling: Sampling = "uniform",
+) -> "FedAvg | SizeSampled":
+    """FedAvg whose clients are pulled to the received model with strength `mu`; `mu = 0` is FedAvg.
+
+    Args:
+        mu: Strength of the pull.
+        local: The clients' optimisation.
+        weighting: Of the models; None goes with the sampling, see there.
+        personal: Tensors that stay with each client, as in FedAvg.
+        sampling: "uniform" draws clients alike and weighs by examples, "size" draws by examples and weighs alike.
+
+    Raises:
+        ConfigError: If size is to count twice, in the draw and in the mean.
+    """
+    terms = (Proximal(mu),) if mu else ()
+    if sampling == "uniform":
+        return FedAvg(local, weighting or "samples", terms, personal)
+    if weighting == "samples":
+        raise ConfigError(
+            "fedprox with sampling = 'size' draws large clients more often, weighting = 'samples' would count their "
+            "size twice; leave weighting out"
+        )
+    return SizeSampled(FedAvg(local, "uniform", terms, personal))
+
+
+# ---------------------------------------------------------------- the paper's cohort
+@dataclass(frozen=True)
+class Sized:
+    """State: the model, and the sizes declared so far by client."""
+
+    params: Params
+    n: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A client's number of training examples."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class SizeSampled:
+    """FedAvg with a cohort drawn in proportion to the clients' sizes and averaged uniformly.
+
+    Attributes:
+        of: What the clients do.
+    """
+
+    of: FedAvg
+
+    def init(self, params: Params, fed: Federation) -> Sized:
+        """The initial model; no size is known."""
+        return Sized(self.of.init(params, fed).params, {})
+
+    def round(self, state: Sized, fed: Federation) -> Plan[Sized]:
+        """Ask for the sizes not yet known, draw the cohort by size, average uniformly."""
+        unknown = [c for c in fed.clients if c not in state.n]
+        declared = (yield from ask(self.declare, {c: None for c in unknown}, at_least=0)) if unknown else {}
+        n = {**state.n, **{c: size.n for c, size in declared.items()}}
+        cohort = fed.sample(weights=[float(n.get(c, 0)) for c in fed.clients])
+        replies = (yield from ask(self.train, {c: Weights(state.params) for c in cohort})).values()
+        return Sized(weighted_mean([r.params for r in replies], [1.0] * len(replies)), n)
+
+    @step
+    def declare(self, me: Me, msg: None, mine: Params | None) -> tuple[Size, Params | None]:
+        """Say how many training examples this client has."""
+        return Size(me.n), mine
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+        """As FedAvg."""
+        return (yield from self.of.train(me, msg, mine))
+
+    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+        """As FedAvg."""
+        return (yield from self.of.personalise(me, params, mine))
+
+    def serve(self, state: Sized, client: ClientId | None) -> Params | None:
+        """As FedAvg."""
+        return self.of.serve(Weights(state.params), client)

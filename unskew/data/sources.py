@@ -22,7 +22,8 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from unskew.data.dataset import Dataset, checked
@@ -195,21 +197,30 @@ def _corrupt(path: Path, why: object) -> DataError:
     return DataError(f"{path} is not a readable data file: {reason} ({mark}); replace it with a whole copy")
 
 
-def _npz(path: Path) -> _Arrays:
-    """The arrays of the plain layout in one npz; coded colour images are decoded, other keys are left alone."""
+@contextmanager
+def _archive(path: Path) -> Iterator[NpzFile]:
+    """An open npz file; whatever goes wrong while reading it becomes a `DataError`."""
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("one bare array, an npz archive with x_train and y_train is needed")
-        with archive:
-            wanted = ("x_train", "y_train", "x_test", "y_test", "domain_train", "domains", "classes")
-            arrays = {k: archive[k] for k in wanted if k in archive.files}
-            for part in ("train", "test"):
-                if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
-                    arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
-            present = ", ".join(archive.files)
+        # Opened here: np.load leaves its own handle open when the archive is broken.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, NpzFile):
+                raise ValueError("one bare array, an npz archive with x_train and y_train is needed")
+            with archive:
+                yield archive
     except _UNREADABLE as error:
         raise _corrupt(path, error) from error
+
+
+def _npz(path: Path) -> _Arrays:
+    """The arrays of the plain layout in one npz; coded colour images are decoded, other keys are left alone."""
+    wanted = ("x_train", "y_train", "x_test", "y_test", "domain_train", "domains", "classes")
+    with _archive(path) as archive:
+        present = ", ".join(archive.files)
+        arrays = {k: archive[k] for k in wanted if k in archive.files}
+        for part in ("train", "test"):
+            if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
+                arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
     for key in ("x_train", "y_train"):
         if key not in arrays:
             raise _corrupt(path, f"it has no {key} (it has: {present or 'nothing'})")
@@ -231,11 +242,8 @@ def _parts(folder: Path) -> _Arrays:
 def _part(path: Path) -> tuple[_Array, _Array]:
     if not path.is_file():
         raise DataError(f"{path.absolute()} is missing beside the training batches")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return _decoded(archive["d"]), archive["y"]
-    except (*_UNREADABLE, TypeError, AttributeError) as error:  # a bare array is no context manager
-        raise _corrupt(path, error) from error
+    with _archive(path) as archive:
+        return _decoded(archive["d"]), archive["y"]
 
 
 def _folder(folder: Path) -> _Arrays:
@@ -248,7 +256,8 @@ def _folder(folder: Path) -> _Arrays:
                 raise DataError(f"{path.absolute()} is missing; {folder} must hold x_train.npy and y_train.npy")
             continue
         try:
-            array = np.load(path, allow_pickle=False)
+            with path.open("rb") as file:
+                array = np.load(file, allow_pickle=False)
             if not isinstance(array, np.ndarray):
                 raise ValueError("an archive, not one array")
         except _UNREADABLE as error:
@@ -329,6 +338,9 @@ def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, 
         if key in arrays:
             arrays[key] = _integers(name, key, arrays[key])
     content: _Arrays = {k: arrays[k] for k in ("x_train", "y_train", "x_test", "y_test", "domain_train") if k in arrays}
+    for key, array in content.items():
+        if array.size == 0:
+            raise DataError(f"{name}: {key} is empty, shape {array.shape}")
     sha256 = _sha256(content)
     x, y, domain = content["x_train"], content["y_train"], content.get("domain_train")
     if x.ndim == 0 or len(x) != len(y):
@@ -375,7 +387,7 @@ def _strings(name: str, key: str, arrays: _Arrays) -> tuple[str, ...] | None:
 def _stratified(
     labels: npt.NDArray[np.int64], fraction: float, key: Key
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Sorted (kept, set aside) indices: round(fraction * n) of each class, half up, are set aside, 1 at least is kept."""
+    """Sorted (kept, set aside) indices: round(fraction * n) of each class, half up, are set aside and 1 is kept."""
     rng = key.numpy()
     aside = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
@@ -390,7 +402,7 @@ def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor]:
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
         return torch.from_numpy(x), torch.from_numpy(x_test)
     for key, x in (("x_train", train), ("x_test", test)):
-        if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))) or x.size == 0:
+        if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
             raise DataError(
                 f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), or floating (N, D) or (N, C, H, W), "
                 f"got {x.dtype} of shape {x.shape}"
@@ -426,5 +438,5 @@ def _sha256(arrays: _Arrays) -> str:
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key])
         digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
-        digest.update(array.data.cast("B"))
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -91,7 +91,7 @@ class HalfNormal:
 
 @dataclass(frozen=True)
 class ByGroup:
-    """One domain per client: each is cut at random into `clients_per_group` equal parts.
+    """One domain per client: each that has examples is cut at random into `clients_per_group` equal parts.
 
     Clients are in order of their domain.  `num_clients` follows from the data; where given it must agree.
     """
@@ -220,7 +220,7 @@ def _by_label(split: Split, labels: Ints, num_classes: int, key: Key) -> tuple[I
 
 def _sizes(split: IID | Quantity | HalfNormal, key: Key) -> Floats:
     if isinstance(split, Quantity):
-        return np.exp(log_dirichlet(split.alpha, (1, split.num_clients), key)[0])
+        return np.asarray(np.exp(log_dirichlet(split.alpha, (1, split.num_clients), key)[0]))
     if isinstance(split, HalfNormal):
         return np.asarray(np.abs(key.numpy().standard_normal(split.num_clients)))
     return np.ones(split.num_clients)
@@ -343,8 +343,10 @@ def largest_remainder(weights: Floats, total: int) -> Ints:
     >>> largest_remainder(np.array([1.0, 1.0, 2.0]), 5)
     array([1, 1, 3])
     """
+    if total == 0:
+        return np.zeros(len(weights), np.int64)
     exact = weights / weights.sum() * total
-    whole = np.floor(exact).astype(np.int64)
+    whole: Ints = np.floor(exact).astype(np.int64)
     short = total - int(whole.sum())
     whole[np.argsort(whole - exact, kind="stable")[:short]] += 1
     return whole
@@ -373,9 +375,7 @@ def _by_group(split: ByGroup, n: int, key: Key, groups: npt.NDArray[Any] | None)
     groups = np.asarray(groups, dtype=np.int64)
     if groups.shape != (n,):
         raise DataError(f"groups has shape {groups.shape} for {n} examples")
-    if groups.min() < 0:
-        raise DataError(f"groups[{int(np.argmin(groups))}] is {groups.min()}, must be at least 0")
-    sizes = np.bincount(groups)
+    names, groups, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     total = len(sizes) * split.clients_per_group
     if split.num_clients is not None and split.num_clients != total:
         raise DataError(
@@ -386,7 +386,7 @@ def _by_group(split: ByGroup, n: int, key: Key, groups: npt.NDArray[Any] | None)
     if sizes[poorest] < split.clients_per_group * split.min_samples:
         raise DataError(
             f"{split.clients_per_group} clients x at least {split.min_samples} samples = "
-            f"{split.clients_per_group * split.min_samples}, but group {poorest} has {sizes[poorest]} samples; "
+            f"{split.clients_per_group * split.min_samples}, but group {names[poorest]} has {sizes[poorest]} samples; "
             f"lower clients_per_group or min_samples"
         )
     counts = np.zeros((total, len(sizes)), np.int64)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Shape
+from matplotlib.ticker import MaxNLocator
 
 from unskew.report.tables import Curve, Difference
 
@@ -29,9 +31,9 @@ MOST_CLIENTS = 100  # columns of the label chart
 MOST_DOTS = 1500  # of a spread chart; beyond, boxes alone
 MOST_POINTS = 200  # of one line
 
-_INK, _FAINT, _BOUND = "#010203", "#040506", "#070809"
-_SERIES = tuple(f"#0a0b{i:02x}" for i in range(COLOURS))
-_CSS = {_INK: "currentColor", _FAINT: "var(--faint)", _BOUND: "var(--bound)"} | {
+_INK, _FAINT, _BOUND, _PAGE = "#010203", "#040506", "#070809", "#0a0b0c"
+_SERIES = tuple(f"#0d0e{i:02x}" for i in range(COLOURS))
+_CSS = {_INK: "currentColor", _FAINT: "var(--faint)", _BOUND: "var(--bound)", _PAGE: "var(--page)"} | {
     c: f"var(--s{i})" for i, c in enumerate(_SERIES)
 }
 _WIDTH = 380.0  # points; a phone shows it nearly 1:1, so 10 pt text stays readable there
@@ -130,8 +132,10 @@ def swatch(look: Look) -> Markup:
 @contextmanager
 def _style(name: str) -> Iterator[None]:
     """Our settings over Matplotlib's defaults, whatever the user's matplotlibrc says; put back afterwards."""
-    blank = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.startswith(("axes", "font", "svg", "path", "text"))}
-    with matplotlib.rc_context({**blank, **_RC, "svg.hashsalt": name}):
+    ours = ("axes", "font", "lines", "path", "svg", "text", "xtick", "ytick")
+    settings: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.startswith(ours)}
+    settings.update(_RC, **{"svg.hashsalt": name})
+    with matplotlib.rc_context(settings):
         yield
 
 
@@ -157,7 +161,8 @@ def _markup(figure: Figure, name: str, alt: str) -> Markup:
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
     # The page's own font; sizes are those of the drawing.
-    svg = re.sub(r"font: (?:[a-z]+ )*([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
+    svg = re.sub(r"font: (?:[a-z]+ )*([\d.]+px) [^;\"]*", r"font-size: \1", svg)  # before Matplotlib 3.11
     svg = re.sub(r' d="([^"]*)"', lambda m: f' d="{_shorter(m[1])}"', svg)
     for colour, css in _CSS.items():
         svg = svg.replace(colour, css)
@@ -174,7 +179,9 @@ def _thin(curve: Curve) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, MOST_POINTS))})
 
 
-def lines_chart(name: str, lines: Sequence[Line], x: str, y: str, scale: float, alt: str, flat: Sequence[Line] = ()) -> Markup:
+def lines_chart(
+    name: str, lines: Sequence[Line], x: str, y: str, scale: float, alt: str, flat: Sequence[Line] = ()
+) -> Markup:
     """Mean lines with a band from the lowest to the highest seed.
 
     Args:
@@ -211,12 +218,14 @@ def lines_chart(name: str, lines: Sequence[Line], x: str, y: str, scale: float, 
             smallest = min((v for line in lines for v in line.curve.x if v > 0), default=1.0)
             axes.set_xscale("symlog", linthresh=smallest)
             x = f"{x}, log scale"
+        elif x == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         return _markup(figure, name, alt)
 
 
-def _drawn(look: Look) -> dict[str, object]:
+def _drawn(look: Look) -> dict[str, Any]:
     return {
         "color": look.colour,
         "linestyle": (0, look.dashes) if look.dashes else "-",
@@ -243,7 +252,9 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
         for i, row in enumerate(rows):
             look = marks[row.method]
             if row.low is not None and row.high is not None:
-                axes.plot([100 * row.low, 100 * row.high], [i, i], color=look.colour, linewidth=2.2, solid_capstyle="butt")
+                axes.plot(
+                    [100 * row.low, 100 * row.high], [i, i], color=look.colour, linewidth=2.2, solid_capstyle="butt"
+                )
             axes.plot([100 * v for v in row.values], [i + 0.2] * len(row.values), "|", color=look.colour, markersize=5)
             axes.plot([100 * row.mean], [i], **{**_drawn(look), "markersize": 8})
         _named_rows(axes, [row.method for row in rows])
@@ -252,10 +263,10 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
 
 
 def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str) -> Markup:
-    """Accuracies of single clients by method: box of the quartiles, line from worst to best decile, every client a dot."""
+    """Accuracies of single clients: box of the quartiles, line from worst to best decile, every client a dot."""
+    dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
     with _style(name):
-        figure, axes = _axes(54 + 44 * len(rows))
-        dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
+        figure, axes = _axes(54 + (44 if dots else 32) * len(rows))
         for i, (_, look, values) in enumerate(rows):
             p10, p25, p50, p75, p90 = (100 * q for q in np.quantile(values, (0.1, 0.25, 0.5, 0.75, 0.9)))
             axes.plot([p10, p90], [i, i], color=look.colour, linewidth=1.2)
@@ -278,12 +289,23 @@ def _named_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
     for i, text in enumerate(names):
         axes.annotate(
-            _short(text), (0, i - 0.2), xycoords=("axes fraction", "data"), fontsize=9, va="bottom", annotation_clip=False
+            _short(text),
+            (0, i - 0.22),
+            xycoords=("axes fraction", "data"),
+            fontsize=9,
+            va="bottom",
+            annotation_clip=False,
+            bbox={"facecolor": _PAGE, "edgecolor": "none", "pad": 1.0},
         )
 
 
 def _short(text: str, most: int = 46) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def opacity(share: Any) -> Any:
+    """Opacity of a label's share of a client, both in [0, 1]: the square root, so that small shares can be seen."""
+    return np.sqrt(share)
 
 
 def labels_chart(name: str, label_counts: Sequence[Sequence[int]], alt: str) -> Markup:
@@ -297,7 +319,7 @@ def labels_chart(name: str, label_counts: Sequence[Sequence[int]], alt: str) -> 
     clients, labels = counts.shape
     cells = np.zeros((labels, clients, 4), dtype=np.uint8)
     cells[..., :3] = (0x2B, 0x83, 0xC4)  # one hue that reads on white and on black; the share is its opacity
-    cells[..., 3] = np.round(255 * share.T)
+    cells[..., 3] = np.round(255 * opacity(share.T))
     with _style(name):
         height = 120 + min(240.0, max(90.0, 15.0 * labels))
         figure = Figure(figsize=(_WIDE / 72, height / 72), layout="constrained")

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from unskew.errors import RunError
 from unskew.report import figures, prose, tables
-from unskew.report.record import Partition, Record, described, read
+from unskew.report.record import Partition, Record, described, plain, read
 
 _BAND = "The line is the mean over seeds, the band runs from the lowest to the highest seed."
 
@@ -74,6 +74,7 @@ def _page(template: str, view: Mapping[str, object]) -> str:
     filters: dict[str, Callable[..., str]] = {
         "amount": tables.amount,
         "bracket": tables.bracket,
+        "count": tables.count,
         "percent": tables.percent,
         "points": tables.points,
         "described": described,
@@ -130,6 +131,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "curves": _curves(series),
         "spread": _spread(record, marks),
         "labels": _labels(first),
+        "label_key": [(share, f"{figures.opacity(share / 100):.2f}") for share in (0, 25, 50, 75, 100)],
         "traffic": tables.traffic(record),
         "failures": _failures(record),
     }
@@ -137,7 +139,9 @@ def _run_view(record: Record) -> dict[str, object]:
 
 def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
     names = _names(records)
-    parts = [(name, record, row) for name, record in zip(names, records, strict=True) for row in tables.headline(record)]
+    parts = [
+        (name, record, row) for name, record in zip(names, records, strict=True) for row in tables.headline(record)
+    ]
     marks = figures.looks([row.bound is not None for _, _, row in parts])
     labels = [f"{name} / {row.method}" for name, _, row in parts]
     series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]
@@ -175,9 +179,11 @@ def _notes(record: Record) -> tuple[str, ...]:
             f"rows count the seeds that came as far as the furthest of their method.{left}"
         )
     elif record.summary.stopped is not None:
-        why = ", ".join(f"{k}: {v}" for k, v in record.summary.stopped.items())
-        said.append(f"This run was stopped before its last round ({why}); the last round is the last one reached.")
-    said += [f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short]
+        why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
+        said.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
+    said += [
+        f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
+    ]
     return (*said, *tables.discrepancies(record))
 
 
@@ -189,7 +195,9 @@ def _curves(series: _Series) -> list[Chart]:
     charts = [
         _by_round("accuracy", series, tables.ACCURACY, "Global accuracy by round", "global test accuracy, %", 100.0),
         _by_megabyte(series),
-        _by_round("personal", series, tables.PERSONAL, "Personal accuracy by round", "mean personal accuracy, %", 100.0),
+        _by_round(
+            "personal", series, tables.PERSONAL, "Personal accuracy by round", "mean personal accuracy, %", 100.0
+        ),
         _by_round("loss", series, "global.loss", "Global test loss by round", "global test loss, nat", 1.0),
         _by_round("train", series, "train.loss", "Training loss by round", "training loss, nat", 1.0),
     ]
@@ -220,7 +228,9 @@ def _by_megabyte(series: _Series) -> Chart | None:
         "traffic", lines, "sent up to that round (down + up + d2d), MB", "global test accuracy, %", 100.0,
         _alt(title, [*lines, *flat], 100.0), flat,
     )  # fmt: skip
-    level = f" Level: the last accuracy of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
+    level = (
+        f" Level: the last accuracy of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
+    )
     return Chart(title, f"{_band(lines)}{level}", svg, _legend([*lines, *flat]))
 
 
@@ -245,10 +255,11 @@ def _legend(lines: Sequence[figures.Line]) -> tuple[tuple[str, Markup], ...]:
 def _differences_chart(
     rows: Sequence[tables.Difference], marks: Mapping[str, figures.Look], base: str | None
 ) -> Chart | None:
+    rows = [d for d in rows if d.bound is None]  # bounds lie so far off that they would hide the rest
     if not rows or base is None:
         return None
     alt = f"Accuracy minus {base}, percentage points: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
-    caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: single seeds. A bar clear of zero is a difference."
+    caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a difference."
     return Chart(f"Global accuracy minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))
 
 
@@ -259,7 +270,9 @@ def _spread(record: Record, marks: Mapping[str, figures.Look]) -> Chart | None:
     title = "Spread over clients, last round"
     told = "; ".join(f"{m} median {100 * statistics.median(a):.1f} %, lowest {100 * min(a):.1f} %" for m, _, a in rows)
     dots = "; dots: clients, all seeds" if sum(len(a) for _, _, a in rows) <= figures.MOST_DOTS else ""
-    caption = f"Box: middle half, with the median; line: worst to best decile{dots}. This spread is over clients, not seeds."
+    caption = (
+        f"Box: middle half, with the median; line: worst to best decile{dots}. This spread is over clients, not seeds."
+    )
     return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {told}."))
 
 

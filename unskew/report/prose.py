@@ -11,7 +11,7 @@ def what(record: Record) -> str:
     competitors = [m for m in record.methods if record.cell(m).bound is None]
     bounds = [m for m in record.methods if record.cell(m).bound is not None]
     trained = f"{_number(len(competitors), 'method')} ({_list(competitors)})" if competitors else "no competing method"
-    also = f", with {_list(bounds)} as {'a bound' if len(bounds) == 1 else 'bounds'}" if bounds else ""
+    also = f", with {_list(bounds)} as {'a bound' if len(bounds) == 1 else 'bounds'}," if bounds else ""
     rounds = max(reached(record, c.method, c.seed) for c in record.cells)
     so_far = "" if record.finished else " so far"
     return (
@@ -21,13 +21,15 @@ def what(record: Record) -> str:
 
 
 def found(record: Record) -> str:
-    """Which methods differ from FedAvg by the paired interval, which cannot be told apart, or why nothing can be said."""
+    """Which methods differ from FedAvg by the paired interval, which cannot be told apart, or why that is not known."""
     base, rows = reference(record), [d for d in paired(record) if d.bound is None]
     best = _best(headline(record))
     if base is None:
         return f"{best}No method here is plain FedAvg, so no difference to it is given."
     if not rows:
-        return f"{best}No other method was evaluated on the same seeds as {base}, so there is no difference to give."
+        return (
+            f"{best}No other competing method was evaluated on the seeds of {base}, so there is no difference to give."
+        )
     # Of the rows that have no interval, only the number of seeds is common to all.
     if all(len(d.seeds) < 2 for d in rows):
         return (
@@ -57,7 +59,7 @@ def _best(rows: Sequence[Headline]) -> str:
     if not measured:
         return "No method has a global accuracy. "
     top = max(measured, key=lambda r: r.accuracy.mean if r.accuracy else 0.0)
-    return f"The highest last-round global accuracy is {top.method}'s, {with_spread(top.accuracy)} %. "
+    return f"{top.method} has the highest last-round global accuracy, {with_spread(top.accuracy)} %. "
 
 
 def _told(rows: Sequence[Difference]) -> str:

@@ -151,7 +151,7 @@ def read(folder: Path) -> Record:
         created=run.text("created"),
         command=run.text("command"),
         version=run.text("unskew"),
-        environment={k: _plain(v) for k, v in environment.items()},
+        environment={k: plain(v) for k, v in environment.items()},
         config_sha256=run.text("config_sha256"),
         config=_text(folder / "config.toml") if (folder / "config.toml").is_file() else "",
         cells=cells,
@@ -225,7 +225,9 @@ class _Row:
         return found
 
     def counts(self, key: str, items: object) -> tuple[int, ...]:
-        whole = isinstance(items, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in items)
+        whole = isinstance(items, list) and all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in items
+        )
         if not isinstance(items, list) or not whole:
             raise self.refuse(f"{key} must hold whole numbers >= 0, got {items!r:.60}")
         return tuple(items)
@@ -378,7 +380,8 @@ def _summary(path: Path) -> Summary:
     return Summary(row.text("fingerprint"), row.number("seconds"), means, stopped)
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
+    """A value of a JSON document for people to read: text as it is, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
@@ -389,5 +392,5 @@ def described(split: Mapping[str, object]) -> str:
     'dirichlet(alpha=0.1, clients=20)'
     """
     name = next((str(split[k]) for k in ("name", "kind", "type") if k in split), "split")
-    rest = [f"{k}={_plain(v)}" for k, v in split.items() if k not in ("name", "kind", "type") and v is not None]
+    rest = [f"{k}={plain(v)}" for k, v in split.items() if k not in ("name", "kind", "type") and v is not None]
     return f"{name}({', '.join(rest)})"

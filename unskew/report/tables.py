@@ -9,8 +9,9 @@ initial weights and most of the spread over seeds is common to both.
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 from scipy import stats
@@ -49,7 +50,7 @@ class Spread:
 class Headline:
     """One method's row.  Accuracies are fractions, traffic is MB over the run, None is what was not measured.
 
-    `rounds` is the last evaluated round (the lowest over seeds if a run stopped some early); `planned` the seeds asked for.
+    `rounds` is the last round reached, the lowest over seeds; `planned` is how many seeds were asked for.
     """
 
     method: str
@@ -69,7 +70,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus reference on the same seeds, as fractions; `low` and `high` are None where no interval is possible."""
+    """Method minus reference on the same seeds, as fractions; no `low` and `high` where no interval is possible."""
 
     method: str
     bound: Bound | None
@@ -140,14 +141,13 @@ def headline(record: Record) -> tuple[Headline, ...]:
 def _headline(record: Record, method: str) -> Headline:
     seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
 
-    def over(name: str, pick: str) -> Spread | None:
+    def over(name: str, pick: Callable[[list[float]], float]) -> Spread | None:
         found = [list(record.series.get((method, s, name), {}).values()) for s in seeds]
         if not found or not all(found):
             return None
-        reduce = {"last": lambda v: v[-1], "best": max, "tail": lambda v: statistics.fmean(v[-k:]), "sum": math.fsum}
-        return Spread(tuple(float(reduce[pick](v)) for v in found))
+        return Spread(tuple(pick(v) for v in found))
 
-    traffic = {d: over(f"bytes.{d}", "sum") for d in DIRECTIONS}
+    traffic = {d: over(f"bytes.{d}", math.fsum) for d in DIRECTIONS}
     return Headline(
         method=method,
         setting=cell.setting,
@@ -155,13 +155,13 @@ def _headline(record: Record, method: str) -> Headline:
         seeds=seeds,
         planned=sum(c.method == method for c in record.cells),
         rounds=min((reached(record, method, s) for s in seeds), default=0),
-        accuracy=over(ACCURACY, "last"),
-        tail=over(ACCURACY, "tail"),
-        best=over(ACCURACY, "best"),
-        personal=over(PERSONAL, "last"),
-        worst=over(WORST, "last"),
+        accuracy=over(ACCURACY, itemgetter(-1)),
+        tail=over(ACCURACY, lambda v: statistics.fmean(v[-k:])),
+        best=over(ACCURACY, max),
+        personal=over(PERSONAL, itemgetter(-1)),
+        worst=over(WORST, itemgetter(-1)),
         mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
-        seconds=over("seconds", "sum"),
+        seconds=over("seconds", math.fsum),
     )
 
 
@@ -173,7 +173,8 @@ def reference(record: Record) -> str | None:
     names = [m for m in record.methods if record.cell(m).bound in (None, "lower")]
     plain = [m for m in names if m.casefold() == "fedavg"]
     variants = [m for m in names if re.match(r"fedavg(?![a-z])", m.casefold())]
-    return (plain or [None])[0] if len(variants) != 1 else variants[0]
+    candidates = plain if len(plain) == 1 else variants
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
@@ -259,9 +260,7 @@ def traffic(record: Record) -> tuple[Traffic, ...]:
     rows = []
     for method in record.methods:
         seeds = counted(record, method)
-        sums = {
-            (d, k): [record.flows.get((method, s, d, k), Flow()) for s in seeds] for d in DIRECTIONS for k in KINDS
-        }
+        sums = {(d, k): [record.flows.get((method, s, d, k), Flow()) for s in seeds] for d in DIRECTIONS for k in KINDS}
         if seeds and any(f.transfers for flows in sums.values() for f in flows):
             mb = {at: sum(f.bytes for f in flows) / len(seeds) / MB for at, flows in sums.items()}
             n = {at: sum(f.transfers for f in flows) / len(seeds) for at, flows in sums.items()}
@@ -283,7 +282,9 @@ def discrepancies(record: Record) -> tuple[str, ...]:
             )
         for d in DIRECTIONS if record.flows else ():
             booked = sum(record.flows.get((row.method, s, d, k), Flow()).bytes for s in row.seeds for k in KINDS)
-            metered = round(sum(math.fsum(record.series.get((row.method, s, f"bytes.{d}"), {}).values()) for s in row.seeds))
+            metered = round(
+                sum(math.fsum(record.series.get((row.method, s, f"bytes.{d}"), {}).values()) for s in row.seeds)
+            )
             if booked != metered:
                 said.append(
                     f"{row.method}: the ledger books {booked:,} bytes {d}, the metrics {metered:,}; "
@@ -293,7 +294,7 @@ def discrepancies(record: Record) -> tuple[str, ...]:
 
 
 def incomparable(records: Sequence[Record]) -> tuple[str, ...]:
-    """Sentences that name what keeps the runs from being compared, each run against the first; empty if nothing does."""
+    """Sentences that name what keeps the runs from being compared, each against the first; empty if nothing does."""
     first, said = records[0], []
     for other in records[1:]:
         ours, theirs = _facts(first), _facts(other)
@@ -350,8 +351,19 @@ def amount(value: float) -> str:
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "not finite"
-    digits = 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 1 else min(6, 1 - math.floor(math.log10(value)))
+    digits = (
+        0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 1 else min(6, 1 - math.floor(math.log10(value)))
+    )
     return f"{value:,.{digits}f}"
+
+
+def count(value: float) -> str:
+    """A mean of counts; decimals only where it has them.
+
+    >>> count(1200.0), count(10.25)
+    ('1,200', '10.2')
+    """
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def with_spread(spread: Spread | None) -> str:
@@ -369,19 +381,27 @@ def markdown_table(record: Record) -> str:
     """The headline table in GitHub's Markdown, accuracies in percent, with the paired difference where there is one."""
     differences = {d.method: d for d in paired(record)}
     base = reference(record)
-    head = ["method", "seeds", "round", "global accuracy, %", f"minus {base}, points [95 %]" if base else ""]
-    head += ["personal accuracy, %", "worst decile, %", "MB", "seconds"]
+    head = (
+        *("method", "seeds", "round", "global accuracy, %", f"minus {base}, points [95 %]"),
+        *("personal accuracy, %", "worst decile, %", "MB", "seconds"),
+    )
     rows = []
     for row in headline(record):
         d = differences.get(row.method)
-        name = f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method
         rows.append(
-            [name, str(len(row.seeds)), str(row.rounds), with_spread(row.accuracy), "–" if d is None else bracket(d)]
-            + [with_spread(row.personal), with_spread(row.worst)]
-            + [amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"]
-            + [amount(row.seconds.mean) if row.seconds else "–"]
+            (
+                f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method,
+                str(len(row.seeds)),
+                str(row.rounds),
+                with_spread(row.accuracy),
+                "–" if d is None else bracket(d),
+                with_spread(row.personal),
+                with_spread(row.worst),
+                amount(sum(s.mean for s in row.mb.values())) if row.mb else "–",
+                amount(row.seconds.mean) if row.seconds else "–",
+            )
         )
-    keep = [i for i, title in enumerate(head) if title]
+    keep = [i for i, title in enumerate(head) if base is not None or not title.startswith("minus ")]
     lines = [[line[i].replace("|", "\\|").replace("\n", " ") for i in keep] for line in (head, *rows)]
     rule = ["---"] + ["---:"] * (len(keep) - 1)
     return _joined([lines[0], rule, *lines[1:]])

@@ -1,1 +1,1 @@
-
+"""Server mathematics: pure functions of trees and tensors, no clients and no network."""

@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from unskew.data.augment import AUGMENTS, PAD, augmentation, crop, flip
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+
+
+def images(b: int = 64) -> torch.Tensor:
+    return torch.arange(1.0, b * 2 * 5 * 7 + 1).reshape(b, 2, 5, 7)
+
+
+@pytest.mark.parametrize("name", AUGMENTS)
+def test_shape_stays_and_the_same_key_gives_the_same_batch(name: str):
+    x, change = images(), AUGMENTS[name]
+    a, b, c = (change(x, (Key(0) / i).generator()) for i in (1, 1, 2))
+    assert a.shape == x.shape
+    assert torch.equal(a, b)
+    assert torch.equal(a, c) == (name == "none")
+    assert torch.equal(x, images())
+
+
+def test_a_flipped_image_is_its_mirror_and_about_half_are_flipped():
+    x = images(1000)
+    y = flip(x, Key(0).generator())
+    mirrored = (y == x.flip(3)).flatten(1).all(1)
+    assert (mirrored | (y == x).flatten(1).all(1)).all()
+    assert 420 < int(mirrored.sum()) < 580
+
+
+def test_a_crop_is_a_window_of_the_padded_image():
+    """Each result must equal one of the (2 PAD + 1)^2 windows, the same in every channel, and all corners occur."""
+    x = images(600)
+    y = crop(x, Key(0).generator())
+    padded = torch.nn.functional.pad(x, (PAD,) * 4)
+    found = torch.zeros(len(x), dtype=torch.bool)
+    corners = set()
+    for top in range(2 * PAD + 1):
+        for left in range(2 * PAD + 1):
+            window = padded[:, :, top : top + 5, left : left + 7]
+            same = (window == y).flatten(1).all(1)
+            found |= same
+            if same.any():
+                corners.add((top, left))
+    assert found.all()
+    assert len(corners) == (2 * PAD + 1) ** 2
+
+
+@pytest.mark.parametrize("name", ["crop", "flip", "crop+flip"])
+def test_only_images_can_be_augmented(name: str):
+    with pytest.raises(DataError, match=r"needs images \(B, C, H, W\), got shape \(3, 5\)"):
+        AUGMENTS[name](torch.zeros(3, 5), Key(0).generator())
+
+
+def test_an_unknown_augmentation_is_answered_with_the_nearest():
+    assert augmentation("crop") is crop
+    with pytest.raises(ConfigError, match=r"unknown augmentation 'crop_flip'; did you mean crop\+flip"):
+        augmentation("crop_flip")

@@ -1,0 +1,385 @@
+import gzip
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from unskew.data.sources import SOURCES, load
+from unskew.data.text import VOCABULARY
+from unskew.errors import DataError
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the real data sets of ../shared/data are not here")
+
+
+@pytest.fixture(autouse=True)
+def no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+
+
+def pictures(n: int = 20, colour: bool = True, seed: int = 0) -> npt.NDArray[np.uint8]:
+    shape = (n, 6, 5, 3) if colour else (n, 6, 5)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def plain(colour: bool = True) -> dict[str, npt.NDArray[Any]]:
+    return {
+        "x_train": pictures(20, colour),
+        "y_train": np.arange(20, dtype=np.uint8) % 4,
+        "x_test": pictures(8, colour, seed=1),
+        "y_test": np.arange(8, dtype=np.uint8) % 4,
+    }
+
+
+def coded(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The inverse of the decoding that ../shared/data/README.md gives."""
+    d = x.transpose(0, 3, 1, 2).copy()
+    d[:, 0] -= d[:, 1]
+    d[:, 2] -= d[:, 1]
+    for axis in (3, 2):
+        d = np.diff(d, axis=axis, prepend=np.uint8(0))
+    return d
+
+
+def save_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return f"npz:{path}"
+
+
+def save_folder(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
+    path.mkdir(parents=True, exist_ok=True)
+    for key, array in arrays.items():
+        if array.dtype.kind == "U":
+            (path / f"{key}.txt").write_text("\n".join(array.tolist()))
+        else:
+            np.save(path / f"{key}.npy", array)
+    return f"folder:{path}"
+
+
+# digits
+
+
+def test_digits_are_real_and_always_the_same():
+    a, b = load("digits"), load("digits")
+    assert (tuple(a.x_train.shape), tuple(a.x_test.shape)) == ((1438, 1, 8, 8), (359, 1, 8, 8))
+    assert a.sha256 == b.sha256
+    assert torch.equal(a.x_train, b.x_train)
+    assert torch.equal(a.y_test, b.y_test)
+
+
+def test_the_test_part_of_digits_is_a_fifth_of_each_class():
+    data = load("digits")
+    train, test = data.y_train.bincount(), data.y_test.bincount()
+    assert torch.equal(test, ((train + test) * 0.2 + 0.5).long())
+
+
+# normalisation
+
+
+def test_images_are_standardised_with_the_training_part(tmp_path: Path):
+    arrays = plain()
+    data = load(save_npz(tmp_path / "a.npz", arrays))
+    x = torch.from_numpy(arrays["x_train"]).permute(0, 3, 1, 2) / 255
+    mean, std = x.mean((0, 2, 3), keepdim=True), x.std((0, 2, 3), keepdim=True, correction=0)
+    x_test = torch.from_numpy(arrays["x_test"]).permute(0, 3, 1, 2) / 255
+    torch.testing.assert_close(data.x_train, (x - mean) / std, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(data.x_test, (x_test - mean) / std, rtol=1e-4, atol=1e-5)
+
+
+def test_the_constants_do_not_depend_on_the_test_part(tmp_path: Path):
+    arrays = plain()
+    a = load(save_npz(tmp_path / "a.npz", arrays))
+    b = load(save_npz(tmp_path / "b.npz", arrays | {"x_test": arrays["x_test"] // 7}))
+    assert torch.equal(a.x_train, b.x_train)
+
+
+def test_a_constant_channel_becomes_zero(tmp_path: Path):
+    arrays = plain()
+    arrays["x_train"][..., 1] = 137
+    data = load(save_npz(tmp_path / "a.npz", arrays))
+    assert not data.x_train[:, 1].any()
+    assert data.x_train[:, 0].any()
+
+
+def test_floating_arrays_stay_as_they_are(tmp_path: Path):
+    x = np.random.default_rng(0).normal(3, 2, (12, 5))
+    arrays = {"x_train": x, "y_train": np.arange(12) % 2, "x_test": x[:4], "y_test": np.arange(4) % 2}
+    data = load(save_npz(tmp_path / "a.npz", arrays))
+    assert torch.equal(data.x_train, torch.from_numpy(x.astype(np.float32)))
+
+
+# layouts
+
+
+def test_a_file_and_a_folder_give_the_same_data(tmp_path: Path):
+    arrays = plain(colour=False) | {
+        "domain_train": np.arange(20) // 10,
+        "domains": np.array(["left", "right"]),
+        "classes": np.array(["a", "b", "c", "d"]),
+    }
+    a, b = load(save_npz(tmp_path / "a.npz", arrays)), load(save_folder(tmp_path / "a", arrays))
+    assert a.sha256 == b.sha256
+    assert torch.equal(a.x_train, b.x_train)
+    assert (a.classes, a.group_names) == (b.classes, b.group_names) == (("a", "b", "c", "d"), ("left", "right"))
+    assert b.groups is not None
+    assert b.groups.tolist() == [0] * 10 + [1] * 10
+
+
+def test_coded_and_plain_images_are_the_same_data(tmp_path: Path):
+    arrays = plain()
+    a = load(save_npz(tmp_path / "a.npz", arrays))
+    small = {k.replace("x_", "d_"): coded(v) if k.startswith("x") else v for k, v in arrays.items()}
+    b = load(save_npz(tmp_path / "b.npz", small))
+    assert a.sha256 == b.sha256
+    assert torch.equal(a.x_train, b.x_train)
+
+
+def test_every_layout_of_a_named_set_is_found(tmp_path: Path):
+    arrays = plain()
+    save_npz(tmp_path / "1" / "cifar10.npz", arrays)
+    save_folder(tmp_path / "2" / "cifar10", arrays)
+    save_npz(tmp_path / "3" / "cifar10" / "cifar10.npz", arrays)
+    raw = tmp_path / "4" / "cifar10"
+    save_npz(raw / "train_1.npz", {"d": coded(arrays["x_train"][:12]), "y": arrays["y_train"][:12]})
+    save_npz(raw / "train_2.npz", {"d": coded(arrays["x_train"][12:]), "y": arrays["y_train"][12:]})
+    save_npz(raw / "test.npz", {"d": coded(arrays["x_test"]), "y": arrays["y_test"]})
+    found = [load("cifar10", tmp_path / str(i)) for i in (1, 2, 3, 4)]
+    assert len({data.sha256 for data in found}) == 1
+    assert all(torch.equal(data.x_test, found[0].x_test) for data in found)
+    assert found[0].classes[0] == "airplane"
+
+
+def test_the_environment_names_the_folder_and_an_argument_overrules_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save_npz(tmp_path / "env" / "mnist.npz", plain(colour=False))
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "env"))
+    assert load("mnist").name == "mnist"
+    with pytest.raises(DataError, match="mnist was not found"):
+        load("mnist", tmp_path / "other")
+
+
+def test_without_a_test_part_a_fifth_of_each_class_is_set_aside(tmp_path: Path):
+    arrays = {k: v for k, v in plain().items() if k.endswith("train")}
+    arrays["domain_train"] = np.arange(20) % 4
+    a, b = load(save_npz(tmp_path / "a.npz", arrays)), load(save_npz(tmp_path / "b.npz", arrays))
+    assert a.y_test.bincount().tolist() == [1, 1, 1, 1]
+    assert torch.equal(a.x_test, b.x_test)
+    assert a.groups is not None
+    assert torch.equal(a.groups, a.y_train)
+
+
+def test_imdb_learns_its_words_from_training_texts_only(tmp_path: Path):
+    content = {"x_train": ["good good film", "bad film"], "y_train": [1, 0], "x_test": ["awful film"], "y_test": [0]}
+    (tmp_path / "imdb.json").write_text(json.dumps(content))
+    data = load("imdb", tmp_path)
+    assert (data.x_train.dtype, tuple(data.x_train.shape)) == (torch.int64, (2, 200))
+    assert data.x_train[0, :4].tolist() == [3, 3, 2, 0]  # film and good occur twice each: alphabetical
+    assert data.x_test[0, :3].tolist() == [1, 2, 0]
+    assert data.classes == ("negative", "positive")
+    (tmp_path / "z" / "imdb").mkdir(parents=True)
+    (tmp_path / "z" / "imdb" / "imdb.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    assert load("imdb", tmp_path / "z").sha256 == data.sha256
+
+
+def test_each_known_name_is_listed_once_with_its_story():
+    names = [s.name for s in SOURCES]
+    assert len(set(names)) == len(names)
+    assert names[0] == "digits"
+    assert all(s.what and s.shape and s.origin for s in SOURCES)
+
+
+# bad input
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(DataError, match="unknown data set 'fashion-mnist'; did you mean fashion_mnist"):
+        load("fashion-mnist")
+    with pytest.raises(DataError, match="unknown data set 'zip:x'"):
+        load("zip:x")
+
+
+def test_a_missing_set_names_every_place_and_file(tmp_path: Path):
+    with pytest.raises(DataError) as caught:
+        load("svhn", tmp_path)
+    for place in ("svhn.npz", "svhn/x_train.npy", "svhn/svhn.npz", "svhn/train_1.npz"):
+        assert str(tmp_path / place) in str(caught.value)
+    assert "ufldl.stanford.edu" in str(caught.value)
+    with pytest.raises(DataError, match=r"no data folder is given; set --data-dir or UNSKEW_DATA .* emnist\.npz"):
+        load("emnist")
+    with pytest.raises(DataError, match=r"imdb was not found; looked for .*imdb\.json"):
+        load("imdb", tmp_path)
+
+
+@pytest.mark.parametrize("source", ["npz:", "folder:", "npz:/nowhere.npz", "folder:/nowhere"])
+def test_a_path_that_is_not_there_is_refused(source: str):
+    with pytest.raises(DataError, match=r"names no path|there is no"):
+        load(source)
+
+
+def whole_file(path: Path) -> bytes:
+    save_npz(path, plain())
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b"",
+        lambda b: b"not a zip at all",
+        lambda b: b[: len(b) // 2],
+        lambda b: b[:400] + bytes([b[400] ^ 255]) + b[401:],
+    ],
+    ids=["empty", "text", "truncated", "one byte flipped"],
+)
+def test_a_corrupt_file_is_named_with_size_and_hash(tmp_path: Path, damage: Any):
+    path = tmp_path / "a.npz"
+    content = damage(whole_file(path))
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(f"npz:{path}")
+    assert str(path) in str(caught.value)
+    assert f"{len(content):,} bytes, SHA-256 {hashlib.sha256(content).hexdigest()}" in str(caught.value)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path):
+    path = tmp_path / "a.npz"
+    np.savez(path, **plain() | {"x_train": np.array([{}, "x"], dtype=object)})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"pickled objects, which are never loaded .*SHA-256"):
+        load(f"npz:{path}")
+    folder = tmp_path / "f"
+    folder.mkdir()
+    np.save(folder / "x_train.npy", np.array([{}], dtype=object))
+    with pytest.raises(DataError, match=r"x_train\.npy is not a readable data file.*pickled"):
+        load(f"folder:{folder}")
+
+
+def test_a_missing_key_is_named_with_those_present(tmp_path: Path):
+    with pytest.raises(DataError, match=r"has no y_train \(it has: x_train\) \([\d,]+ bytes, SHA-256"):
+        load(save_npz(tmp_path / "a.npz", {"x_train": pictures()}))
+    with pytest.raises(DataError, match=r"y_train\.npy is missing"):
+        load(save_folder(tmp_path / "a", {"x_train": pictures()}))
+    path = tmp_path / "bare.npz"
+    with path.open("wb") as file:
+        np.save(file, pictures())
+    with pytest.raises(DataError, match="one bare array"):
+        load(f"npz:{path}")
+
+
+def test_a_broken_training_batch_is_named(tmp_path: Path):
+    folder = tmp_path / "cifar10"
+    save_npz(folder / "train_1.npz", {"d": coded(pictures()), "y": np.zeros(20, np.uint8)})
+    with pytest.raises(DataError, match=r"test\.npz is missing"):
+        load("cifar10", tmp_path)
+    save_npz(folder / "test.npz", {"y": np.zeros(20, np.uint8)})
+    with pytest.raises(DataError, match=r"test\.npz is not a readable data file.*SHA-256"):
+        load("cifar10", tmp_path)
+    (folder / "test.npz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"test\.npz is not a readable data file.*0 bytes"):
+        load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_train": pictures().astype(np.int32)}, "x_train must be uint8 images"),
+        ({"x_train": pictures().transpose(0, 3, 1, 2)}, r"x_train must be uint8 images .* got uint8 of shape"),
+        ({"x_test": np.zeros((8, 5))}, "x_train must be uint8 images|x_test must be uint8 images"),
+        ({"x_test": pictures(8)[:, :4]}, r"training images are \(6, 5, 3\), test images \(4, 5, 3\)"),
+        ({"y_train": np.zeros(20)}, "y_train must be integers"),
+        ({"y_train": np.zeros(19, np.uint8)}, "y_train has 19 entries for 20"),
+        ({"y_test": np.full(8, -1)}, r"y_test\[0\] is -1"),
+        ({"classes": np.array(["a", "b", "c"])}, r"y_train\[3\] is 3, must be 0\.\.2"),
+        ({"classes": np.array([1, 2])}, "classes must be a list of names"),
+        ({"domain_train": np.zeros(3, np.int64)}, "domain_train has 3 entries for 20"),
+        ({"x_train": pictures(0), "y_train": np.zeros(0, np.uint8)}, r"x_train is empty, shape \(0, 6, 5, 3\)"),
+        ({"x_train": np.full((20, 2), np.nan), "x_test": np.zeros((8, 2))}, r"x_train\[0\] has a NaN"),
+        ({"x_train": np.full((20, 2), 1e200), "x_test": np.zeros((8, 2))}, r"x_train\[0\] has a NaN or inf"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_with_their_file(tmp_path: Path, changes: dict[str, Any], message: str):
+    with pytest.raises(DataError, match=message) as caught:
+        load(save_npz(tmp_path / "a.npz", plain() | changes))
+    assert str(tmp_path / "a.npz") in str(caught.value)
+
+
+def test_half_a_test_part_is_refused(tmp_path: Path):
+    arrays = plain()
+    del arrays["y_test"]
+    with pytest.raises(DataError, match="x_test and y_test must be there together"):
+        load(save_npz(tmp_path / "a.npz", arrays))
+
+
+def test_too_few_examples_for_a_test_part_are_refused(tmp_path: Path):
+    with pytest.raises(DataError, match="2 examples are too few to set a test part aside"):
+        load(save_npz(tmp_path / "a.npz", {"x_train": pictures(2), "y_train": np.arange(2)}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"imdb\.json is not a readable data file.*SHA-256"),
+        ("[]", "a JSON object with"),
+        ('{"x_train": ["a"], "y_train": [0.5], "x_test": ["b"], "y_test": [0]}', "y_train must be a list of integers"),
+        ('{"x_train": ["a"], "y_train": [2], "x_test": ["b"], "y_test": [0]}', r"y_train\[0\] is 2, must be 0\.\.1"),
+        ('{"x_train": [], "y_train": [], "x_test": ["b"], "y_test": [0]}', "x_train holds no examples"),
+    ],
+)
+def test_bad_reviews_are_refused(tmp_path: Path, text: str, message: str):
+    (tmp_path / "imdb.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        load("imdb", tmp_path)
+
+
+def test_a_cut_archive_of_reviews_is_refused(tmp_path: Path):
+    (tmp_path / "imdb.json.gz").write_bytes(gzip.compress(b'{"x_train": []}' * 100)[:-12])
+    with pytest.raises(DataError, match=r"imdb\.json\.gz is not a readable data file.*SHA-256"):
+        load("imdb", tmp_path)
+
+
+# real files
+
+
+@needs_shared
+def test_usps_has_its_published_class_counts():
+    """../shared/data/README.md: train 1194 1005 731 658 652 556 664 645 542 644."""
+    data = load("usps", SHARED)
+    assert data.y_train.bincount().tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
+    assert data.input_shape == (1, 16, 16)
+
+
+@needs_shared
+def test_the_coded_files_and_their_export_are_the_same_data(tmp_path: Path):
+    spec = importlib.util.spec_from_file_location("export", SHARED / "export.py")
+    assert spec is not None
+    assert spec.loader is not None
+    export = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(export)
+    save_npz(tmp_path / "pacs.npz", export.load("pacs"))
+    a, b = load("pacs", SHARED), load("pacs", tmp_path)
+    assert a.sha256 == b.sha256
+    assert torch.equal(a.x_test, b.x_test)
+    assert a.group_names == ("art_painting", "cartoon", "photo", "sketch")
+    assert a.groups is not None
+    assert a.groups.bincount().tolist() == [420] * 4
+    assert a.input_shape == (3, 64, 64)
+
+
+@needs_shared
+def test_the_reviews_are_read():
+    data = load("imdb", SHARED)
+    assert (tuple(data.x_train.shape), tuple(data.x_test.shape)) == ((5000, 200), (1000, 200))
+    assert data.x_train.max() == VOCABULARY - 1
+    assert data.y_train.bincount().tolist() == [2500, 2500]
+
+
+@needs_shared
+@pytest.mark.slow
+def test_cifar10_is_read_from_its_batches():
+    data = load("cifar10", SHARED)
+    assert (tuple(data.x_train.shape), len(data.y_test)) == ((29978, 3, 32, 32), 9980)

@@ -1,0 +1,342 @@
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from unskew.data.manifest import index_sha256
+from unskew.data.skew import effective_classes, iid_distance, label_counts
+from unskew.data.split import (
+    IID,
+    SPLITS,
+    ByGroup,
+    Dirichlet,
+    FromManifest,
+    HalfNormal,
+    Pathological,
+    Quantity,
+    Shards,
+    Split,
+    _repair,
+    assign,
+    largest_remainder,
+    log_dirichlet,
+)
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+
+Labels = npt.NDArray[np.int64]
+
+ten_classes = np.arange(2000) % 10
+
+seeds = st.integers(0, 2**32)
+alphas = st.floats(1e-300, 1e6)
+
+
+@st.composite
+def labels(draw: st.DrawFn) -> tuple[Labels, int]:
+    num_classes = draw(st.integers(1, 8))
+    values = draw(st.lists(st.integers(0, num_classes - 1), min_size=1, max_size=150))
+    return np.array(values), num_classes
+
+
+@st.composite
+def splits(draw: st.DrawFn, n: int) -> Split:
+    """Any split over labels that `n` samples are enough for."""
+    num_clients = draw(st.integers(1, n))
+    min_samples = draw(st.integers(1, n // num_clients))
+    shards = st.integers(1, n // num_clients)
+    return draw(
+        st.one_of(
+            st.just(IID(num_clients, min_samples)),
+            st.just(HalfNormal(num_clients, min_samples)),
+            st.builds(Quantity, alphas, st.just(num_clients), st.just(min_samples)),
+            st.builds(
+                Dirichlet, alphas, st.sampled_from(["class", "client"]), st.just(num_clients), st.just(min_samples)
+            ),
+            st.builds(Shards, shards, st.just(num_clients), st.just(min_samples)),
+        )
+    )
+
+
+def assert_partition(clients: tuple[Labels, ...], n: int) -> None:
+    assert sorted(np.concatenate(clients).tolist()) == list(range(n))
+    for indices in clients:
+        assert indices.dtype == np.int64
+        assert (np.diff(indices) > 0).all()
+
+
+# properties
+
+
+@given(st.data(), labels(), seeds)
+def test_a_split_loses_nothing_and_gives_everyone_enough(data: st.DataObject, drawn: tuple[Labels, int], seed: int):
+    y, num_classes = drawn
+    split = data.draw(splits(len(y)))
+    clients = assign(split, y, num_classes, Key(seed))
+    assert_partition(clients, len(y))
+    assert len(clients) == split.num_clients
+    assert min(map(len, clients)) >= split.min_samples
+
+
+@given(st.data(), labels(), seeds)
+def test_the_same_key_gives_the_same_split(data: st.DataObject, drawn: tuple[Labels, int], seed: int):
+    y, num_classes = drawn
+    split = data.draw(splits(len(y)))
+    first, second = (assign(split, y, num_classes, Key(seed)) for _ in range(2))
+    assert [c.tolist() for c in first] == [c.tolist() for c in second]
+
+
+@given(labels(), st.integers(1, 20), st.integers(1, 8), seeds)
+def test_a_pathological_split_keeps_its_word_or_refuses(drawn: tuple[Labels, int], num_clients: int, k: int, seed: int):
+    y, num_classes = drawn
+    try:
+        clients = assign(Pathological(k, num_clients, min_samples=1), y, num_classes, Key(seed))
+    except DataError:
+        return
+    assert_partition(clients, len(y))
+    counts = label_counts(clients, y, num_classes)
+    assert (counts > 0).sum(1).max() <= k
+    assert counts.sum(1).min() >= 1
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(2, 20), seeds)
+def test_a_client_has_one_domain(domains: int, per_group: int, n: int, seed: int):
+    groups = np.repeat(np.arange(domains), n + per_group)
+    clients = assign(ByGroup(per_group, min_samples=1), np.zeros(len(groups), int), 1, Key(seed), groups)
+    assert_partition(clients, len(groups))
+    assert [set(groups[c].tolist()) for c in clients] == [{g} for g in range(domains) for _ in range(per_group)]
+
+
+@pytest.mark.parametrize(
+    "split",
+    [IID(), Dirichlet(), Dirichlet(by="client"), Pathological(), Shards(), Quantity(), HalfNormal(), ByGroup(2)],
+    ids=repr,
+)
+def test_different_keys_give_different_splits(split: Split):
+    groups = np.arange(2000) // 1000
+    a, b = (assign(split, ten_classes, 10, Key(seed), groups) for seed in (1, 2))
+    assert [c.tolist() for c in a] != [c.tolist() for c in b]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1).filter(lambda w: sum(w) > 1e-3), st.integers(0, 10**6))
+def test_rounding_is_exact_and_never_off_by_one_whole(weights: list[float], total: int):
+    w = np.array(weights)
+    whole = largest_remainder(w, total)
+    assert whole.sum() == total
+    assert (np.abs(whole - w / w.sum() * total) < 1 + 1e-6).all()
+
+
+@given(st.floats(5e-324, 1e300), seeds)
+def test_a_dirichlet_draw_is_a_distribution_at_any_alpha(alpha: float, seed: int):
+    p = np.exp(log_dirichlet(alpha, (3, 5), Key(seed)))
+    assert p.sum(1) == pytest.approx(np.ones(3))
+
+
+def test_a_dirichlet_draw_has_the_right_moments():
+    """Dirichlet(a 1_n): mean 1/n, variance (n - 1) / (n^2 (n a + 1)); n 4, a .5: 3 / 48 = .0625."""
+    p = np.exp(log_dirichlet(0.5, (20_000, 4), Key(0)))
+    assert p.mean(0) == pytest.approx(np.full(4, 0.25), abs=0.01)
+    assert p.var(0) == pytest.approx(np.full(4, 0.0625), abs=0.002)
+
+
+# worked examples
+
+
+def test_iid_sizes_differ_by_one():
+    """11 over 3: 4, 4, 3."""
+    assert [len(c) for c in assign(IID(3), np.zeros(11, int), 1, Key(0))] == [4, 4, 3]
+
+
+def test_mixtures_by_client_keep_equal_sizes():
+    clients = assign(Dirichlet(0.1, by="client"), ten_classes, 10, Key(0))
+    assert [len(c) for c in clients] == [200] * 10
+
+
+def test_a_small_alpha_skews_and_a_large_one_does_not():
+    """alpha to 0: one class each, distance to uniform sqrt(1 - 1/10) = .949; alpha to infinity: 0."""
+    for by in ("class", "client"):
+        hard = label_counts(assign(Dirichlet(1e-9, by, min_samples=1), ten_classes, 10, Key(0)), ten_classes, 10)
+        soft = label_counts(assign(Dirichlet(1e9, by), ten_classes, 10, Key(0)), ten_classes, 10)
+        assert iid_distance(hard).max() == pytest.approx(math.sqrt(0.9), abs=1e-3)
+        assert iid_distance(soft).max() < 0.01
+
+
+def test_pathological_clients_share_their_classes_equally():
+    """10 clients x 2 classes = 20 places, 2 for each of 10 classes of 200: 100 samples a place, 200 a client."""
+    counts = label_counts(assign(Pathological(2), ten_classes, 10, Key(0)), ten_classes, 10)
+    assert ((counts == 100) | (counts == 0)).all()
+    assert (counts > 0).sum(1).tolist() == [2] * 10
+    assert (counts > 0).sum(0).tolist() == [2] * 10
+
+
+def test_pathological_splits_pass_over_classes_without_samples():
+    y = np.array([0, 0, 0, 3, 3, 3])
+    counts = label_counts(assign(Pathological(1, 2), y, 5, Key(0)), y, 5)
+    assert sorted(counts.tolist()) == [[0, 0, 0, 3, 0], [3, 0, 0, 0, 0]]
+
+
+def test_each_shard_is_one_run_of_the_sorted_labels():
+    """20 shards of 100 over classes of 200: each shard has one class, so a client has two at most and 200 samples."""
+    counts = label_counts(assign(Shards(2), ten_classes, 10, Key(0)), ten_classes, 10)
+    assert counts.sum(1).tolist() == [200] * 10
+    assert (counts % 100 == 0).all()
+    assert (counts > 0).sum(1).max() <= 2
+
+
+def test_quantity_splits_differ_in_size_and_not_in_labels():
+    for split in (Quantity(0.5, min_samples=100), HalfNormal(min_samples=100)):
+        clients = assign(split, ten_classes, 10, Key(3))
+        held = [len(c) for c in clients]
+        assert max(held) > 2 * min(held)
+        assert effective_classes(label_counts(clients, ten_classes, 10)).min() > 9
+
+
+def test_repair_fills_a_poor_client_to_the_minimum_and_no_further():
+    """alpha to 0, two clients, 40 + 40 samples: each class goes whole to one client: sizes are 40 and 40, or 80 and 0,
+    of which repair makes 65 and 15; over 20 keys both occur."""
+    y = np.repeat([0, 1], 40)
+    split = Dirichlet(1e-9, num_clients=2, min_samples=15)
+    assert {min(len(c) for c in assign(split, y, 2, Key(seed))) for seed in range(20)} == {40, 15}
+
+
+def test_repair_gives_a_client_the_classes_it_wants():
+    """Client 1 has 1 of the 4 it needs; client 0 can give 5 of either class, and client 1 wants class 1."""
+    counts = np.array([[5, 5], [0, 1]])
+    _repair(counts, np.array([[5.0, 5.0], [0.2, 1.0]]), minimum=4, fixed=False)
+    assert counts.tolist() == [[5, 2], [0, 4]]
+
+
+def test_repair_stays_within_a_pathological_clients_classes():
+    """Class 0 has 1 sample and two holders: the one without it cannot be served by class 1's holders."""
+    y = np.array([0] + [1] * 9)
+    with pytest.raises(DataError, match=r"can have only 0 samples of its classes \[0\], 1 are needed"):
+        assign(Pathological(1, 4, min_samples=1), y, 2, Key(0))
+
+
+def test_several_clients_may_share_a_domain():
+    """Domains of 5 and 4 samples, two clients each: 3, 2 and 2, 2."""
+    groups = np.array([0] * 5 + [2] * 4)
+    clients = assign(ByGroup(2), np.zeros(9, int), 1, Key(0), groups)
+    assert [len(c) for c in clients] == [3, 2, 2, 2]
+
+
+@pytest.mark.parametrize("by", ["class", "client"])
+@pytest.mark.parametrize("alpha", [0.01, 1e-300])
+def test_a_thousand_clients_are_served_in_well_under_a_second(by: str, alpha: float):
+    y = np.random.default_rng(0).integers(0, 10, 60_000)
+    split = TypeAdapter(Dirichlet).validate_python({"alpha": alpha, "by": by, "num_clients": 1000, "min_samples": 10})
+    start = time.perf_counter()
+    clients = assign(split, y, 10, Key(0))
+    assert time.perf_counter() - start < 1.0
+    assert min(map(len, clients)) >= 10
+
+
+# manifests
+
+
+def manifest(path: Path, n: int, *clients: tuple[list[int], list[int], list[int]]) -> str:
+    parts = [list(c) for c in clients]
+    content = {"schema": 1, "dataset": "toy", "dataset_sha256": "", "n": n, "split": {}, "seed": 0}
+    named = [dict(zip(("train", "val", "test"), p, strict=True)) for p in parts]
+    path.write_text(json.dumps(content | {"sha256": index_sha256(parts), "clients": named}))
+    return str(path)
+
+
+def test_a_manifest_gives_each_client_all_its_parts(tmp_path: Path):
+    path = manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], []))
+    clients = assign(FromManifest(path), np.zeros(6, int), 1, Key(0))
+    assert [c.tolist() for c in clients] == [[0, 1, 4], [2, 3]]
+
+
+def test_a_manifest_must_fit_the_data_and_the_split(tmp_path: Path):
+    path = manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], []))
+    with pytest.raises(DataError, match="divides 6 samples, but there are 7"):
+        assign(FromManifest(path), np.zeros(7, int), 1, Key(0))
+    with pytest.raises(DataError, match="has 2 clients, but num_clients is 3"):
+        assign(FromManifest(path, num_clients=3), np.zeros(6, int), 1, Key(0))
+    with pytest.raises(DataError, match="client 1 has 2 samples, at least 3"):
+        assign(FromManifest(path, min_samples=3), np.zeros(6, int), 1, Key(0))
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (Dirichlet(0.0), r"split\.alpha must be > 0, got 0\.0 \(dirichlet\)"),
+        (Dirichlet(-0.2), r"split\.alpha must be > 0, got -0\.2"),
+        (Dirichlet(float("nan")), r"split\.alpha must be > 0, got nan"),
+        (Quantity(float("inf")), r"split\.alpha must be finite"),
+        (Dirichlet(by="row"), r'split\.by must be "class" or "client"'),  # type: ignore[arg-type]
+        (IID(0), r"split\.num_clients must be >= 1, got 0 \(iid\)"),
+        (IID(2, min_samples=0), r"split\.min_samples must be >= 1"),
+        (Pathological(0), r"split\.classes_per_client must be >= 1"),
+        (Shards(0), r"split\.shards_per_client must be >= 1"),
+        (ByGroup(0), r"split\.clients_per_group must be >= 1"),
+    ],
+)
+def test_a_field_out_of_range_is_refused(split: Split, message: str):
+    with pytest.raises(ConfigError, match=message):
+        assign(split, ten_classes, 10, Key(0), np.zeros(2000, int))
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (IID(2001, 1), "2001 clients x at least 1 samples = 2001, but there are 2000 samples"),
+        (Dirichlet(0.1, num_clients=300, min_samples=7), "300 clients x at least 7 samples = 2100, but there are 2000"),
+        (Shards(201), "10 clients x 201 shards = 2010 shards, but there are 2000 samples"),
+        (Pathological(11), "classes_per_client is 11, but only 10 classes have samples"),
+        (Pathological(2, num_clients=4), "4 clients x 2 classes = 8 places, but 10 classes need one each"),
+        (ByGroup(3), "3 clients x at least 2 samples = 6, but group 1 has 5 samples"),
+        (ByGroup(2, num_clients=7), "2 groups x 2 clients = 4 clients, but num_clients is 7"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_the_arithmetic(split: Split, message: str):
+    groups = np.array([0] * 1995 + [1] * 5)
+    with pytest.raises(DataError, match=message):
+        assign(split, ten_classes, 10, Key(0), groups)
+
+
+def test_a_split_by_domain_needs_domains():
+    with pytest.raises(DataError, match="this data set has no domains"):
+        assign(ByGroup(), ten_classes, 10, Key(0))
+    with pytest.raises(DataError, match=r"groups has shape \(3,\) for 2000"):
+        assign(ByGroup(), ten_classes, 10, Key(0), np.zeros(3, int))
+
+
+def test_labels_are_checked():
+    with pytest.raises(DataError, match=r"labels\[2\] is 5, must be 0\.\.4"):
+        assign(IID(1), np.array([0, 1, 5]), 5, Key(0))
+    with pytest.raises(DataError, match="no examples to split"):
+        assign(IID(1), np.zeros(0, int), 5, Key(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("dirichlet", "alpha", 0),
+        ("dirichlet", "by", "row"),
+        ("quantity", "alpha", -1.0),
+        ("iid", "num_clients", 0),
+        ("half_normal", "min_samples", 0),
+        ("pathological", "classes_per_client", 0),
+        ("shards", "shards_per_client", 0),
+        ("group", "clients_per_group", 0),
+    ],
+)
+def test_a_configuration_is_held_to_the_same_ranges(name: str, field: str, value: object):
+    with pytest.raises(ValidationError, match=field):
+        TypeAdapter(SPLITS[name]).validate_python({field: value})
+
+
+def test_every_split_but_a_manifest_has_defaults():
+    assert {name for name, kind in SPLITS.items() if name != "manifest" and kind()} == set(SPLITS) - {"manifest"}  # type: ignore[call-arg]

@@ -1,0 +1,15 @@
+from unskew.data.text import tokens, vocabulary, words
+
+
+def test_words_are_lower_case_and_breaks_are_spaces():
+    assert words("It's GREAT!<br />10/10") == ["it's", "great", "10", "10"]
+
+
+def test_the_vocabulary_ranks_by_frequency_then_alphabet():
+    """b 3 times, a and c twice each; room for 2 words beside padding and unknown."""
+    assert vocabulary(["b b b a", "c a c"], size=4) == {"b": 2, "a": 3}
+
+
+def test_texts_are_padded_and_cut_at_the_end():
+    """Ids b=2, a=3: "a x" -> 3, unknown, padding; "b a b a" is cut after three."""
+    assert tokens(["a x", "b a b a", ""], {"b": 2, "a": 3}, length=3).tolist() == [[3, 1, 0], [2, 3, 2], [0, 0, 0]]

@@ -1,0 +1,501 @@
+"""The page, made from synthetic run folders: 4 methods (one a bound), 3 seeds, 20 rounds, 20 clients."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unskew.errors import RunError
+from unskew.keys import Key
+from unskew.report import read, write_comparison, write_report
+
+MODEL_BYTES = 31_400
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a made-up method does: final accuracy, speed, messages."""
+
+    name: str
+    top: float
+    rate: float
+    bound: str | None = None
+    control: bool = False
+    d2d: bool = False
+
+
+METHODS = (
+    Trained("FedAvg", 0.80, 0.20),
+    Trained("FedProx(mu=0.1)", 0.803, 0.19),
+    Trained("SCAFFOLD", 0.87, 0.25, control=True, d2d=True),
+    Trained("Centralised", 0.95, 0.5, bound="upper"),
+)
+
+
+def make_run(
+    folder: Path,
+    methods: Sequence[Trained] = METHODS,
+    seeds: Iterable[int] = (0, 1, 2),
+    rounds: int = 20,
+    clients: int = 20,
+    labels: int = 10,
+    eval_every: int = 2,
+    taking_part: int = 10,
+    name: str = "demo",
+    finished: bool = True,
+    dataset: str = "digits",
+    failures: bool = False,
+) -> Path:
+    """Write a run folder as `unskew run` would, and return it."""
+    folder.mkdir(parents=True)
+    seeds = list(seeds)
+    setting = f"dirichlet(alpha=0.1), {clients} clients"
+    metrics, ledger, rows = [], [], []
+    for method in methods:
+        lasts = []
+        for seed in seeds:
+            draw = (Key(seed) / "test" / method.name).numpy()
+            # Most of the spread is the seed's, common to all methods, as in a real run.
+            top = method.top + 0.03 * (seed % 3 - 1) + 0.002 * draw.standard_normal()
+            at = {"method": method.name, "seed": seed}
+            for r in range(rounds + 1):
+                row = {**at, "round": r}
+                if r > 0:
+                    metrics.append(
+                        {**row, "name": "train.loss", "value": 2.3 * max(0.02, 1 - top) ** (r / rounds), "weight": 1.0}
+                    )
+                    metrics.append({**row, "name": "seconds", "value": 0.2, "weight": 1.0})
+                    sent = dict.fromkeys(("down", "up", "d2d"), 0)
+                    for c in range(0 if method.bound else taking_part):
+                        hops = [("down", 0, c + 1, "model"), ("up", c + 1, 0, "model")]
+                        hops += [("up", c + 1, 0, "control")] if method.control else []
+                        hops += [("d2d", c + 1, c + 2, "model")] if method.d2d else []
+                        for direction, src, dst, kind in hops:
+                            size = MODEL_BYTES if kind == "model" else 120
+                            sent[direction] += size
+                            ledger.append({**row, "hop": 0, "src": src, "dst": dst, "kind": kind, "bytes": size})
+                    metrics += [{**row, "name": f"bytes.{d}", "value": n, "weight": 1.0} for d, n in sent.items()]
+                if r % eval_every == 0 or r == rounds:
+                    accuracy = float(top - (top - 0.1) * np.exp(-method.rate * r) + 0.004 * draw.standard_normal())
+                    personal = np.clip(accuracy + 0.12 * draw.standard_normal(clients), 0, 1)
+                    values = {
+                        "global.accuracy": accuracy,
+                        "global.loss": 2.5 * (1.02 - accuracy),
+                        "personal.accuracy.mean": float(personal.mean()),
+                        "personal.accuracy.std": float(personal.std()),
+                        "personal.accuracy.worst_decile": float(np.sort(personal)[: max(1, clients // 10)].mean()),
+                    }
+                    metrics += [{**row, "name": k, "value": v, "weight": 1.0} for k, v in values.items()]
+                    if r == rounds:
+                        lasts.append(accuracy)
+                        metrics += [
+                            {**row, "name": "personal.accuracy", "value": float(a), "weight": 90.0, "client": c}
+                            for c, a in enumerate(personal)
+                        ]
+        std = float(np.std(lasts, ddof=1)) if len(lasts) > 1 else None
+        rows.append(
+            {"method": method.name, "setting": setting, "metric": "global.accuracy", "mean": float(np.mean(lasts)),
+             "std": std, "seeds": lasts}
+        )  # fmt: skip
+        rows.append({**rows[-1], "metric": "global.accuracy.mean_last_3"})
+    run = {
+        "schema": 1, "run": name, "created": "2025-06-01T12:00:00+00:00", "command": f"unskew run {name}.toml",
+        "unskew": "0.1.0", "config_sha256": "c" * 64,
+        "environment": {"python": "3.11.9", "torch": "2.13.0", "numpy": "2.4.6", "platform": "Linux-6.1-x86_64",
+                        "cpu": "AMD EPYC", "cores": 2, "device": "cpu", "executor": "sequential",
+                        "kernels": "reference"},
+        "cells": [{"method": m.name, "setting": setting, "seed": s, "bound": m.bound} for m in methods for s in seeds],
+    }  # fmt: skip
+    partition = {"schema": 1, "seeds": {str(s): _partition(s, clients, labels, dataset) for s in seeds}}
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "config.toml").write_text(f'[data]\nsource = "{dataset}"\n\n[split]\nname = "dirichlet"\nalpha = 0.1\n')
+    (folder / "partition.json").write_text(json.dumps(partition))
+    _lines(folder / "metrics.jsonl", metrics)
+    _lines(folder / "ledger.jsonl", ledger)
+    if failures:
+        lost = {"method": "FedAvg", "seed": 0, "client": 3, "reason": "late: 9.1 s of 8 s"}
+        _lines(folder / "failures.jsonl", [{**lost, "round": r} for r in (2, 5, 5)])
+    if finished:
+        summary = {"run": name, "fingerprint": "f" * 64, "seconds": 61.2, "rows": rows, "stopped": None}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def _partition(seed: int, clients: int, labels: int, dataset: str) -> dict[str, object]:
+    draw = (Key(seed) / "test" / "split").numpy()
+    counts = np.array([draw.multinomial(n, draw.dirichlet([0.1] * labels)) for n in draw.integers(20, 160, clients)])
+    stats = {"sizes": counts.sum(1).tolist(), "label_counts": counts.tolist(), "iid_distance": 0.71, "js": 0.48,
+             "effective_classes": 2.31}  # fmt: skip
+    return {
+        "dataset": dataset, "dataset_sha256": dataset.encode().hex().ljust(64, "0"), "n": int(counts.sum()),
+        "seed": seed,
+        "split": {"name": "dirichlet", "alpha": 0.1, "clients": clients}, "sha256": f"{seed}".rjust(64, "a"),
+        "clients": [], "stats": stats,
+    }  # fmt: skip
+
+
+def _lines(path: Path, rows: Sequence[object]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+class _Balance(HTMLParser):
+    """Checks that every tag is closed in order, and collects ids, references and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.refs: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(str(value))
+            if key in ("href", "src", "xlink:href"):
+                self.refs.append(str(value))
+            self.refs += re.findall(r"url\(([^)]*)\)", str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text.append(data)
+
+
+def parsed(page: Path) -> _Balance:
+    """The page, after checking that it is balanced, self-contained and under 2 MB."""
+    text = page.read_text(encoding="utf-8")
+    balance = _Balance()
+    balance.feed(text)
+    balance.close()
+    assert balance.open == []
+    assert len(balance.ids) == len(set(balance.ids)), "ids clash"
+    assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in balance.refs)
+    assert {ref[1:] for ref in balance.refs if ref.startswith("#")} <= set(balance.ids)
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "script" not in balance.tags
+    assert len(text.encode()) < 2_000_000
+    return balance
+
+
+def said(page: Path) -> str:
+    """The words of the page, white space collapsed."""
+    return " ".join(" ".join(parsed(page).text).split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "demo", failures=True)
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Path:
+    return write_report(run)
+
+
+def test_the_report_lies_in_the_run_folder_and_is_well_formed(run: Path, page: Path) -> None:
+    assert page == run / "report.html"
+    assert [p.name for p in run.iterdir() if "report" in p.name] == ["report.html"]
+    assert "image" in parsed(page).tags
+
+
+def test_the_first_paragraph_says_what_was_run_and_what_was_found(page: Path) -> None:
+    text = said(page)
+    assert "trained 3 methods (FedAvg, FedProx(mu=0.1) and SCAFFOLD), with Centralised as a bound, on digits (" in text
+    assert "split over 20 clients by dirichlet(alpha=0.1, clients=20), for 20 rounds, with 3 seeds (0, 1 and 2)" in text
+    assert re.search(r"SCAFFOLD \(\+\d\.\d\d \[\+\d\.\d\d, \+\d+\.\d\d\]\) is higher than FedAvg\.", text)
+    assert re.search(r"FedProx\(mu=0.1\) \(\S+ \[−\S+, \+\S+\]\) cannot be told apart from FedAvg", text)
+
+
+def test_sections_come_in_their_order(page: Path) -> None:
+    titles = re.findall(r"<h2>(.*?)</h2>", page.read_text())
+    assert titles == [
+        "Headline", "Differences to FedAvg", "Figures", "Data and skew", "What travelled", "Lost clients",
+        "Configuration", "Environment", "To run it again",
+    ]  # fmt: skip
+
+
+def test_the_headline_row_is_the_mean_and_std_of_the_last_round(run: Path, page: Path) -> None:
+    """Recomputed here from the factory's summary rows, which hold the last accuracies by seed."""
+    rows = json.loads((run / "summary.json").read_text())["rows"]
+    for row in (r for r in rows if r["metric"] == "global.accuracy"):
+        shown = f"{100 * np.mean(row['seeds']):.1f} ± {100 * np.std(row['seeds'], ddof=1):.1f}"
+        assert shown in said(page)
+
+
+def test_traffic_is_shown_in_megabytes_and_transfers(page: Path) -> None:
+    """10 clients x 20 rounds = 200 uploads; 200 x 31,400 B = 6.28 MB; SCAFFOLD's control: 200 x 120 B = 0.024 MB."""
+    text = said(page)
+    assert "SCAFFOLD model 6.28 200 6.28 200 6.28 200 control 0 0 0.024 200 0 0" in text
+
+
+def test_figures_take_their_colours_from_the_page_and_tell_their_content(page: Path) -> None:
+    svgs = re.findall(r"<svg role=.*?</svg>", page.read_text(), flags=re.S)
+    assert len(svgs) == 8
+    for svg in svgs:
+        assert "currentColor" in svg
+        assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080|dc:date|DejaVu|xmlns", svg)
+        assert len(re.findall(r'aria-label="([^"]{30,})"', svg)) == 1
+    assert "Global accuracy by round, mean over seeds: FedAvg from" in page.read_text()
+
+
+def test_equal_input_gives_equal_bytes_whatever_the_users_style(run: Path, page: Path, tmp_path: Path) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.fonttype": "path"}):
+        again = write_report(run, tmp_path / "again.html")
+        assert matplotlib.rcParams["font.size"] == 30
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    evil = '<script>alert("x")</script> $\\frac{1}$ & "quotes" | --> ]]>'
+    methods = (Trained(evil, 0.8, 0.2), Trained("FedAvg", 0.7, 0.2))
+    page = write_report(
+        make_run(tmp_path / "run", methods, rounds=4, name="</title><img src=x onerror=y>", dataset=evil)
+    )
+    assert "<script" not in page.read_text()
+    assert evil in "".join(parsed(page).text)
+    assert "img" not in parsed(page).tags
+
+
+def test_an_unfinished_run_says_so_and_counts_only_the_seeds_that_came_furthest(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", finished=False)
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    # FedProx was on its third seed, at round 6, when the power went, in the middle of a line.
+    kept = [x for x in lines if _begun(json.loads(x))]
+    (folder / "metrics.jsonl").write_bytes(b"".join(kept) + b'{"method": "FedProx(mu=0.1)", "seed": 2, "rou')
+    text = said(write_report(folder))
+    assert "This run has not finished: there is no summary.json." in text
+    assert "FedProx(mu=0.1) seed 2 at round 6" in text
+    assert "SCAFFOLD seed 0 at round 0" in text
+    assert "The last line of metrics.jsonl was cut short" in text
+    assert re.search(r"FedProx\(mu=0.1\) \d\d\.\d ± [^–]* 2 of 3 20 SCAFFOLD –", text)
+    assert re.search(r"SCAFFOLD (– )+0 of 3 0 ", text)
+    assert "fingerprint none: the run has not finished" in text
+
+
+def _begun(row: dict[str, object]) -> bool:
+    order = ["FedAvg", "FedProx(mu=0.1)"]
+    return row["method"] in order and (row["method"] == "FedAvg" or row["seed"] != 2 or int(str(row["round"])) <= 6)
+
+
+def test_a_run_that_wrote_nothing_but_its_name_has_a_report(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", finished=False)
+    for name in ("metrics.jsonl", "ledger.jsonl", "partition.json", "config.toml"):
+        (folder / name).unlink()
+    text = said(write_report(folder))
+    assert "has not finished" in text
+    assert "The run has not written its partition.json." in text
+
+
+def test_one_seed_allows_no_interval_and_says_so(tmp_path: Path) -> None:
+    text = said(write_report(make_run(tmp_path / "run", seeds=[0], rounds=4)))
+    assert "With fewer than two seeds no interval is possible" in text
+    assert "no interval possible" in text
+    assert "One seed: no band." in text
+    assert "nan" not in text.lower()
+
+
+def test_contradicting_files_are_reported(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", rounds=4)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["rows"][0]["mean"] = 0.99
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with (folder / "ledger.jsonl").open("a") as f:
+        row = {"method": "FedAvg", "seed": 0, "round": 4, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 7}
+        f.write(json.dumps(row) + "\n")
+    text = said(write_report(folder))
+    assert "summary.json gives a last-round accuracy of 0.9900" in text
+    # 3 seeds x 4 rounds x 10 clients x 31,400 B = 3,768,000 B.
+    assert "the ledger books 3,768,007 bytes down, the metrics 3,768,000" in text
+
+
+def test_a_large_run_stays_under_two_megabytes(tmp_path: Path) -> None:
+    methods = tuple(Trained(f"Method {i}", 0.7 + 0.01 * i, 0.02) for i in range(8))
+    folder = make_run(
+        tmp_path / "run", methods, seeds=(0, 1), rounds=250, clients=120, labels=100, eval_every=1, taking_part=1
+    )
+    text = said(write_report(folder))
+    assert "Drawn at 200 of 251 evaluations." in text
+    assert "The first 100 of 120 clients are drawn." in text
+    assert "No method of this run is plain FedAvg" in text
+
+
+def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "b", METHODS[:2], name="second")
+    text = said(write_comparison([run, other], tmp_path / "out.html"))
+    assert "so their numbers can be compared" in text
+    assert re.search(r"SCAFFOLD demo \d\d\.\d ± ", text)
+    assert re.search(r"FedAvg second \d\d\.\d ± ", text)
+    assert "demo / FedAvg" in text
+
+
+def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "b", METHODS[:2], seeds=(0, 1), rounds=10, dataset="usps")
+    partition = json.loads((other / "partition.json").read_text())
+    partition["seeds"]["1"]["sha256"] = "e" * 64
+    (other / "partition.json").write_text(json.dumps(partition))
+    text = said(write_comparison([run, other], tmp_path / "out.html"))
+    assert "These runs are not comparable." in text
+    assert "in data: usps (757370730000) against digits (646967697473)" in text
+    assert "in rounds: 10 against 20" in text
+    assert "in seeds: 0, 1 against 0, 1, 2" in text
+    assert "in the split of seed 1: hash eeeeeeeeeeee against aaaaaaaaaaaa" in text
+    assert f"demo ({other})" in text, "runs of one name are told apart by folder"
+
+
+def test_a_comparison_of_one_run_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"at least two run folders, got 1"):
+        write_comparison([run], tmp_path / "out.html")
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "report.html").write_text("the old page")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"report\.html cannot be written: No space left on device"):
+        write_report(run, tmp_path / "report.html")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["the old page"]
+    monkeypatch.undo()
+    with pytest.raises(RunError, match=r"cannot be written: No such file or directory"):
+        write_report(run, tmp_path / "absent" / "report.html")
+
+
+def _corrupt_line(name: str, number: int, new: str) -> Callable[[Path], None]:
+    def corrupt(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines()
+        lines[number - 1] = new
+        (folder / name).write_text("\n".join(lines) + "\n")
+
+    return corrupt
+
+
+def _edit(name: str, edit: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+    def corrupt(folder: Path) -> None:
+        value = json.loads((folder / name).read_text())
+        edit(value)
+        (folder / name).write_text(json.dumps(value))
+
+    return corrupt
+
+
+def _repeat_first_metric(folder: Path) -> None:
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.splitlines()[0] + "\n" + text)
+
+
+_METRIC = '{"method": "FedAvg", "seed": 0, "round": 1, "name": "x", "value": 1, "weight": 1}'
+_TRANSFER = '{"method": "FedAvg", "seed": 0, "round": 1, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 1}'
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        (_corrupt_line("metrics.jsonl", 3, '{"method": "FedA'), r"metrics\.jsonl, line 3: not JSON"),
+        (_corrupt_line("metrics.jsonl", 3, "[1]"), r"metrics\.jsonl, line 3: must be a JSON object"),
+        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace("1,", '"1",')), r"line 4: round must be a whole number"),
+        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace('"value": 1', '"value": null')), r"value must be a number"),
+        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace('"value"', '"v"')), r"line 4: value is missing"),
+        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace("FedAvg", "FedX")), r"no cell for method 'FedX'"),
+        (_repeat_first_metric, r"metrics\.jsonl, line 2: global\.accuracy of FedAvg, seed 0, round 0 is given twice"),
+        (_corrupt_line("ledger.jsonl", 2, _TRANSFER.replace("model", "m")), r"line 2: kind must be model or control"),
+        (_corrupt_line("ledger.jsonl", 2, _TRANSFER.replace('"bytes": 1', '"bytes": -1')), r"bytes must be a whole"),
+        (_edit("run.json", lambda v: v.update(schema=2)), r"run\.json: schema must be 1, got 2"),
+        (_edit("run.json", lambda v: v.update(cells=[])), r"cells must name at least one method"),
+        (_edit("run.json", lambda v: v.update(cells=v["cells"] * 2)), r"cells name FedAvg, seed 0, twice"),
+        (_edit("run.json", lambda v: v["cells"][0].update(bound="top")), r"bound must be null, lower, upper or pooled"),
+        (_edit("partition.json", lambda v: v["seeds"].update(a={})), r"seeds must be named by whole numbers, got 'a'"),
+        (_edit("partition.json", lambda v: v["seeds"]["0"]["stats"]["sizes"].pop()), r"a row for each of 19 clients"),
+        (_edit("summary.json", lambda v: v.pop("fingerprint")), r"summary\.json: fingerprint is missing"),
+        (lambda f: (f / "partition.json").unlink(), r"partition\.json is missing though the run has a summary\.json"),
+        (lambda f: (f / "run.json").write_text('{\n"schema": 1,\n'), r"run\.json, line 3: not JSON"),
+        (lambda f: (f / "run.json").write_bytes(b"\xff"), r"run\.json cannot be read"),
+        (lambda f: (f / "run.json").unlink(), r"is not a run folder: it has no run\.json"),
+    ],
+)  # fmt: skip
+def test_a_corrupt_file_is_named_with_its_line(tmp_path: Path, corrupt: Callable[[Path], object], message: str) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2)
+    corrupt(folder)
+    with pytest.raises(RunError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "ledger.jsonl", "failures.jsonl"])
+def test_a_torn_last_line_is_left_out_wherever_it_was_cut(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
+    whole = (folder / name).read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    before = len(whole) - len(last)
+    for cut in (1, len(last) // 2, len(last) - 2):
+        (folder / name).write_bytes(whole[: before + cut])
+        assert read(folder).cut_short == (name,)
+    (folder / name).write_bytes(whole[:-1])
+    assert read(folder).cut_short == (), "a row that only lacks its newline is complete"
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH, so no browser can show the page")
+@pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (390, 0)], ids=["desktop-light", "phone-dark"])
+def test_a_browser_shows_the_page_without_overflow_in_both_schemes(
+    page: Path, tmp_path: Path, width: int, scheme: int
+) -> None:
+    """A copy of the page measures itself in an iframe, because a headless window is never narrower than 500 px."""
+    probe = """<script>addEventListener("load", () => {
+      const s = document.scrollingElement, svg = document.querySelectorAll("figure svg[role=img]");
+      document.title = JSON.stringify({over: s.scrollWidth - innerWidth, width: innerWidth,
+        page: getComputedStyle(document.body).backgroundColor,
+        text: getComputedStyle(document.querySelector("figure svg text")).fill,
+        ink: getComputedStyle(document.body).color,
+        drawn: [...svg].filter(e => e.getBoundingClientRect().height > 60).length});
+      parent.postMessage(document.title, "*");
+    });</script>"""
+    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())  # the page itself forbids scripts
+    (tmp_path / "inner.html").write_text(text.replace("</body>", probe + "</body>"))
+    (tmp_path / "outer.html").write_text(
+        f'<iframe src="inner.html" width="{width}" height="900" style="border:0"></iframe><pre id="o"></pre>'
+        '<script>addEventListener("message", e => { document.getElementById("o").textContent = e.data; });</script>'
+    )
+    shown = subprocess.run(
+        [
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            f"--user-data-dir={tmp_path / 'profile'}", f"--blink-settings=preferredColorScheme={scheme}",
+            "--virtual-time-budget=4000", "--dump-dom", (tmp_path / "outer.html").as_uri(),
+        ],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+    found = re.search(r'<pre id="o">(.+?)</pre>', shown)
+    assert found, f"the page did not report back: {shown[:300]}"
+    measured = json.loads(found[1].replace("&quot;", '"'))
+    assert measured["width"] == width
+    assert measured["over"] <= 0, "the page scrolls sideways"
+    assert measured["drawn"] == 8
+    assert measured["text"] == measured["ink"], "figure text follows the page's colour"
+    assert measured["page"] == ("rgb(255, 255, 255)" if scheme == 1 else "rgb(20, 23, 27)")

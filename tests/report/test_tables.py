@@ -1,0 +1,197 @@
+"""The arithmetic of a report, on records made by hand."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from unskew.report import markdown_table
+from unskew.report.figures import looks
+from unskew.report.record import Bound, Cell, Flow, Record, Summary
+from unskew.report.tables import (
+    BOUNDS,
+    Difference,
+    Spread,
+    amount,
+    cost_curve,
+    counted,
+    curve,
+    headline,
+    interval,
+    paired,
+    reference,
+    traffic,
+)
+
+Series = Mapping[tuple[str, int, str], Mapping[int, float]]
+
+
+def record(
+    series: Series,
+    bounds: Mapping[str, Bound] | None = None,
+    finished: bool = True,
+    flows: Mapping[tuple[str, int, str, str], Flow] | None = None,
+) -> Record:
+    """A record with a cell for each method and seed that `series` names."""
+    where = dict.fromkeys((m, s) for m, s, _ in series)
+    return Record(
+        folder=Path("runs/x"),
+        name="x",
+        created="",
+        command="",
+        version="",
+        environment={},
+        config_sha256="",
+        config="",
+        cells=tuple(Cell(m, "iid", s, (bounds or {}).get(m)) for m, s in where),
+        series=series,
+        clients={},
+        flows=flows or {},  # type: ignore[arg-type]
+        partitions={},
+        failures=(),
+        summary=Summary("f", 1.0, {("FedAvg", "global.accuracy.mean_last_2"): 0.0}, None) if finished else None,
+        cut_short=(),
+    )
+
+
+def accuracies(**by_method: list[list[float]]) -> dict[tuple[str, int, str], dict[int, float]]:
+    """`method=[[round 0, round 1, ...] of seed 0, ...]`."""
+    return {
+        (m, s, "global.accuracy"): dict(enumerate(rounds))
+        for m, seeds in by_method.items()
+        for s, rounds in enumerate(seeds)
+    }
+
+
+def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
+    """Seeds end at .6 and .8: mean .7, std sqrt(.02) = .1414; best .9 and .8; last two (.9 + .6)/2 and (.7 + .8)/2."""
+    (row,) = headline(record(accuracies(FedAvg=[[0.1, 0.9, 0.6], [0.1, 0.7, 0.8]])))
+    assert row.accuracy is not None
+    assert row.accuracy.mean == pytest.approx(0.7)
+    assert row.accuracy.std == pytest.approx(0.141421, abs=1e-6)
+    assert row.best == Spread((0.9, 0.8))
+    assert row.tail == Spread((pytest.approx(0.75), pytest.approx(0.75)))
+    assert (row.personal, row.mb, row.rounds, row.seeds) == (None, {}, 2, (0, 1))
+
+
+def test_one_seed_has_no_spread():
+    (row,) = headline(record(accuracies(FedAvg=[[0.1, 0.9]])))
+    assert row.accuracy is not None
+    assert row.accuracy.std is None
+
+
+def test_traffic_of_a_run_is_the_sum_over_its_rounds():
+    """1 MB down in round 1, 2 MB in round 2; the ledger has 3 MB in 4 transfers over two seeds: 1.5 MB in 2 each."""
+    series = {**accuracies(A=[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])}
+    series |= {("A", s, "bytes.down"): {1: 1e6, 2: 2e6} for s in (0, 1)}
+    made = record(series, flows={("A", s, "down", "model"): Flow(1_500_000, 2) for s in (0, 1)})
+    assert headline(made)[0].mb == {"down": Spread((3.0, 3.0))}
+    (row,) = traffic(made)
+    assert row.mb["down", "model"] == 1.5
+    assert row.transfers["down", "model"] == 2
+    assert row.transfers["up", "control"] == 0
+
+
+def test_accuracy_by_traffic_counts_rounds_without_an_evaluation():
+    """Evaluated at rounds 0 and 2 only, 1 MB a round in each of two directions: x = 0 and 4 MB."""
+    series = {("A", 0, "global.accuracy"): {0: 0.1, 2: 0.5}}
+    series |= {("A", 0, f"bytes.{d}"): {1: 1e6, 2: 1e6} for d in ("up", "d2d")}
+    found = cost_curve(record(series), "A")
+    assert found is not None
+    assert found.x == (0.0, 4.0)
+    assert found.mean == (0.1, 0.5)
+    assert cost_curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A") is None
+
+
+def test_a_curve_keeps_to_the_rounds_that_every_seed_has():
+    found = curve(record(accuracies(A=[[0.1, 0.2, 0.9], [0.3, 0.4]])), "A", "global.accuracy")
+    assert found is not None
+    assert found.x == (0.0, 1.0)
+    assert found.mean == (pytest.approx(0.2), pytest.approx(0.3))
+    assert (found.low, found.high, found.seeds) == ((0.1, 0.2), (0.3, 0.4), 2)
+
+
+def test_a_paired_difference_has_students_interval():
+    """d = (.01, .02, .03): mean .02, s .01, t_{.975, 2} = 4.3027, half width 4.3027 * .01 / sqrt(3) = .024842."""
+    (d,) = paired(record(accuracies(FedAvg=[[0.5], [0.6], [0.7]], B=[[0.51], [0.62], [0.73]])))
+    assert d.mean == pytest.approx(0.02)
+    assert d.low == pytest.approx(0.02 - 0.024842, abs=1e-6)
+    assert d.high == pytest.approx(0.02 + 0.024842, abs=1e-6)
+    assert d.verdict == "undecided"
+
+
+def test_a_common_shift_of_the_seeds_does_not_hide_a_difference():
+    """Over seeds the accuracies spread by 20 points, their differences by .1: only the pairing can see 2 points."""
+    (d,) = paired(record(accuracies(FedAvg=[[0.5], [0.7], [0.9]], B=[[0.52], [0.721], [0.919]])))
+    assert d.verdict == "higher"
+
+
+def test_what_cannot_have_an_interval_has_none():
+    assert interval([0.1]) is None
+    assert interval([0.1, math.nan]) is None
+    assert interval([0.02, 0.02, 0.02]) is None, "equal differences show the resolution of the test set, not certainty"
+    assert interval([0.0, 0.0]) == (0.0, 0.0), "two methods that are the same cannot be told apart"
+    assert Difference("A", None, (0,), (0.1,), 0.1, None, None).verdict == "no interval"
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=12))
+def test_the_interval_is_scipys(values: list[float]):
+    found = interval(values)
+    if np.std(values) > 1e-9:
+        test = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+        assert found == (pytest.approx(test.low), pytest.approx(test.high))
+
+
+def test_an_unfinished_run_counts_the_seeds_that_came_furthest():
+    made = record(accuracies(FedAvg=[[0.1, 0.5], [0.1, 0.6], [0.1]], B=[[0.1, 0.7], [0.1], [0.1]]), finished=False)
+    assert counted(made, "FedAvg") == (0, 1)
+    assert counted(made, "B") == (0,)
+    assert [d.seeds for d in paired(made)] == [(0, 2)], "pairs stand at the same round"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["fedavg", "fedprox"], "fedavg"),
+        (["FedAvg(epochs=5)", "FedAvgM"], "FedAvg(epochs=5)"),
+        (["FedAvg", "FedAvg(epochs=5)"], "FedAvg"),
+        (["FedAvg(epochs=1)", "FedAvg(epochs=5)"], None),
+        (["FedAvgM"], None),
+    ],
+)
+def test_the_reference_is_plain_fedavg_or_the_only_one(names: list[str], expected: str | None):
+    assert reference(record({(n, 0, "global.accuracy"): {0: 0.1} for n in names})) == expected
+
+
+def test_the_markdown_table_marks_bounds_and_escapes_bars():
+    made = record(
+        accuracies(**{"FedAvg": [[0.5], [0.6]], "a|b": [[0.6], [0.72]], "Local": [[0.3], [0.4]]}), {"Local": "lower"}
+    )
+    lines = markdown_table(made).splitlines()
+    assert lines[0].startswith("| method | seeds | round | global accuracy, % | minus FedAvg, points [95 %] |")
+    assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | – | – | – | – | – |"
+    # d = (.10, .12): mean 11, s 1.4142, t_{.975, 1} = 12.7062, half width 12.71.
+    assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | +11.00 [−1.71, +23.71] | – | – | – | – |"
+    assert lines[4].startswith("| Local (lower bound) | 2 | 0 | 35.0 ± 7.1 | −20.00 |")
+    assert set(BOUNDS) == set(get_args(Bound))
+
+
+@given(st.floats(1e-6, 1e9))
+def test_an_amount_keeps_two_figures_or_more(value: float):
+    assert float(amount(value).replace(",", "")) == pytest.approx(value, rel=0.051, abs=6e-7)
+
+
+def test_forty_methods_look_different():
+    found = looks([False] * 40)
+    assert len({(x.colour, x.marker) for x in found}) == 40
+    assert all(a.marker != b.marker and a.colour != b.colour for a, b in pairwise(found))
+    marks = looks([True] * 3)
+    assert len({x.dashes for x in marks}) == 3
+    assert not any(x.filled for x in marks)

@@ -1,0 +1,154 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unskew.keys import Key
+from unskew.tree import (
+    Params,
+    flat,
+    leaves,
+    map_leaves,
+    map_params,
+    squared_norm,
+    unflat,
+    weighted_mean,
+    weighted_sum,
+    zeros_like,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    a: Tensor
+    rest: dict[str, tuple[float, ...]]
+
+
+def model(seed: int, dtype: torch.dtype = torch.float64) -> Params:
+    g = Key(seed).generator()
+    return {
+        "w": torch.randn(3, 2, generator=g, dtype=dtype),
+        "b": torch.randn(2, generator=g, dtype=dtype),
+        "s": torch.randn((), generator=g, dtype=dtype),
+    }
+
+
+def test_weighted_mean_by_hand() -> None:
+    """(1 * 2 + 3 * 6) / 4 = 5."""
+    mean = weighted_mean([{"w": torch.tensor([2.0])}, {"w": torch.tensor([6.0])}], [1.0, 3.0])
+    assert mean["w"].tolist() == [5.0]
+
+
+weights = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5)
+
+
+@given(weights, st.floats(0.01, 100.0))
+def test_a_mean_does_not_depend_on_the_scale_of_its_weights(w: list[float], scale: float) -> None:
+    trees = [model(i) for i in range(len(w))]
+    torch.testing.assert_close(weighted_mean(trees, [scale * x for x in w]), weighted_mean(trees, w))
+
+
+@given(weights)
+def test_the_mean_of_equal_models_is_that_model_and_the_inputs_stay_as_they_were(w: list[float]) -> None:
+    trees = [model(0) for _ in w]
+    mean = weighted_mean(trees, w)
+    torch.testing.assert_close(mean, model(0))
+    for tree in trees:
+        torch.testing.assert_close(tree, model(0), rtol=0, atol=0)
+    for k in mean:
+        mean[k].zero_()
+    torch.testing.assert_close(trees[0], model(0), rtol=0, atol=0)
+
+
+@given(weights)
+def test_a_mean_lies_between_the_smallest_and_the_largest(w: list[float]) -> None:
+    trees = [model(i) for i in range(len(w))]
+    stacked = torch.stack([t["w"] for t in trees])
+    mean = weighted_mean(trees, w)["w"]
+    assert bool(((mean >= stacked.amin(0) - 1e-12) & (mean <= stacked.amax(0) + 1e-12)).all())
+
+
+def test_the_mean_of_one_model_is_that_model_to_the_bit() -> None:
+    one = model(3, torch.float32)
+    torch.testing.assert_close(weighted_mean([one], [0.1]), one, rtol=0, atol=0)
+
+
+def test_a_sum_is_accumulated_in_the_order_given() -> None:
+    """1e8 + 1 - 1e8 is 0 in float32 and 1e8 - 1e8 + 1 is 1."""
+    big, one, minus = ({"w": torch.tensor([v])} for v in (1e8, 1.0, -1e8))
+    assert weighted_sum([big, one, minus], [1.0, 1.0, 1.0])["w"].item() == 0.0
+    assert weighted_sum([big, minus, one], [1.0, 1.0, 1.0])["w"].item() == 1.0
+
+
+def test_names_keep_the_order_of_the_first_model() -> None:
+    first = {"z": torch.zeros(1), "a": torch.zeros(1)}
+    assert list(weighted_mean([first, dict(sorted(first.items()))], [1.0, 1.0])) == ["z", "a"]
+
+
+def test_a_sum_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one tree"):
+        weighted_sum([], [])
+
+
+@pytest.mark.parametrize("w", [[], [1.0], [1.0, 2.0, 3.0]])
+def test_as_many_weights_as_trees_are_needed(w: list[float]) -> None:
+    with pytest.raises(ValueError, match="one weight per tree"):
+        weighted_sum([model(0), model(1)], w)
+
+
+@pytest.mark.parametrize("w", [[0.0, 0.0], [1.0, -1.0], [1.0, float("nan")], [1.0, float("inf")], [-2.0, 1.0]])
+def test_weights_without_a_positive_finite_sum_are_refused(w: list[float]) -> None:
+    with pytest.raises(ValueError, match="positive, finite sum"):
+        weighted_mean([model(0), model(1)], w)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5))
+def test_flat_and_unflat_are_inverse(shapes: list[list[int]]) -> None:
+    like = {f"t{i}": torch.randn(s, generator=Key(i).generator()) for i, s in enumerate(shapes)}
+    vector = flat(like)
+    assert vector.shape == (sum(t.numel() for t in like.values()),)
+    back = unflat(vector, like)
+    assert list(back) == list(like)
+    torch.testing.assert_close(back, like, rtol=0, atol=0)
+
+
+def test_unflat_makes_views_and_refuses_a_vector_of_another_length() -> None:
+    like = model(0)
+    vector = flat(like)
+    unflat(vector, like)["b"].fill_(7.0)
+    assert bool((vector[6:8] == 7.0).all())
+    with pytest.raises(RuntimeError, match="split_with_sizes"):
+        unflat(vector[:-1], like)
+
+
+def test_squared_norm_by_hand() -> None:
+    """3^2 + 4^2 + 2^2 = 29."""
+    assert squared_norm({"a": torch.tensor([3.0, 4.0]), "b": torch.tensor(2.0)}).item() == 29.0
+
+
+def test_leaves_come_in_field_insertion_and_position_order() -> None:
+    t = torch.zeros(1)
+    tree = Pair(t, {"z": (1.0, 2.0), "a": ()})
+    assert list(leaves(tree)) == [("/a", t), ("/rest/z/0", 1.0), ("/rest/z/1", 2.0)]
+
+
+def test_map_leaves_keeps_the_shape_of_the_tree() -> None:
+    tree = Pair(torch.ones(2), {"z": (1.0, 2.0), "a": ()})
+    doubled = map_leaves(lambda a, b: a + b, tree, tree)
+    assert isinstance(doubled, Pair)
+    assert doubled.rest == {"z": (2.0, 4.0), "a": ()}
+    assert doubled.a.tolist() == [2.0, 2.0]
+
+
+def test_trees_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        map_leaves(lambda a, b: a + b, (1, 2), (1,))
+
+
+def test_map_params_takes_the_names_of_the_first_and_zeros_like_its_shapes() -> None:
+    difference = map_params(torch.sub, model(0), {**model(0), "more": torch.zeros(1)})
+    assert list(difference) == ["w", "b", "s"]
+    torch.testing.assert_close(difference, zeros_like(model(0)), rtol=0, atol=0)

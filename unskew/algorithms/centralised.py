@@ -1,0 +1,56 @@
+"""Centralised: one client holds everybody's data.  A bound, not a federated method.
+
+Round      w <- LocalSGD(w; F), F the mean loss over all clients' training data
+Wire       Nothing is charged: whoever runs this pools the data first (`pooled`), which is what federation avoids.
+Departures The optimiser is fresh in every round.  With `local_epochs` a round passes over everybody's data as often as
+           a cohort of all clients would; with `local_steps` it takes as many steps as a single participant.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from unskew.algorithms.fedavg import Weights
+from unskew.errors import ConfigError
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.tree import Params
+
+
+@dataclass(frozen=True)
+class Centralised:
+    """SGD on pooled data.
+
+    Attributes:
+        pooled: Tells the run to pool all clients' data into one client, and to charge nothing.
+        local: The optimisation of one round.
+    """
+
+    pooled: ClassVar[bool] = True
+
+    local: SgdConfig = SgdConfig()
+
+    def init(self, params: Params, fed: Federation) -> Weights:
+        """The initial model.
+
+        Raises:
+            ConfigError: If the data is not pooled: an average over clients would pass for a bound.
+        """
+        if len(fed.clients) != 1:
+            raise ConfigError(
+                f"centralised training needs one client with all the data, got {len(fed.clients)} clients; "
+                "pool them, or take fedavg"
+            )
+        return Weights(params)
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        """Train on."""
+        replies = yield from ask(self.train, {c: state for c in fed.clients})
+        return replies[fed.clients[0]]
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Weights, None]]:
+        """SGD from where the last round ended."""
+        return Weights((yield from sgd(msg.params, self.local))), None
+
+    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
+        """The model."""
+        return state.params

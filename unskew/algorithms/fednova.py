@@ -1,0 +1,150 @@
+"""FedNova: updates are normalised by the local work behind them before they are averaged.
+
+J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization", NeurIPS 2020.  Equation numbers are this file's.
+
+Notation   w      global trainable parameters
+           y_k    client k's parameters after tau_k local steps at learning rate eta
+           D_k    y_k - w = -eta sum_j a_kj g_kj, with g_kj the gradient of client k's step j         (1)
+           rho    local momentum
+           mu     strength of a proximal pull mu/2 ||y - w||^2, which is part of a, not of g
+           p_k    n_k / sum n over the cohort
+Client     a_{tau-1-i} = r_i, the response after i further steps to one unit of gradient:             (2)
+           r_0 = u_0 = 1;  u_{i+1} = rho u_i - eta mu r_i;  r_{i+1} = r_i + u_{i+1}
+           ||a||_1 = tau                                             plain SGD
+                     [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)   momentum
+                     [1 - (1 - eta mu)^tau] / (eta mu)                   proximal
+Server     tau_eff = sum_k p_k ||a_k||_1                                                              (3)
+           m <- gmf m + tau_eff sum_k p_k D_k / ||a_k||_1;  w <- w + m                                (4)
+Departures Momentum and pull together: the published code chains the two recurrences, which counts each step twice;
+           eq. 2 is what the steps do.  tau_eff is eq. 3 also with mu > 0, where the published code counts steps.  m is
+           in units of parameters, so a falling learning rate does not rescale it.  Weight decay is part of g: what is
+           minimised then is F_k + decay/2 ||y||^2.  Buffers are averaged with weights p_k.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Interval
+
+from unskew.algorithms.fedavg import Weighting, Weights, without
+from unskew.algorithms.fedopt import Rolling, trainable
+from unskew.algorithms.fedprox import Proximal
+from unskew.errors import ConfigError
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fit, step
+from unskew.server.optimise import momentum
+from unskew.tree import Params, map_params, weighted_sum, zeros_like
+
+
+@dataclass(frozen=True)
+class Update:
+    """How far a client went.
+
+    Attributes:
+        delta: y_k - w, buffers included.
+        norm: ||a_k||_1, the local work behind it in units of plain gradient steps.
+        n: Training examples.
+    """
+
+    delta: Params
+    norm: float
+    n: int
+
+
+@dataclass(frozen=True)
+class FedNova:
+    """Normalised averaging.
+
+    Attributes:
+        mu: Strength of the clients' pull to the received model.
+        gmf: Server momentum.
+        local: The clients' optimisation: plain SGD or momentum, without clipping.
+        weighting: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+
+    Raises:
+        ConfigError: If the local optimiser does something that eq. 1 cannot describe.
+    """
+
+    mu: Annotated[float, Ge(0.0)] = 0.0
+    gmf: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
+    local: SgdConfig = SgdConfig()
+    weighting: Weighting = "samples"
+
+    def __post_init__(self) -> None:
+        require_linear(self.local, "FedNova")
+
+    def init(self, params: Params, fed: Federation) -> Rolling:
+        """The initial model at rest."""
+        return Rolling(params, zeros_like(trainable(params, fed)))
+
+    def round(self, state: Rolling, fed: Federation) -> Plan[Rolling]:
+        """Send the model to a cohort; average what came back per unit of work, at the cohort's mean amount of work."""
+        replies = (yield from ask(self.train, {c: Weights(state.params) for c in fed.sample()})).values()
+        n = [float(r.n) if self.weighting == "samples" else 1.0 for r in replies]
+        p = [k / sum(n) for k in n]
+        effective = sum(p_k * r.norm for p_k, r in zip(p, replies, strict=True))
+        update = weighted_sum(
+            [trainable(r.delta, fed) for r in replies],
+            [effective * p_k / r.norm for p_k, r in zip(p, replies, strict=True)],
+        )
+        direction, m = momentum(update, state.m, beta=self.gmf)
+        buffers = weighted_sum([without(r.delta, fed.layout.trainable) for r in replies], p)
+        return Rolling(map_params(torch.add, state.params, {**direction, **buffers}), m)
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Update, None]]:
+        """Train from the received model, and count the work by the steps really taken."""
+        terms = (Proximal(self.mu),) if self.mu else ()
+        done = yield from fit(msg.params, self.local, *terms, anchor=msg.params)
+        norm = work(done.steps, self.local.momentum, done.lr * self.mu)
+        return Update(map_params(torch.sub, done.params, msg.params), norm, me.n), None
+
+    def serve(self, state: Rolling, client: ClientId | None) -> Params | None:
+        """The global model."""
+        return state.params
+
+
+def responses(steps: int, momentum: float = 0.0, pull: float = 0.0) -> tuple[float, ...]:
+    """The weights a_0 .. a_{steps-1} of eq. 2, by step; `pull` is eta mu.
+
+    >>> responses(3, momentum=0.5)
+    (1.75, 1.5, 1.0)
+    >>> responses(3, pull=0.5)
+    (0.25, 0.5, 1.0)
+    """
+    velocity = response = 1.0
+    newest_first = []
+    for _ in range(steps):
+        newest_first.append(response)
+        velocity = momentum * velocity - pull * response
+        response += velocity
+    return tuple(reversed(newest_first))
+
+
+def work(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
+    """||a||_1: how many plain gradient steps a local optimisation amounts to."""
+    return sum(map(abs, responses(steps, momentum, pull)))
+
+
+def require_linear(local: SgdConfig, who: str) -> None:
+    """Check that a client's displacement is the weighted sum of its gradients that eq. 1 says.
+
+    Raises:
+        ConfigError: If it is not, saying why.
+    """
+    if local.optimizer != "sgd":
+        raise ConfigError(
+            f"{who} divides a client's displacement by the weight its gradients have in it, which {local.optimizer} "
+            "rescales by coordinate; set local.optimizer to 'sgd'"
+        )
+    if local.nesterov:
+        raise ConfigError(
+            f"{who} counts the weights of gradients under heavy-ball momentum, Nesterov's are others; "
+            "leave local.nesterov out"
+        )
+    if local.clip_norm is not None:
+        raise ConfigError(
+            f"{who} takes a client's displacement for a sum of its gradients, which clipping shortens by amounts that "
+            f"are not recorded, got local.clip_norm = {local.clip_norm:g}; leave it out and lower local.lr"
+        )

@@ -1,0 +1,156 @@
+"""SCAFFOLD: control variates take out of each local step what is peculiar to the client.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning", ICML 2020, Algorithm 1.  Equation numbers are this file's.
+
+Notation   x      global trainable parameters;  c    server's control variate, the mean of all clients'
+           y_i    client i's parameters;        c_i  its control variate, kept between rounds, 0 at first
+           g_i    mini-batch gradient of client i
+           N, M   clients in total; clients that replied
+           a      weight of each gradient in the displacement (fednova.py, eq. 2); ||a||_1 = K for K plain steps
+Client     y_i <- y_i - eta (g_i(y_i) - c_i + c), K times from x                                   (1)
+           option I   c_i+ = grad F_i(x), one more pass over the data                              (2)
+           option II  c_i+ = c_i - c + (x - y_i) / (eta ||a||_1)                                   (3)
+Server     x <- x + server_lr / M sum_i (y_i - x)                                                  (4)
+           c <- c + 1/N sum_i (c_i+ - c_i)                                                         (5)
+Means      Uniform, as published: a client's weight does not depend on its examples.
+Departures Under momentum the paper's divisor K eta would inflate c_i; ||a||_1 makes eq. 3 a mean of gradients again.
+           A client remembers its variate from before its last reply too, and the server says which reply it heard last:
+           a reply that got lost never happened, so c = mean(c_i) holds whatever is lost (one integer per message).
+           Weight decay: in eq. 3 the gradient contains decay * y, c_i then belongs to F_i + decay/2 ||y||^2; eq. 2 has
+           grad F_i alone.  The steps contain the decay either way, once: from c - c_i the common part cancels.
+           Eq. 2 is taken in evaluation mode.  Buffers have no variate and take the uniform mean.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from unskew.algorithms.fednova import require_linear, work
+from unskew.protocol import Aux, ClientId, Federation, Layout, Local, Me, Plan, SgdConfig, Step, ask, fit, run, step
+from unskew.tree import Params, map_params, weighted_mean, weighted_sum, zeros_like
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """The server's state.
+
+    Attributes:
+        params: The model.
+        c: Mean of the clients' control variates.
+        heard: The last round each client was heard from; clients never heard from are missing.
+    """
+
+    params: Params
+    c: Params
+    heard: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Model and control variate for one client, and the last round the server heard from it; 0 is never."""
+
+    params: Params
+    c: Params
+    heard: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far a client's model (buffers included) and its control variate went."""
+
+    dy: Params
+    dc: Params
+
+
+@dataclass(frozen=True)
+class Variate:
+    """A client's memory: its control variate, the one before, and the round that made the difference."""
+
+    c: Params
+    before: Params
+    round: int
+
+
+@dataclass(frozen=True)
+class Correction:
+    """<y, c - c_i>: its gradient turns g_i into g_i - c_i + c (eq. 1)."""
+
+    def __call__(self, params: Params, aux: Aux) -> Tensor:
+        """A scalar."""
+        return torch.stack([(params[n] * d).sum() for n, d in aux["correction"].items()]).sum()
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Stochastic controlled averaging.
+
+    Attributes:
+        option: How a client renews its variate: "II" from its displacement, "I" by a full gradient at the received
+            model, which costs a pass over the data and goes with any optimiser.
+        server_lr: Server learning rate.
+        local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
+
+    Raises:
+        ConfigError: If option II is asked for with an optimiser whose displacement is no sum of gradients.
+    """
+
+    option: Literal["I", "II"] = "II"
+    server_lr: Annotated[float, Gt(0.0)] = 1.0
+    local: SgdConfig = SgdConfig()
+
+    def __post_init__(self) -> None:
+        if self.option == "II":
+            require_linear(self.local, "SCAFFOLD's option II")
+
+    def init(self, params: Params, fed: Federation) -> Controlled:
+        """The initial model, c = 0."""
+        return Controlled(params, zeros_like({n: params[n] for n in self.controlled(fed.layout)}), {})
+
+    def round(self, state: Controlled, fed: Federation) -> Plan[Controlled]:
+        """Send model and variate to a cohort; move both by what comes back (eq. 4, 5)."""
+        to = {c: Control(state.params, state.c, state.heard.get(c, 0)) for c in fed.sample()}
+        replies = yield from ask(self.train, to)
+        mean = weighted_mean([r.dy for r in replies.values()], [1.0] * len(replies))
+        x = {n: w + (self.server_lr if n in fed.layout.trainable else 1.0) * mean[n] for n, w in state.params.items()}
+        # 1/N, not 1/M: absent clients keep their variates, and c is the mean of all.
+        dc = weighted_sum([r.dc for r in replies.values()], [1.0 / len(fed.clients)] * len(replies))
+        return Controlled(x, map_params(torch.add, state.c, dc), {**state.heard, **dict.fromkeys(replies, fed.round)})
+
+    @step
+    def train(self, me: Me, msg: Control, mine: Variate | None) -> Step[tuple[Moved, Variate | None]]:
+        """Corrected local training, then a new variate (eq. 1 to 3)."""
+        c_i = self.variate(msg, mine)
+        correction = map_params(torch.sub, msg.c, c_i)
+        y = yield from fit(msg.params, self.local, Correction(), correction=correction)
+        dy = map_params(torch.sub, y.params, msg.params)
+        if self.option == "I":
+            gradient = yield from run(full_gradient, msg.params)
+            new = {n: gradient[n] for n in c_i}
+        else:
+            scale = y.lr * work(y.steps, self.local.momentum)
+            new = {n: -correction[n] - dy[n] / scale for n in c_i}
+        return Moved(dy, map_params(torch.sub, new, c_i)), Variate(new, c_i, me.round)
+
+    def variate(self, msg: Control, mine: Variate | None) -> Params:
+        """This client's variate as far as the server knows of it."""
+        if mine is None:
+            return zeros_like(msg.c)
+        return mine.c if msg.heard == mine.round else mine.before
+
+    def controlled(self, layout: Layout) -> tuple[str, ...]:
+        """Parameters that have a variate: those that local training may change."""
+        chosen = layout.select(self.local.trainable)
+        return tuple(n for n in layout.trainable if n in chosen)
+
+    def serve(self, state: Controlled, client: ClientId | None) -> Params | None:
+        """The global model."""
+        return state.params
+
+
+def full_gradient(local: Local, params: Params) -> Params:
+    """grad F_i(x) (eq. 2)."""
+    return local.gradient(params)

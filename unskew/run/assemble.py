@@ -1,0 +1,188 @@
+"""From names to things: the task, the clients, the executor.  The only place that knows them all."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew import models, version
+from unskew.data.augment import augmentation
+from unskew.data.dataset import Dataset
+from unskew.data.federated import FederatedData, federate, pooled
+from unskew.data.sources import load
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+from unskew.local.executor import Executor, Sequential
+from unskew.local.solo import Shelf, Solo
+from unskew.run.config import Experiment, Method, TaskConfig
+from unskew.runtime.simulate import Population, Simulator
+from unskew.task import Task, make_task, parameter_count
+
+THREADS_FROM = 5_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What all methods and seeds of a run share.
+
+    Attributes:
+        dataset: The examples, on the CPU.
+        task: Network and loss.
+        device: Where the work is done.
+        executor: Name of the executor the rule chose.
+        parameters: Trainable numbers of the network.
+    """
+
+    dataset: Dataset
+    task: Task
+    device: torch.device
+    executor: str
+    parameters: int
+
+
+def bench(experiment: Experiment) -> Bench:
+    """Read the data, build the network once, choose device and executor.
+
+    Raises:
+        DataError, ConfigError: If data, network or device are not to be had.
+    """
+    device = choose_device(experiment.runtime.device)
+    dataset = load(experiment.task.data, Path(experiment.task.data_dir) if experiment.task.data_dir else None)
+    if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
+        raise ConfigError(
+            f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
+        )
+    task = make_named_task(experiment.task, dataset)
+    count = parameter_count(task.init(Key(0)), task.layout)
+    torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
+    if experiment.runtime.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    executor = "sequential" if experiment.runtime.executor == "auto" else experiment.runtime.executor
+    return Bench(dataset, task, device, executor, count)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; auto prefers CUDA.
+
+    Raises:
+        ConfigError: If PyTorch does not know or have it.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"runtime.device must be auto, cpu or cuda[:n], got {name!r}") from None
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise ConfigError(
+            f"runtime.device {name} is not there: PyTorch sees {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"runtime.device must be auto, cpu or cuda[:n], got {name!r}")
+    return device
+
+
+def make_named_task(config: TaskConfig, dataset: Dataset) -> Task:
+    """The network and loss a configuration names, in the data's shape."""
+    shape, classes = dataset.input_shape, dataset.num_classes
+    return make_task(
+        lambda: models.build(config.model, shape, classes, **config.model_options),
+        classes,
+        loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
+        head="head",
+    )
+
+
+def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData:
+    """Who holds what under this seed.
+
+    Raises:
+        DataError, ConfigError: If the data cannot be divided as asked, or a choice needs validation data nobody has.
+    """
+    key = Key(seed) / "data"
+    fed = federate(dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction)
+    if experiment.stop.accuracy is not None and not any(len(c.val) for c in fed.clients):
+        raise DataError(
+            "stop.accuracy needs validation data, and no client has any; raise val_fraction or the clients' sizes"
+        )
+    experiment.cohort(fed.num_clients)
+    return fed
+
+
+def simulator(
+    experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, seed: int
+) -> tuple[Simulator[Any], FederatedData]:
+    """The simulator of one method and seed, and whom it trains: one client that holds everything for a pooled bound."""
+    is_pooled = bool(getattr(method.algorithm, "pooled", False))
+    train = pooled(fed) if is_pooled else fed
+    device, dataset = bench.device, bench.dataset
+    shelf = Shelf(
+        dataset.x_train.to(device),
+        dataset.y_train.to(device),
+        tuple(c.train.to(device) for c in train.clients),
+        tuple(c.val.to(device) for c in train.clients),
+        None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
+    )
+    initial = {n: t.to(device) for n, t in bench.task.init(Key(seed) / "init").items()}
+    population = Population(
+        torch.from_numpy(train.label_counts),
+        bench.task.layout,
+        initial,
+        lambda key: {n: t.to(device) for n, t in bench.task.init(key).items()},
+    )
+    return (
+        Simulator(
+            method.algorithm,
+            population,
+            executor(bench, shelf),
+            seed=seed,
+            clients_per_round=1 if is_pooled else experiment.cohort(train.num_clients),
+            outage=None if is_pooled else experiment.world.outage,
+            codec=experiment.runtime.codec,
+        ),
+        train,
+    )
+
+
+def executor(bench: Bench, shelf: Shelf) -> Executor:
+    """The executor the rule chose."""
+    return Sequential(Solo(bench.task, shelf, bench.device))
+
+
+def environment(bench: Bench) -> dict[str, str]:
+    """What bits depend on; resume compares it."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "unskew": version.__version__,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "cpu": _cpu(),
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "device": torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "cpu",
+        "executor": bench.executor,
+        "kernels": "autograd",
+    }
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "unknown"
+    )
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What has changed between two environments, as `torch 2.12 -> 2.13`."""
+    return [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

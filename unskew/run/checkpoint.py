@@ -1,0 +1,177 @@
+"""Checkpoints: the state of a run between two rounds, in files that hold no code.
+
+A checkpoint is a folder `checkpoints/000042/` of safetensors files (state, client memory in shards) and a manifest:
+where in the run it was taken, how long the logs were, what the run needs to be equal, and the SHA-256 of every file.
+It is written under another name, synced and renamed; the last two are kept.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from unskew import wire
+from unskew.errors import RunError, WireError
+from unskew.protocol import ClientId
+from unskew.run.folder import explained, read_json, remove, sync_folder
+
+SCHEMA = 1
+SHARD = 256
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands, and what it takes to go on.
+
+    Attributes:
+        cell: Which (seed, method) is being run, counted from 0 in the run's order.
+        round: Rounds of that cell that are done.
+        done: Hash of the final state of each finished cell.
+        stopped: Why cells ended early, by label and seed.
+        logs: Length of each log, bytes.
+        seconds: Wall-clock time of the whole run so far.
+        cell_seconds: Of this cell.
+        cell_bytes: Bytes this cell has sent.
+        config_sha256: Of the resolved experiment.
+        environment: Versions, device and executor that bits depend on.
+    """
+
+    cell: int
+    round: int
+    done: tuple[str, ...]
+    stopped: Mapping[str, str]
+    logs: Mapping[str, int]
+    seconds: float
+    cell_seconds: float
+    cell_bytes: int
+    config_sha256: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A checkpoint read back: the files are verified, the values not yet built."""
+
+    path: Path
+    place: Place
+
+    def state(self, of: Any) -> Any:
+        """The algorithm's state, of the type its `init` names."""
+        return self._decode("state.safetensors", of)
+
+    def memory(self, of: Any) -> dict[ClientId, Any]:
+        """Client memory, of the type the steps name."""
+        values: dict[ClientId, Any] = {}
+        for path in sorted(self.path.glob("memory-*.safetensors")):
+            values.update(self._decode(path.name, dict[int, of]))
+        return values
+
+    def _decode(self, name: str, of: Any) -> Any:
+        try:
+            return wire.decode((self.path / name).read_bytes(), of)
+        except WireError as error:
+            raise RunError(f"{self.path / name} does not fit the algorithm that runs now: {error}") from None
+
+
+def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, bytes]:
+    """The files of a checkpoint: name -> content."""
+    files = {"state.safetensors": wire.encode(state)}
+    clients = sorted(memory)
+    for i in range(0, len(clients), SHARD):
+        files[f"memory-{i // SHARD:04d}.safetensors"] = wire.encode({c: memory[c] for c in clients[i : i + SHARD]})
+    return files
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """One SHA-256 of a checkpoint's content."""
+    whole = hashlib.sha256()
+    for name in sorted(files):
+        whole.update(name.encode() + b"\0" + hashlib.sha256(files[name]).digest())
+    return whole.hexdigest()
+
+
+def save(folder: Path, files: Mapping[str, bytes], place: Place) -> Path:
+    """Write a checkpoint whole or not at all, then drop all but the last two.
+
+    Raises:
+        RunError: If the disk refuses; the earlier checkpoints stay.
+    """
+    root = folder / "checkpoints"
+    have = _list(root)
+    number = int(have[-1].name) + 1 if have else 1
+    final, temporary = root / f"{number:06d}", root / f"{number:06d}.tmp"
+    manifest = {
+        "schema": SCHEMA,
+        **dataclasses.asdict(place),
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+    }
+    body = json.dumps(manifest, indent=1).encode()
+    seal = json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}).encode()
+    with explained(final, folder):
+        remove(temporary)
+        try:
+            temporary.mkdir()
+            for name, data in {**files, "manifest.json": body, "seal.json": seal}.items():
+                with (temporary / name).open("wb") as f:
+                    f.write(data)
+                    f.flush()
+                    os.fsync(f.fileno())
+            sync_folder(temporary)
+            temporary.rename(final)
+        except OSError:
+            remove(temporary)
+            raise
+        sync_folder(root)
+    for old in have[:-1]:
+        remove(old)
+    return final
+
+
+def _list(root: Path) -> list[Path]:
+    return sorted(p for p in root.glob("[0-9]*") if p.is_dir() and p.name.isdigit())
+
+
+def latest(folder: Path) -> Saved | None:
+    """The newest checkpoint, verified; None if the run was stopped before its first.
+
+    Raises:
+        RunError: If a file of it is missing or not what was written, naming the file and the way out.
+    """
+    have = _list(folder / "checkpoints")
+    if not have:
+        return None
+    path = have[-1]
+    way_out = (
+        f"remove {path} to continue from {have[-2].name}" if len(have) > 1 else "it is the only one, start the run anew"
+    )
+    _verify(path, "manifest.json", str(read_json(path / "seal.json").get("manifest_sha256")), way_out)
+    manifest = read_json(path / "manifest.json")
+    if manifest.get("schema") != SCHEMA:
+        raise RunError(f"{path} was written by another version of unskew (schema {manifest.get('schema')}); {way_out}")
+    for name, sha256 in manifest["files"].items():
+        _verify(path, name, sha256, way_out)
+    fields = {k: v for k, v in manifest.items() if k in {f.name for f in dataclasses.fields(Place)}}
+    try:
+        place = pydantic.TypeAdapter(Place).validate_python(fields)
+    except pydantic.ValidationError as error:
+        raise RunError(f"{path / 'manifest.json'} is no manifest: {error.errors()[0]['msg']}; {way_out}") from None
+    return Saved(path, place)
+
+
+def _verify(path: Path, name: str, sha256: str, way_out: str) -> None:
+    try:
+        data = (path / name).read_bytes()
+    except OSError as error:
+        raise RunError(f"checkpoint {path} lacks {name} ({error.strerror}); {way_out}") from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise RunError(
+            f"{path / name} is damaged or was changed: its SHA-256 is {found[:16]}..., "
+            f"{sha256[:16]}... was written; {way_out}"
+        )

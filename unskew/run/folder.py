@@ -1,0 +1,191 @@
+"""A run on disk: what is in its folder, written so that nothing is ever lost or half there.
+
+    run.json          what ran, where, with what: written once at the start
+    config.toml       the resolved experiment
+    partition.json    who holds which examples, per seed, with hashes
+    metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
+    ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
+    failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
+    checkpoints/      the last two, each a folder of its own
+    models/           the final global model of each method and seed
+    summary.json      the table of results: written once at the end
+    report.html       the same for people
+
+The three logs are append-only; a checkpoint records how long they were, and resuming cuts them to that length.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from unskew.errors import RunError
+
+LOGS = ("metrics", "ledger", "failures")
+
+
+@contextmanager
+def explained(path: Path, folder: Path) -> Iterator[None]:
+    """Turn a failure of the disk into one sentence that says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}; nothing before the last checkpoint is lost, "
+            f"make room and continue with: unskew resume {folder}"
+        ) from None
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write a file whole or not at all: under another name, synced, then renamed."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as f:
+            f.write(data.encode() if isinstance(data, str) else data)
+            f.flush()
+            os.fsync(f.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def create(folder: Path) -> None:
+    """Make the run's folder.
+
+    Raises:
+        RunError: If there is something at that place already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists already; continue it with unskew resume {folder}, or choose another --out")
+    try:
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "models").mkdir()
+    except OSError as error:
+        raise RunError(f"cannot make the run folder {folder}: {error.strerror}; choose another --out") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let no second process write to this folder.
+
+    Raises:
+        RunError: If another one does.
+    """
+    with (folder / ".lock").open("w") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder} is in use by another process; wait for it or stop it") from None
+        yield
+
+
+class Logs:
+    """The append-only logs of one run; a round's rows reach the disk together, when it is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, IO[bytes]] = {}
+        with explained(folder / "metrics.jsonl", folder):
+            for name in LOGS:
+                self._files[name] = (folder / f"{name}.jsonl").open("ab")
+
+    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows to a log."""
+        lines = "".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n" for row in rows)
+        if lines:
+            with explained(self.folder / f"{name}.jsonl", self.folder):
+                self._files[name].write(lines.encode())
+
+    def flush(self) -> None:
+        """Hand everything to the operating system: it survives the death of this process."""
+        for name, f in self._files.items():
+            with explained(self.folder / f"{name}.jsonl", self.folder):
+                f.flush()
+
+    def sync(self) -> dict[str, int]:
+        """Put everything on the disk; the length of each log."""
+        self.flush()
+        for name, f in self._files.items():
+            with explained(self.folder / f"{name}.jsonl", self.folder):
+                os.fsync(f.fileno())
+        return {name: f.tell() for name, f in self._files.items()}
+
+    def close(self) -> None:
+        """Close the files."""
+        for f in self._files.values():
+            with suppress(OSError):
+                f.close()
+
+
+def cut(folder: Path, lengths: Mapping[str, int]) -> None:
+    """Shorten the logs to what a checkpoint has seen.
+
+    Raises:
+        RunError: If a log is shorter than that, so that rows are missing.
+    """
+    for name in LOGS:
+        path = folder / f"{name}.jsonl"
+        have = path.stat().st_size if path.exists() else 0
+        want = lengths.get(name, 0)
+        if have < want:
+            raise RunError(
+                f"{path} has {have} bytes, the checkpoint saw {want}: rows were removed; this run cannot be continued"
+            )
+        if have > want:
+            os.truncate(path, want)
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of the run.
+
+    Raises:
+        RunError: If it is missing or no JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path.parent} is no run folder: it has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a log, one by one; an incomplete last line, left by a crash, is passed over.
+
+    Raises:
+        RunError: If any other line is no JSON object.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as f:
+        for number, line in enumerate(f, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise RunError(f"{path}, line {number} is no JSON object; the log was changed by another program")
+            yield row
+
+
+def remove(path: Path) -> None:
+    """Remove a folder of ours; what cannot be removed is left."""
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,493 @@
+"""Round after round: train, evaluate, record, save; and go on where a run was stopped.
+
+A run is a list of cells, one per seed and method, seeds outermost, so that a comparison can be read early.  Between two
+rounds of a cell there is the algorithm's state, client memory and the round number, nothing else; a checkpoint holds
+those and the length of the logs, and a resumed run ends with the same bits as one that was never stopped.
+"""
+
+import hashlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import safetensors.torch
+
+from unskew import wire
+from unskew.data.federated import FederatedData, to_manifest
+from unskew.errors import RunError
+from unskew.ledger import totals
+from unskew.run import assemble, checkpoint
+from unskew.run.assemble import Bench
+from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
+from unskew.run.evaluate import Exam, evaluate, exam
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
+from unskew.run.metrics import Metric, summarise
+from unskew.runtime.memory import Memory
+from unskew.runtime.simulate import Simulator, Trace
+from unskew.tree import map_leaves
+from unskew.version import __version__
+
+SCHEMA = 1
+SAVE_AFTER_S = 10.0
+
+
+class Interrupted(RunError):
+    """The user asked the run to stop; it stands at a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """How far a run is, for whoever watches.
+
+    Attributes:
+        method, seed: The cell being run.
+        round, rounds: Of this cell.
+        cell, cells: Which cell, counted from 1.
+        accuracy, loss: Of the last evaluation: global, or the clients' mean where there is no global model.
+        clients_per_second: Client trainings per second in this round.
+        megabytes: Sent by this cell so far.
+        left_s: Estimated seconds to the end of the whole run.
+    """
+
+    method: str
+    seed: int
+    round: int
+    rounds: int
+    cell: int
+    cells: int
+    accuracy: float | None
+    loss: float | None
+    clients_per_second: float
+    megabytes: float
+    left_s: float
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a run go on."""
+
+    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+        """Before the first round."""
+        ...
+
+    def tick(self, tick: Tick) -> None:
+        """After every round."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+        ...
+
+
+class Silent:
+    """Watches nothing."""
+
+    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+        """Nothing."""
+
+    def tick(self, tick: Tick) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        folder: Where it lies.
+        summary: The content of summary.json.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+
+# ---------------------------------------------------------------- start and resume
+def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, command: str = "") -> Outcome:
+    """Run an experiment into a new folder.
+
+    Everything that can be refused is refused before the folder is made.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible.
+        RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
+    """
+    bench = assemble.bench(experiment)
+    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+    for method in experiment.methods:
+        assemble.simulator(experiment, method, bench, feds[experiment.seeds[0]], experiment.seeds[0])
+    create(folder)
+    with explained(folder, folder):
+        write_atomically(folder / "config.toml", to_toml(experiment))
+        write_atomically(folder / "partition.json", _partition(feds))
+        write_atomically(folder / "run.json", _run_card(experiment, bench, feds, command))
+    return _Run(experiment, folder, bench, feds, watcher or Silent()).go()
+
+
+def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) -> Outcome:
+    """Go on where a run was stopped, bit for bit if machine and versions are the same.
+
+    Args:
+        folder: The run's folder.
+        watcher: Sees every round.
+        force: Go on even though versions, device or executor changed; the bits may then differ.
+
+    Raises:
+        RunError: If the folder is no run, was changed, or its surroundings changed.
+    """
+    card = read_json(folder / "run.json")
+    if (folder / "summary.json").exists():
+        return Outcome(folder, read_json(folder / "summary.json"))
+    experiment = load(folder / "config.toml")
+    if fingerprint(experiment) != card.get("config_sha256"):
+        raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+    saved = checkpoint.latest(folder)
+    bench = assemble.bench(experiment)
+    changed = assemble.differences(card.get("environment", {}), assemble.environment(bench))
+    if changed and not force:
+        raise RunError(
+            f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
+            "use --force to go on all the same"
+        )
+    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+    then = read_json(folder / "partition.json")["seeds"]
+    for seed, fed in feds.items():
+        was = then[str(seed)]
+        if (was["dataset_sha256"], was["sha256"]) != (fed.dataset.sha256, fed.sha256):
+            raise RunError(
+                f"{folder}: data or split of seed {seed} are not those the run began with; restore the data set"
+            )
+    return _Run(experiment, folder, bench, feds, watcher or Silent(), saved).go()
+
+
+def _partition(feds: dict[int, FederatedData]) -> str:
+    return json.dumps({"schema": SCHEMA, "seeds": {str(seed): to_manifest(fed) for seed, fed in feds.items()}})
+
+
+def _run_card(experiment: Experiment, bench: Bench, feds: dict[int, FederatedData], command: str) -> str:
+    cells = [
+        {"method": m.label, "setting": setting(experiment, feds[seed]), "seed": seed, "bound": _bound(m)}
+        for seed in experiment.seeds
+        for m in experiment.methods
+    ]
+    card = {
+        "schema": SCHEMA,
+        "run": experiment.name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command or " ".join(sys.argv),
+        "unskew": __version__,
+        "environment": assemble.environment(bench),
+        "config_sha256": fingerprint(experiment),
+        "parameters": bench.parameters,
+        "cells": cells,
+    }
+    return json.dumps(card, indent=1)
+
+
+def _bound(method: Method) -> str | None:
+    if getattr(method.algorithm, "pooled", False):
+        return "pooled"
+    return "lower" if method.kind == "bound" else None
+
+
+def setting(experiment: Experiment, fed: FederatedData) -> str:
+    """The run's split in words: `dirichlet(alpha=0.1), 20 clients`."""
+    record = {k: v for k, v in fed.split.items() if k not in ("name", "num_clients", "min_samples") and v is not None}
+    inner = ", ".join(f"{k}={v}" for k, v in record.items())
+    return (
+        f"{fed.split['name']}({inner}), {fed.num_clients} clients"
+        if inner
+        else f"{fed.split['name']}, {fed.num_clients} clients"
+    )
+
+
+# ---------------------------------------------------------------- the run
+class _Run:
+    """One run in progress."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        bench: Bench,
+        feds: dict[int, FederatedData],
+        watcher: Watcher,
+        saved: checkpoint.Saved | None = None,
+    ) -> None:
+        self.experiment, self.folder, self.bench, self.feds, self.watcher = experiment, folder, bench, feds, watcher
+        self.saved = saved
+        place = saved.place if saved else None
+        self.cells = [(seed, m) for seed in experiment.seeds for m in experiment.methods]
+        self.first = place.cell if place else 0
+        self.done: tuple[str, ...] = place.done if place else ()
+        self.stopped: dict[str, str] = dict(place.stopped) if place else {}
+        self.before_s = place.seconds if place else 0.0
+        self.begun = time.monotonic()
+        self.rounds_before = self.first * experiment.rounds + (place.round if place else 0)
+        self.config_sha256 = fingerprint(experiment)
+        self.environment = assemble.environment(bench)
+        self.stop = threading.Event()
+
+    def seconds(self) -> float:
+        return self.before_s + time.monotonic() - self.begun
+
+    def go(self) -> Outcome:
+        with locked(self.folder), self.listening():
+            cut(self.folder, self.saved.place.logs if self.saved else {})
+            self.logs = Logs(self.folder)
+            try:
+                self.watcher.start(self.experiment, self.bench, self.feds)
+                for index in range(self.first, len(self.cells)):
+                    _Cell(self, index).go()
+                self.logs.sync()
+            finally:
+                self.logs.close()
+            return Outcome(self.folder, self.finish())
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Ctrl-C (or SIGTERM) ends the run after the round in progress; a second one at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def heard(number: int, _frame: Any) -> None:
+            if self.stop.is_set():
+                raise KeyboardInterrupt
+            self.stop.set()
+            self.watcher.note("stopping after this round; press Ctrl-C again to stop at once")
+
+        old = {s: signal.signal(s, heard) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(f"stopped in the middle of a round; continue with: unskew resume {self.folder}") from None
+        finally:
+            for s, handler in old.items():
+                signal.signal(s, handler)
+
+    def finish(self) -> dict[str, Any]:
+        experiment = self.experiment
+        labels = [m.label for m in experiment.methods]
+        baseline = next((m.label for m in experiment.methods if m.name == "fedavg"), None)
+        table = summarise(
+            rows(self.folder / "metrics.jsonl"),
+            labels,
+            experiment.seeds,
+            setting(experiment, next(iter(self.feds.values()))),
+            experiment.mean_last,
+            baseline,
+        )
+        summary = {
+            "run": experiment.name,
+            "fingerprint": self.fingerprint(),
+            "seconds": self.seconds(),
+            "rows": table,
+            "stopped": self.stopped or None,
+        }
+        with explained(self.folder / "summary.json", self.folder):
+            write_atomically(self.folder / "summary.json", json.dumps(summary, indent=1))
+        return summary
+
+    def fingerprint(self) -> str:
+        """SHA-256 of every final state and every metric; clocks are left out."""
+        whole = hashlib.sha256("\n".join(self.done).encode())
+        for row in rows(self.folder / "metrics.jsonl"):
+            if row["name"] != "seconds":
+                whole.update(json.dumps(row, sort_keys=True).encode())
+        return whole.hexdigest()
+
+
+class _Cell:
+    """One method under one seed."""
+
+    def __init__(self, run: _Run, index: int) -> None:
+        self.run, self.index = run, index
+        self.seed, self.method = run.cells[index]
+        experiment, bench, fed = run.experiment, run.bench, run.feds[self.seed]
+        self.sim: Simulator[Any]
+        self.sim, train = assemble.simulator(experiment, self.method, bench, fed, self.seed)
+        self.exam: Exam = exam(fed, bench.device)
+        self.pooled = train is not fed
+        self.bytes, self.cell_s, self.round = 0, 0.0, 0
+        self.accuracy: float | None = None
+        self.loss: float | None = None
+        self.val_accuracy: float | None = None
+        self.saved_at = time.monotonic()
+
+    def go(self) -> None:
+        run, experiment = self.run, self.run.experiment
+        state = self.begin()
+        while self.round < experiment.rounds:
+            if (reason := self.reached()) is not None:
+                run.stopped[f"{self.method.label}/{self.seed}"] = reason
+                self.last_word(state)
+                break
+            if run.stop.is_set():
+                self.save(state)
+                raise Interrupted(
+                    f"stopped by request after round {self.round} of {self.method.label}, seed {self.seed}; "
+                    f"continue with: unskew resume {run.folder}"
+                )
+            state = self.one_round(state)
+            if self.due():
+                self.save(state)
+        self.end(state)
+
+    def begin(self) -> Any:
+        """The state to go on from: the checkpoint's if it is of this cell, else the initial one."""
+        run = self.run
+        place = run.saved.place if run.saved and run.saved.place.cell == self.index else None
+        if place is None or run.saved is None or place.round == 0:
+            state = self.sim.start()
+            self.record(evaluate(self.sim, state, 0, self.exam, run.experiment.evaluate, last=False), 0)
+            return state
+        algorithm, device = self.method.algorithm, run.bench.device
+        state = _to(run.saved.state(wire.state_type(algorithm)), device)
+        self.sim.memory = Memory(place.round, _to(run.saved.memory(wire.memory_type(algorithm)), device))
+        self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
+        for row in rows(run.folder / "metrics.jsonl"):
+            if (row["method"], row["seed"]) == (self.method.label, self.seed):
+                self.notice([Metric(row["name"], row["value"])])
+        return state
+
+    def one_round(self, state: Any) -> Any:
+        run, t = self.run, self.round + 1
+        began = time.monotonic()
+        state, trace = self.sim.round(state, t)
+        trained = time.monotonic() - began
+        last = t == run.experiment.rounds
+        metrics = self.of_trace(trace)
+        if last or t % run.experiment.eval_every == 0:
+            metrics += evaluate(self.sim, state, t, self.exam, run.experiment.evaluate, last)
+        spent = time.monotonic() - began
+        self.round, self.cell_s = t, self.cell_s + spent
+        self.record([*metrics, Metric("seconds", spent)], t, trace)
+        done = self.index * run.experiment.rounds + t
+        fresh = done - run.rounds_before
+        run.watcher.tick(
+            Tick(
+                method=self.method.label,
+                seed=self.seed,
+                round=t,
+                rounds=run.experiment.rounds,
+                cell=self.index + 1,
+                cells=len(run.cells),
+                accuracy=self.accuracy,
+                loss=self.loss,
+                clients_per_second=len(trace.losses) / max(trained, 1e-9),
+                megabytes=self.bytes / 1e6,
+                left_s=(time.monotonic() - run.begun) / fresh * (len(run.cells) * run.experiment.rounds - done),
+            )
+        )
+        return state
+
+    def last_word(self, state: Any) -> None:
+        """A cell that ends early is evaluated as if this round had been its last."""
+        metrics = evaluate(self.sim, state, self.round, self.exam, self.run.experiment.evaluate, last=True)
+        if self.round % self.run.experiment.eval_every == 0:  # evaluated already, but for the single clients
+            metrics = [m for m in metrics if m.client is not None]
+        self.record(metrics, self.round)
+
+    def of_trace(self, trace: Trace) -> list[Metric]:
+        sums = totals(() if self.pooled else trace.transfers)
+        metrics = [Metric(f"bytes.{direction}", float(n)) for direction, n in sums.items()]
+        n = sum(k for k, _ in trace.losses)
+        if n:
+            metrics.append(Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n)))
+        self.bytes += sum(sums.values())
+        return metrics
+
+    def record(self, metrics: list[Metric], t: int, trace: Trace | None = None) -> None:
+        """Write a round's rows; they reach the file together."""
+        logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
+        logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
+        if trace is not None:
+            if (
+                not self.pooled
+            ):  # nothing travels in a bound that pools the data; what pooling would send is not a method's cost
+                logs.append("ledger", ({**where, **asdict(x)} for x in trace.transfers))
+            logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
+        logs.flush()
+        self.notice(metrics)
+
+    def notice(self, metrics: list[Metric]) -> None:
+        found = {m.name: m.value for m in metrics if m.client is None}
+        self.accuracy = found.get("global.accuracy", found.get("personal.accuracy.mean", self.accuracy))
+        self.loss = found.get("global.loss", found.get("personal.loss.mean", self.loss))
+        self.val_accuracy = found.get("val.accuracy", self.val_accuracy)
+
+    def reached(self) -> str | None:
+        """Why this cell may end early, if it may."""
+        stop = self.run.experiment.stop
+        if stop.accuracy is not None and self.val_accuracy is not None and self.val_accuracy >= stop.accuracy:
+            return f"validation accuracy {self.val_accuracy:.4f} >= {stop.accuracy:g} after round {self.round}"
+        if stop.megabytes is not None and self.bytes >= stop.megabytes * 1e6:
+            return f"{self.bytes / 1e6:.3f} MB sent >= {stop.megabytes:g} after round {self.round}"
+        if stop.seconds is not None and self.cell_s >= stop.seconds:
+            return f"{self.cell_s:.1f} s >= {stop.seconds:g} after round {self.round}"
+        return None
+
+    def due(self) -> bool:
+        every = self.run.experiment.runtime.checkpoint_every
+        if self.round >= self.run.experiment.rounds:
+            return False  # the end of the cell is saved anyway
+        return self.round % every == 0 if every else time.monotonic() - self.saved_at >= SAVE_AFTER_S
+
+    def save(self, state: Any) -> None:
+        """A checkpoint at this round of this cell."""
+        files = checkpoint.encode_state(state, self.sim.memory.at(self.round) if self.round else {})
+        checkpoint.save(self.run.folder, files, self.place(self.index, self.round))
+        self.saved_at = time.monotonic()
+
+    def place(self, cell: int, round: int) -> checkpoint.Place:
+        run = self.run
+        return checkpoint.Place(
+            cell=cell,
+            round=round,
+            done=run.done,
+            stopped=run.stopped,
+            logs=run.logs.sync(),
+            seconds=run.seconds(),
+            cell_seconds=self.cell_s if round else 0.0,
+            cell_bytes=self.bytes if round else 0,
+            config_sha256=run.config_sha256,
+            environment=run.environment,
+        )
+
+    def end(self, state: Any) -> None:
+        """Keep the global model, note the final state's hash, and stand at the start of the next cell."""
+        run = self.run
+        memory = self.sim.memory.at(self.round) if self.round else {}
+        files = checkpoint.encode_state(state, memory)
+        run.done = (*run.done, checkpoint.digest(files))
+        model = self.sim.algorithm.serve(state, None)
+        if model is not None:
+            path = run.folder / "models" / f"{_file_name(self.method.label)}-seed{self.seed}.safetensors"
+            tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.items()}
+            with explained(path, run.folder):
+                write_atomically(path, safetensors.torch.save(tensors))
+        checkpoint.save(run.folder, {"state.safetensors": b""}, self.place(self.index + 1, 0))
+
+
+def _row(m: Metric) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
+    return row if m.client is None else {**row, "client": m.client}
+
+
+def _file_name(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_+." else "_" for c in label)
+
+
+def _to(tree: Any, device: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, tree)

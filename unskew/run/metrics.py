@@ -1,0 +1,119 @@
+"""From per-client numbers to rows, and from rows to the table of results.
+
+Accuracies are fractions.  Every number carries its weight (the examples it was measured on), and numbers are combined
+here and nowhere else.  A spread over clients is the population's (ddof 0: these are all the clients there are); a
+spread over seeds is the sample's (ddof 1).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of one round.
+
+    Attributes:
+        name: global.accuracy, personal.accuracy.mean, bytes.down, ...
+        value: Fractions for accuracies, bytes for bytes.*, seconds for seconds.
+        weight: Examples (or 1) behind the number.
+        client: Whose it is, for numbers of single clients.
+    """
+
+    name: str
+    value: float
+    weight: float = 1.0
+    client: int | None = None
+
+
+def reduce_clients(name: str, values: Mapping[int, tuple[float, float]]) -> list[Metric]:
+    """Mean, sample-weighted mean, standard deviation over clients, and mean of the worst tenth.
+
+    Args:
+        name: personal.accuracy, personal.loss, ...
+        values: (value, examples) of each client.
+    """
+    if not values:
+        return []
+    v = np.array([value for value, _ in values.values()])
+    w = np.array([weight for _, weight in values.values()])
+    worst_first = np.sort(v) if name.endswith("accuracy") else -np.sort(-v)
+    tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
+    found = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
+    return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, found, strict=True)]
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Sample standard deviation (ddof 1); None of fewer than two."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def summarise(
+    rows: Iterable[Mapping[str, Any]],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    setting: str,
+    mean_last: int,
+    baseline: str | None,
+) -> list[dict[str, Any]]:
+    """The table of results: one row per method and metric, with the value of each seed.
+
+    The headline is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
+    `.mean_last_k` averages the last k evaluations; `.minus_X` is the paired difference to method X, seed by seed.
+
+    Args:
+        rows: Of metrics.jsonl.
+        methods, seeds: In the run's order; a seed is left out of a method's row if it has no such number.
+        setting: What the run's table calls its setting.
+        mean_last: k.
+        baseline: Label of the method the others are compared with, if it is there.
+    """
+    series: dict[tuple[str, int, str], list[float]] = {}
+    for row in rows:
+        if "client" not in row:
+            series.setdefault((row["method"], row["seed"], row["name"]), []).append(row["value"])
+    names = list(dict.fromkeys(name for _, _, name in series))
+    out: list[dict[str, Any]] = []
+
+    def add(method: str, metric: str, per_seed: Mapping[int, float]) -> None:
+        if per_seed:
+            values = list(per_seed.values())
+            out.append(
+                {
+                    "method": method,
+                    "setting": setting,
+                    "metric": metric,
+                    "mean": float(np.mean(values)),
+                    "std": spread(values),
+                    "seeds": values,
+                }
+            )
+
+    for m in methods:
+        for name in names:
+            found = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
+            if name.startswith("bytes."):
+                add(m, name, {s: float(sum(v)) for s, v in found.items()})
+            elif name == "seconds":
+                add(m, "seconds", {s: float(sum(v)) for s, v in found.items()})
+            else:
+                add(m, name, {s: v[-1] for s, v in found.items()})
+                if name in ("global.accuracy", "personal.accuracy.mean"):
+                    add(m, f"{name}.best", {s: max(v) for s, v in found.items()})
+                    add(
+                        m,
+                        f"{name}.mean_last_{mean_last}",
+                        {s: float(np.mean(v[-mean_last:])) for s, v in found.items()},
+                    )
+                    if baseline is not None and m != baseline:
+                        base = {s: series[baseline, s, name] for s in found if (baseline, s, name) in series}
+                        add(m, f"{name}.minus_{baseline}", {s: found[s][-1] - base[s][-1] for s in base})
+        total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in ("down", "up", "d2d")) for s in seeds}
+        add(m, "bytes.total", {s: float(v) for s, v in total.items() if any((m, s, n) in series for n in names)})
+    return out
