@@ -26,7 +26,8 @@ def test_a_byte_has_eight_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (1_234_567, "1.23 MB"), (2.5e9, "2.5 GB"), (3e12, "3 TB")]
+    ("n", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (1_234_567, "1.23 MB"), (2.5e9, "2.5 GB"), (3e12, "3 TB")],
 )
 def test_bytes_as_people_write_them(n: float, text: str) -> None:
     assert human_bytes(n) == text

@@ -1,5 +1,116 @@
-"""unskew: federated learning when clients' data do not agree."""
+"""unskew: federated learning when clients' data do not agree.
+
+    import unskew as us
+
+    methods = {"FedAvg": us.FedAvg(), "FedProx": us.fedprox(mu=0.1)}
+    history = us.simulate(methods, data="digits", split=us.Dirichlet(alpha=0.1, num_clients=20), rounds=20)
+    print(history)
+
+Names are imported when they are first used: `import unskew` alone is quick and loads no PyTorch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from unskew.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from unskew.algorithms.centralised import Centralised
+    from unskew.algorithms.fedavg import FedAvg
+    from unskew.algorithms.fednova import FedNova
+    from unskew.algorithms.fedopt import FedAvgM, fedadagrad, fedadam, fedyogi
+    from unskew.algorithms.fedprox import fedprox
+    from unskew.algorithms.independent import Independent
+    from unskew.algorithms.oneshot import OneShot
+    from unskew.algorithms.scaffold import Scaffold
+    from unskew.data.federated import federate
+    from unskew.data.sources import load
+    from unskew.data.split import (
+        IID,
+        ByGroup,
+        Dirichlet,
+        FromManifest,
+        HalfNormal,
+        Pathological,
+        Quantity,
+        Shards,
+    )
+    from unskew.protocol import Cosine, Exponential, Milestones, SgdConfig
+    from unskew.run.config import Runtime, Stop, TaskConfig, World
+    from unskew.run.history import History, simulate
+    from unskew.world.outage import Outage
+
+_HOME = {
+    "unskew.algorithms.centralised": ("Centralised",),
+    "unskew.algorithms.fedavg": ("FedAvg",),
+    "unskew.algorithms.fednova": ("FedNova",),
+    "unskew.algorithms.fedopt": ("FedAvgM", "fedadagrad", "fedadam", "fedyogi"),
+    "unskew.algorithms.fedprox": ("fedprox",),
+    "unskew.algorithms.independent": ("Independent",),
+    "unskew.algorithms.oneshot": ("OneShot",),
+    "unskew.algorithms.scaffold": ("Scaffold",),
+    "unskew.data.federated": ("federate",),
+    "unskew.data.sources": ("load",),
+    "unskew.data.split": (
+        "IID",
+        "ByGroup",
+        "Dirichlet",
+        "FromManifest",
+        "HalfNormal",
+        "Pathological",
+        "Quantity",
+        "Shards",
+    ),
+    "unskew.protocol": ("Cosine", "Exponential", "Milestones", "SgdConfig"),
+    "unskew.run.config": ("Runtime", "Stop", "TaskConfig", "World"),
+    "unskew.run.history": ("History", "simulate"),
+    "unskew.world.outage": ("Outage",),
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'unskew' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = [
+    "IID",
+    "ByGroup",
+    "Centralised",
+    "Cosine",
+    "Dirichlet",
+    "Exponential",
+    "FedAvg",
+    "FedAvgM",
+    "FedNova",
+    "FromManifest",
+    "HalfNormal",
+    "History",
+    "Independent",
+    "Milestones",
+    "OneShot",
+    "Outage",
+    "Pathological",
+    "Quantity",
+    "Runtime",
+    "Scaffold",
+    "SgdConfig",
+    "Shards",
+    "Stop",
+    "TaskConfig",
+    "World",
+    "__version__",
+    "fedadagrad",
+    "fedadam",
+    "federate",
+    "fedprox",
+    "fedyogi",
+    "load",
+    "simulate",
+]

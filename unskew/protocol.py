@@ -72,8 +72,10 @@ class Layout:
         """Names that belong to any of `groups`: all, body, head, norm, buffers, or the first part of a name.
 
         Raises:
-            ConfigError: If a group selects nothing and is not one of the five words.
+            ConfigError: If a group selects nothing and is not one of the five words, or `groups` is a single word.
         """
+        if isinstance(groups, str):  # its letters would be taken for the starts of names
+            raise ConfigError(f"groups of tensors are a list of words, got {groups!r}; write [{groups!r}]")
         every = (*self.trainable, *self.buffers)
         known: dict[str, tuple[str, ...]] = {
             "all": every,
@@ -433,11 +435,19 @@ class Federation:
     initialise: Callable[[Key], Params]
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
-        """The cohort: `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`."""
+        """The cohort: `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.
+
+        Raises:
+            ProtocolError: If `weights` are not one finite number >= 0 for each client.
+        """
         n = self.clients_per_round if n is None else n
         if n >= len(self.clients) and weights is None:
             return self.clients
         p = torch.ones(len(self.clients)) if weights is None else torch.tensor(weights, dtype=torch.float64)
+        if p.shape != (len(self.clients),) or not bool((p.isfinite() & (p >= 0)).all()):
+            raise ProtocolError(
+                f"sample() needs a finite weight >= 0 for each of {len(self.clients)} clients, got {weights}"
+            )
         # Efraimidis-Spirakis: the n largest of u ** (1 / p) are a weighted draw without replacement.
         u = torch.rand(len(self.clients), dtype=torch.float64, generator=(self.key / "sample").generator())
         best = torch.topk(u.log() / p, min(n, int((p > 0).sum()))).indices
@@ -574,8 +584,8 @@ def _map_marked(kind: type, fn: Callable[..., Any], tree: Any, path: str | None 
         new = {f.name: down(getattr(tree, f.name), f.name) for f in dataclasses.fields(tree)}
         changed = {k: v for k, v in new.items() if v is not getattr(tree, k)}
         return dataclasses.replace(tree, **changed) if changed else tree
-    if isinstance(tree, tuple):
-        parts = tuple(down(v, i) for i, v in enumerate(tree))
+    if isinstance(tree, tuple | list):
+        parts = type(tree)(down(v, i) for i, v in enumerate(tree))
         return parts if any(a is not b for a, b in zip(parts, tree, strict=True)) else tree
     if isinstance(tree, dict):
         values = {k: down(v, k) for k, v in tree.items()}

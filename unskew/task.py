@@ -26,7 +26,7 @@ def multi_margin(logits: Tensor, y: Tensor) -> Tensor:
 
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "multi_margin": multi_margin}
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,13 @@ def make_task(
         head = linear[-1]
     elif head not in modules:
         raise ConfigError(f"{type(module).__name__} has no layer {head!r}; it has {', '.join(filter(None, modules))}")
+    first: dict[int, str] = {}
+    for n, t in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
+        if first.setdefault(id(t), n) != n:
+            raise ConfigError(
+                f"{first[id(t)]} and {n} are one tensor of {type(module).__name__}, and only one of them would be "
+                "trained; give each layer its own"
+            )
     trainable = tuple(n for n, p in module.named_parameters() if p.requires_grad)
     buffers = tuple(n for n, b in module.named_buffers() if b.is_floating_point())
     frozen = [n for n, p in module.named_parameters() if not p.requires_grad]
@@ -120,9 +127,17 @@ def make_task(
         head,
         layout,
         batch_norm=any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules.values()),
-        random=any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules.values())
-        or any(isinstance(m, nn.RNNBase) and m.dropout > 0 for m in modules.values()),
+        random=any(_draws(m) for m in modules.values()),
     )
+
+
+def _draws(m: nn.Module) -> bool:
+    """Whether a layer draws random numbers in training.  Draws of a network's own forward pass cannot be seen."""
+    if isinstance(m, nn.modules.dropout._DropoutNd):
+        return m.p > 0
+    if isinstance(m, nn.RNNBase | nn.MultiheadAttention):
+        return m.dropout > 0
+    return isinstance(m, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
 def _without_counters(module: nn.Module) -> nn.Module:

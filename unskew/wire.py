@@ -10,6 +10,7 @@ State and client memory are saved in the same form.
 
 import collections.abc
 import dataclasses
+import itertools
 import json
 import types
 import typing
@@ -41,19 +42,24 @@ _DTYPES: dict[torch.dtype, str] = {
 _RANK = {n: i for i, n in enumerate(["I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"])}
 
 
+_UNIONS = (Union, types.UnionType)
+_TABLES = (dict, collections.abc.Mapping)
+_ROWS = (tuple, list, collections.abc.Sequence)
+_SCALARS = (int, float, str, bool)
+
+
 # ---------------------------------------------------------------- value -> (tensors, JSON)
 def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """The JSON part of `value`; its tensors are put into `tensors` under their paths."""
     if isinstance(value, Tensor):
-        if value.dtype not in _DTYPES:
-            raise WireError(f"a tensor of {value.dtype} cannot travel (at {path or 'top'}); use one of {list(_DTYPES)}")
-        tensors[path] = value
+        _put(value, path, tensors)
         return None
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
-        # A plain copy: torch.frombuffer would warn about read-only memory.
-        tensors[path] = torch.tensor(list(value), dtype=torch.uint8)
+        # A copy: torch.frombuffer would warn about read-only memory, and refuses to make nothing.
+        octets = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
+        _put(octets, path, tensors)
         return None
     if isinstance(value, Held):
         return [value.owner, value.key]
@@ -63,16 +69,35 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         fields = dataclasses.fields(value)
         return {f.name: _flatten(getattr(value, f.name), _join(path, f.name), tensors) for f in fields}
     if isinstance(value, dict):
+        names = [str(k) for k in value]
+        if len(set(names)) < len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise WireError(
+                f"two entries of a table are both written {twice!r} (at {path or 'top'}); give them other keys"
+            )
         if value and all(isinstance(v, Tensor) for v in value.values()):
             for k, v in value.items():
                 _flatten(v, _join(path, k), tensors)
-            return list(value)  # safetensors reorders; sums over a table must not depend on whether it travelled
+            return names  # safetensors reorders; sums over a table must not depend on whether it travelled
         return {str(k): _flatten(v, _join(path, k), tensors) for k, v in value.items()}
     if isinstance(value, tuple | list):
         return [_flatten(v, _join(path, i), tensors) for i, v in enumerate(value)]
     raise WireError(
         f"{type(value).__name__} cannot travel (at {path or 'top'}); use dataclasses, tuples, tensors, scalars"
     )
+
+
+def _put(value: Tensor, path: str, tensors: dict[str, Tensor]) -> None:
+    where = f"(at {path or 'top'})"
+    if value.dtype not in _DTYPES:
+        raise WireError(f"a tensor of {value.dtype} cannot travel {where}; use one of {list(_DTYPES)}")
+    if value.layout != torch.strided or value.is_meta:
+        raise WireError(f"a tensor that is sparse or without memory cannot travel {where}; make it dense")
+    if path in tensors:
+        raise WireError(f"two tensors of a message have the name {path}; leave the '/' out of its keys")
+    if path == "__metadata__":
+        raise WireError("a tensor cannot travel as __metadata__: safetensors keeps that name to itself; choose another")
+    tensors[path] = value
 
 
 def _join(path: str, part: object) -> str:
@@ -89,11 +114,22 @@ def encode(value: Any) -> bytes:
     Raises:
         WireError: If something in it cannot travel.
     """
+    tensors, text = _pack(value)
+    return b"" if text is None else bytes(safetensors.torch.save(_alone(tensors), metadata={_META: text}))
+
+
+def _pack(value: Any) -> tuple[dict[str, Tensor], str | None]:
+    """Tensors and JSON of a message; no JSON if the message is nothing, or a record without fields."""
     tensors: dict[str, Tensor] = {}
     body = _flatten(value, "", tensors)
-    if not tensors and not body and (body is None or body == {}):
-        return b""
-    return bytes(safetensors.torch.save(_alone(tensors), metadata={_META: _json(body)}))
+    if not tensors and (body is None or (body == {} and not isinstance(value, dict))):
+        return tensors, None
+    try:
+        text = _json(body)
+        "".join((text, *tensors)).encode()
+    except ValueError as error:  # lone surrogates, integers of thousands of digits
+        raise WireError(f"a {type(value).__name__} holds what cannot be written: {error}") from None
+    return tensors, text
 
 
 def _alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -101,7 +137,7 @@ def _alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, t in tensors.items():
-        t = t.detach().cpu().contiguous()
+        t = t.detach().resolve_neg().cpu().contiguous()
         storage = t.untyped_storage()
         if storage.nbytes() != t.numel() * t.element_size() or storage.data_ptr() in seen:
             t = t.clone()
@@ -112,11 +148,10 @@ def _alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def nbytes(value: Any) -> int:
     """`len(encode(value))`, without encoding."""
-    tensors: dict[str, Tensor] = {}
-    body = _flatten(value, "", tensors)
-    if not tensors and not body and (body is None or body == {}):
+    tensors, text = _pack(value)
+    if text is None:
         return 0
-    parts = [f'"__metadata__":{_json({_META: _json(body)})}']
+    parts = [f'"__metadata__":{_json({_META: text})}']
     offset = 0
     for name, t in sorted(tensors.items(), key=lambda item: (_RANK[_DTYPES[item[1].dtype]], item[0])):
         end = offset + t.numel() * t.element_size()
@@ -166,12 +201,20 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
         try:
             tensors = safetensors.torch.load(data)
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            body = json.loads(header["__metadata__"][_META])
+            metadata = header["__metadata__"]
+            if metadata.keys() != {_META}:
+                raise ValueError(f"metadata {sorted(metadata)} instead of {_META}")
+            text = metadata[_META]
+            body = json.loads(text)
+            if "\\u" in text:
+                _json(body).encode()  # an escape can spell half a surrogate pair, which is no text
         except Exception as error:  # the parsers raise many kinds; to us they are one
             raise WireError(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from None
     for name, t in tensors.items():
         if t.dtype not in _DTYPES:
             raise WireError(f"tensor {name} of {t.dtype} is not accepted; {list(_DTYPES.values())} are")
+        if t.dtype is torch.bool and bool((t.view(torch.uint8) > 1).any()):
+            raise WireError(f"tensor {name} holds truth values that are neither 0 nor 1")
     loose = dict(tensors)
     try:
         value = _build(of, body, "", loose)
@@ -183,45 +226,45 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
 
 
 def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
+    of = _bare(of)
     origin, args = get_origin(of), get_args(of)
-    if origin is Annotated:
-        return _build(args[0], body, path, loose)
-    if isinstance(of, typing.NewType):
-        return _build(of.__supertype__, body, path, loose)
-    if origin is Union or origin is types.UnionType:
-        return _build(_choose([a for a in args if a is not Keep], body, path, loose), body, path, loose)
+    if origin in _UNIONS:
+        return _build_member(_members(of), body, path, loose)
     if origin is Literal:
-        if body not in args or not any(type(body) is type(a) for a in args):
+        if not _is_one_of(body, args):
             raise _wrong(f"one of {args}", body, path)
         return body
-    if of is None or of is type(None):
-        if body is not None and not (body == {} and not path):
+    if of is type(None):
+        if body is not None or path in loose:
             raise _wrong("nothing", body, path)
         return None
     if of is Held:
-        if not (isinstance(body, list) and len(body) == 2 and type(body[0]) is int and isinstance(body[1], str)):
+        if not _is_held(body):
             raise _wrong("a held value", body, path)
         return Held(body[0], body[1])
     if _is_tensor(of):
         return _claim(of, body, path, loose)
     if of is bytes:
-        return _claim(Tensor, body, path, loose).to(torch.uint8).numpy().tobytes()
+        octets = _claim(Tensor, body, path, loose)
+        if octets.dtype != torch.uint8 or octets.ndim != 1:
+            raise WireError(f"expected bytes at {path or 'top'}, got {octets.dtype} {tuple(octets.shape)}")
+        return octets.numpy().tobytes()
     if isinstance(of, type) and dataclasses.is_dataclass(of):
         return _build_record(of, body, path, loose)
-    if origin in (dict, collections.abc.Mapping):
+    if origin in _TABLES:
         return _build_dict(args, body, path, loose)
-    if origin in (tuple, list, collections.abc.Sequence):
+    if origin in _ROWS:
         if not isinstance(body, list):
             raise _wrong("a list", body, path)
-        if origin is tuple and args[-1] is not Ellipsis:
+        if origin is tuple and args[-1:] != (Ellipsis,):
             if len(args) != len(body):
                 raise WireError(f"expected {len(args)} entries at {path or 'top'}, got {len(body)}")
             return tuple(_build(a, b, _join(path, i), loose) for i, (a, b) in enumerate(zip(args, body, strict=True)))
         values = [_build(args[0], b, _join(path, i), loose) for i, b in enumerate(body)]
         return values if origin is list else tuple(values)
-    if of is float and type(body) is int:
+    if of is float and type(body) is int and abs(body) < 1 << 1023:
         return float(body)
-    if of in (int, float, str, bool):
+    if of in _SCALARS:
         if type(body) is not of:
             raise _wrong(of.__name__, body, path)
         return body
@@ -231,7 +274,7 @@ def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
 def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
     hints = typing.get_type_hints(of, include_extras=True)
     names = [f.name for f in dataclasses.fields(of)]
-    if body is None and not names:
+    if body is None and not names and not path:
         return of()
     if not isinstance(body, dict) or set(body) != set(names):
         got = sorted(body) if isinstance(body, dict) else body
@@ -246,41 +289,60 @@ def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> A
 
 
 def _build_dict(args: tuple[Any, ...], body: Any, path: str, loose: dict[str, Tensor]) -> Any:
-    key, of = args
-    if _is_tensor(of) and body != {}:
-        if not isinstance(body, list) or not all(isinstance(n, str) for n in body):
+    key, of = _bare(args[0]), args[1]
+    named = isinstance(body, list)
+    if isinstance(body, list):
+        if not all(isinstance(n, str) and _join(path, n) in loose for n in body) or len(set(body)) < len(body):
             raise _wrong("a list of tensor names", body, path)
-        return {n: _claim(of, None, _join(path, n), loose) for n in body}
+        body = dict.fromkeys(body)
     if not isinstance(body, dict):
         raise _wrong("a table", body, path)
     try:
-        return {key(k): _build(of, v, _join(path, k), loose) for k, v in body.items()}
+        keys = {k: key(k) for k in body}
     except ValueError:
-        raise _wrong(f"keys of {key.__name__}", sorted(body)[:5], path) from None
+        keys = {}
+    if any(str(keys.get(k)) != k for k in body):  # one key, one spelling: " 1" is no integer here
+        raise _wrong(f"keys of {key.__name__}", sorted(body)[:5], path)
+    value = {keys[k]: _build(of, v, _join(path, k), loose) for k, v in body.items()}
+    if named != (bool(value) and all(isinstance(v, Tensor) for v in value.values())):
+        raise _wrong("a list of tensor names, or a table of anything else", body, path)
+    return value
 
 
-def _choose(options: list[Any], body: Any, path: str, loose: dict[str, Tensor]) -> Any:
-    """The member of a union that this JSON can be: the first that fits, absence last."""
-    for of in options:
-        if of is not type(None) and _fits(of, body, path, loose):
-            return of
-    if body is None and type(None) in options:
-        return type(None)
-    raise _wrong(f"one of {[getattr(o, '__name__', str(o)) for o in options]}", body, path)
+def _build_member(options: list[Any], body: Any, path: str, loose: dict[str, Tensor]) -> Any:
+    """The first member of a union that these bytes are, scalars of the very same type before others."""
+    fitting = [of for of in options if _fits(of, body, path, loose)]
+    if not fitting:
+        raise _wrong(f"one of {[getattr(o, '__name__', str(o)) for o in options]}", body, path)
+    *first, last = sorted(fitting, key=lambda of: of is not type(body))
+    for of in first:
+        trial = dict(loose)
+        try:
+            value = _build(of, body, path, trial)
+        except WireError:
+            continue
+        for name in loose.keys() - trial.keys():
+            del loose[name]
+        return value
+    return _build(last, body, path, loose)
 
 
 def _fits(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> bool:
+    """Whether a look at the surface does not exclude `of`."""
     origin = get_origin(of)
-    if body is None:
-        return (_is_tensor(of) or of is bytes) and path in loose
+    if origin is Literal:
+        return _is_one_of(body, get_args(of))
+    if _is_tensor(of) or of is bytes:
+        return body is None and path in loose
+    if of is type(None):
+        return body is None and path not in loose
     if of is Held:
-        return isinstance(body, list) and len(body) == 2 and isinstance(body[1], str)
+        return _is_held(body)
     if isinstance(of, type) and dataclasses.is_dataclass(of):
         return isinstance(body, dict) and set(body) == {f.name for f in dataclasses.fields(of)}
-    if origin is dict:
-        named = _is_tensor(get_args(of)[1]) and isinstance(body, list) and all(isinstance(n, str) for n in body)
-        return isinstance(body, dict) or named
-    if origin in (tuple, list):
+    if origin in _TABLES:
+        return isinstance(body, dict | list)
+    if origin in _ROWS:
         return isinstance(body, list)
     return type(body) is of or (of is float and type(body) is int)
 
@@ -292,6 +354,32 @@ def _claim(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Tensor:
     if of is not Tensor and not isinstance(value, of):  # jaxtyping: element type and number of dimensions
         raise WireError(f"tensor at {path or 'top'} must be {of.__name__}, got {value.dtype} {tuple(value.shape)}")
     return value
+
+
+def _bare(of: Any) -> Any:
+    """A type without `Annotated` and `NewType` around it."""
+    while True:
+        if get_origin(of) is Annotated:
+            of = get_args(of)[0]
+        elif isinstance(of, typing.NewType):
+            of = of.__supertype__
+        else:
+            return type(None) if of is None else of
+
+
+def _members(of: Any) -> list[Any]:
+    """The bare types of a union.  A Keep never travels: a Held stands in its place."""
+    if get_origin(_bare(of)) not in _UNIONS:
+        return [_bare(of)]
+    return [m for a in get_args(_bare(of)) if a is not Keep for m in _members(a)]
+
+
+def _is_one_of(body: Any, values: tuple[Any, ...]) -> bool:
+    return any(type(body) is type(v) and body == v for v in values)
+
+
+def _is_held(body: Any) -> bool:
+    return isinstance(body, list) and len(body) == 2 and type(body[0]) is int and isinstance(body[1], str)
 
 
 def _is_tensor(of: Any) -> bool:
@@ -317,7 +405,8 @@ def signature(step: Callable[..., Any]) -> Signature:
     """Read a step's types from its annotations.
 
     Raises:
-        ProtocolError: If it is not `(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]`.
+        ProtocolError: If it is not `(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]`, or bytes could
+            not be turned into one of these types, or in two ways.
     """
     hints = typing.get_type_hints(step, include_extras=True)
     returns = hints.pop("return", None)
@@ -329,7 +418,67 @@ def signature(step: Callable[..., Any]) -> Signature:
             f"step {getattr(step, '__qualname__', step)} must be annotated as "
             "(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]"
         )
-    return Signature(parameters[1], get_args(returns)[0], get_args(returns)[1])
+    found = Signature(parameters[1], get_args(returns)[0], _bare(get_args(returns)[1]))
+    for of in (found.message, found.reply, found.memory):
+        _check(of, f"step {getattr(step, '__qualname__', step)}", set())
+    return found
+
+
+def _check(of: Any, who: str, seen: set[Any]) -> None:
+    """Refuse a type that bytes cannot be turned into, or into which they can be turned in two ways."""
+    of = _bare(of)
+    if of in seen:  # a class may hold itself
+        return
+    seen.add(of)
+    origin, args = get_origin(of), get_args(of)
+    if origin in _UNIONS:
+        members = _members(of)
+        for a, b in itertools.combinations(members, 2):
+            if _alike(a, b):
+                raise ProtocolError(
+                    f"{who}: {a} and {b} cannot be told apart on the wire; name their fields differently"
+                )
+        parts = members
+    elif isinstance(of, type) and dataclasses.is_dataclass(of) and of not in (Held, Keep):
+        parts = list(typing.get_type_hints(of, include_extras=True).values())
+    elif origin in _TABLES and _bare(args[0]) in (str, int):
+        parts = [args[1]]
+    elif origin in _ROWS:
+        parts = [a for a in args if a is not Ellipsis]
+    elif origin is Literal or of in (*_SCALARS, type(None), bytes, Held) or _is_tensor(of):
+        parts = []
+    else:
+        raise ProtocolError(f"{who}: the wire cannot build {of}; annotate with a concrete type")
+    for part in parts:
+        _check(part, who, seen)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two members of a union may be written as the same bytes, yet mean different values."""
+    one, two = _form(a), _form(b)
+    if one == two == "record":
+        return {f.name for f in dataclasses.fields(a)} == {f.name for f in dataclasses.fields(b)}
+    return {one, two} in (
+        {"tensor", "bytes"},
+        {"record", "table"},
+        {"list", "tuple"},
+        {"held", "list"},
+        {"held", "tuple"},
+        {"table", "list"},  # a table of tensors is written as the list of their names
+        {"table", "tuple"},
+        {"nothing", "empty record"},
+    )
+
+
+def _form(of: Any) -> str:
+    if isinstance(of, type) and dataclasses.is_dataclass(of) and of is not Held:
+        return "record" if dataclasses.fields(of) else "empty record"
+    if get_origin(of) in _ROWS:
+        return "list" if get_origin(of) is list else "tuple"
+    if get_origin(of) in _TABLES:
+        return "table"
+    named = {bytes: "bytes", Held: "held", type(None): "nothing"}
+    return "tensor" if _is_tensor(of) else named.get(of, "scalar")
 
 
 def signatures(algorithm: object) -> dict[str, Signature]:
@@ -341,11 +490,12 @@ def state_type(algorithm: Any) -> Any:
     """The type of an algorithm's state, as `init` is annotated.
 
     Raises:
-        ProtocolError: If `init` has no return annotation.
+        ProtocolError: If `init` has no return annotation, or its type cannot be rebuilt from bytes.
     """
     hints = typing.get_type_hints(algorithm.init, include_extras=True)
     if "return" not in hints:
         raise ProtocolError(f"{type(algorithm).__name__}.init must be annotated with the type of the state it returns")
+    _check(hints["return"], f"{type(algorithm).__name__}.init", set())
     return hints["return"]
 
 
@@ -355,9 +505,12 @@ def memory_type(algorithm: object) -> Any:
     Raises:
         ProtocolError: If two steps keep different things.
     """
-    kept = {str(s.memory): s.memory for s in signatures(algorithm).values() if s.memory is not type(None)}
+    kept: list[Any] = []
+    for s in signatures(algorithm).values():
+        if s.memory is not type(None) and s.memory not in kept:
+            kept.append(s.memory)
     if len(kept) > 1:
         raise ProtocolError(
-            f"steps of {type(algorithm).__name__} keep different memories: {', '.join(kept)}; make them one"
+            f"steps of {type(algorithm).__name__} keep different memories: {', '.join(map(str, kept))}; make them one"
         )
-    return next(iter(kept.values()), type(None))
+    return kept[0] if kept else type(None)

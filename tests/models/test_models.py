@@ -485,3 +485,10 @@ def test_unknown_names_and_bad_options_are_refused(name: str, options: dict[str,
 def test_fewer_than_two_classes_are_refused(classes: int) -> None:
     with pytest.raises(ConfigError, match="num_classes of model mlp must be an integer of at least 2"):
         build("mlp", (64,), classes)
+
+
+def test_a_network_of_ones_own_is_named_by_module_and_factory() -> None:
+    network = build("unskew.models.mlp:mlp", (1, 8, 8), 10, hidden=[5])
+    assert sum(p.numel() for p in network.parameters()) == 64 * 5 + 5 + 5 * 10 + 10
+    with pytest.raises(ConfigError, match=r"cannot import model nowhere:net: No module named 'nowhere'"):
+        build("nowhere:net", (1, 8, 8), 10)

@@ -153,7 +153,7 @@ def fedadagrad(
 
 
 def fedadam(
-    server_lr: Rate = 0.01,
+    server_lr: Rate = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     tau: Rate = 1e-3,
@@ -166,7 +166,7 @@ def fedadam(
 
 
 def fedyogi(
-    server_lr: Rate = 0.01,
+    server_lr: Rate = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     tau: Rate = 1e-3,

@@ -119,6 +119,7 @@ def _sha256(clients: tuple[ClientIndex, ...]) -> str:
 def to_manifest(fed: FederatedData) -> dict[str, Any]:
     """The division as JSON (schema 1): indices per client with their hash, and statistics of the training parts."""
     counts = fed.label_counts
+    found = skew.summary(counts)
     return {
         "schema": SCHEMA,
         "dataset": fed.dataset.name,
@@ -131,9 +132,9 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
         "stats": {
             "sizes": counts.sum(1).tolist(),
             "label_counts": counts.tolist(),
-            "iid_distance": skew.iid_distance(counts).tolist(),
-            "js": skew.js_divergence(counts).tolist(),
-            "effective_classes": skew.effective_classes(counts).tolist(),
+            "iid_distance": found.iid_distance,
+            "js": found.js,
+            "effective_classes": found.effective_classes,
         },
     }
 

@@ -6,7 +6,6 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from unskew.data.batches import Batches, plan
-from unskew.errors import ConfigError, DataError, DivergedError
+from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local.optimise import optimiser
 from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, refuse_request, sees_features
@@ -78,16 +77,24 @@ class _Workspace:
     names: tuple[str, ...]
     vector: Tensor
     gradient: Tensor
-    tensors: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+    # Buffers by owner and name: a forward pass may put a new tensor in the place of the old.
+    buffers: dict[str, tuple[nn.Module, str]]
+    counters: tuple[tuple[nn.Module, str, Tensor], ...]
 
     @torch.no_grad()
     def load(self, start: Params) -> None:
-        for name, t in self.tensors.items():
+        for name, t in self.parameters.items():
             t.copy_(start[name])
+        for name, (owner, last) in self.buffers.items():
+            getattr(owner, last).copy_(start[name])
+        for owner, last, value in self.counters:
+            getattr(owner, last).copy_(value)
 
     @torch.no_grad()
     def take(self) -> Params:
-        return {name: t.detach().clone() for name, t in self.tensors.items()}
+        held = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
+        return {name: t.detach().clone() for name, t in held.items()}
 
 
 class Solo:
@@ -99,6 +106,7 @@ class Solo:
         self.task, self.shelf, self.device, self.dtype = task, shelf, torch.device(device), dtype
         self._loss = task.loss
         self._min_batch = 2 if task.batch_norm else 1
+        self._names = frozenset((*task.layout.trainable, *task.layout.buffers))
         self._workspaces: dict[tuple[frozenset[str], bool], _Workspace] = {}
         self._reference = _Network(task.module(), task.head).to(self.device, dtype).eval()
 
@@ -119,10 +127,16 @@ class Solo:
         Raises:
             DivergedError: If the loss or a parameter became NaN or infinite; names client, round and step.
             DataError: If BatchNorm meets a client with a single example.
+            ProtocolError: If a tensor is missing from `job.start`.
         """
+        self._whole(job.start)
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
             self._fit(me, job, key, watch=True)  # once more, to name the step: draws are keyed, so it goes the same way
+            raise DivergedError(
+                f"round {me.round}, client {me.id}: the sum of losses over {fitted.steps} steps became {fitted.loss} at "
+                f"learning rate {fitted.lr:g}; lower lr or set clip_norm"
+            )
         return fitted
 
     def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
@@ -142,10 +156,11 @@ class Solo:
         )
         update = optimiser(config, lr, space.vector)
         objective = self._objective(space, job)
-        trained = [space.tensors[n] for n in space.names]
+        trained = [space.parameters[n] for n in space.names]
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if self.shelf.augment else None
-        with key.ambient(self.device) if self.task.random else nullcontext():
+        # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
+        with key.ambient(self.device):
             for i, (x, y) in enumerate(self._gather(rows, batches)):
                 if draws is not None and self.shelf.augment is not None:
                     x = self.shelf.augment(x, draws)
@@ -156,17 +171,23 @@ class Solo:
                     update(space.vector, space.gradient)
                 total += loss
                 if watch and not bool(torch.isfinite(value) & torch.isfinite(space.vector).all()):
+                    at = value.item()
+                    what = (
+                        f"a parameter became NaN or infinite after a loss of {at:g}"
+                        if math.isfinite(at)
+                        else (f"the loss became {at}")
+                    )
                     raise DivergedError(
-                        f"round {me.round}, client {me.id}, step {i + 1} of {len(batches.sizes)}: the loss became "
-                        f"{float(value)} at learning rate {lr:g}; lower lr or set clip_norm"
+                        f"round {me.round}, client {me.id}, step {i + 1} of {len(batches.sizes)}: {what} at learning "
+                        f"rate {lr:g}; lower lr or set clip_norm"
                     )
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
-        mean = float(total / len(batches.sizes) + 0.0 * space.vector.sum())
+        mean = float(total / len(batches.sizes) + 0.0 * torch.linalg.vector_norm(space.vector, math.inf))
         return Fitted(space.take(), len(batches.sizes), lr, mean)
 
     def _objective(self, space: _Workspace, job: Sgd) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """(mean task loss, the same plus terms) of a batch."""
-        params = {n: space.tensors[n] for n in self.task.layout.trainable}
+        params = space.parameters
         plain: list[Any] = [t for t in job.terms if not sees_features(t)]
         seeing: list[Any] = [t for t in job.terms if sees_features(t)]
 
@@ -209,22 +230,40 @@ class Solo:
         vector = torch.cat([old[n].detach().reshape(-1) for n in names])
         views = torch.split(vector, [old[n].numel() for n in names])
         for n, view in zip(names, views, strict=True):
-            _place(module, n, nn.Parameter(view.view_as(old[n])))
+            setattr(*_place_of(module, n), nn.Parameter(view.view_as(old[n])))
         for n in layout.trainable:
             if n not in chosen:
-                _place(module, n, nn.Parameter(old[n].detach(), requires_grad=False))
+                setattr(*_place_of(module, n), nn.Parameter(old[n].detach(), requires_grad=False))
         module.train()
         for name, m in module.named_modules():
             # Statistics follow the batches only where the layer itself may change: a frozen body keeps its own.
             mine = [b for b in layout.buffers if b.rpartition(".")[0] == name]
             if mine and (freeze or not chosen.intersection(mine)):
                 m.eval()
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        tensors = {n: held[n] for n in (*layout.trainable, *layout.buffers)}
-        return _Workspace(_Network(module, self.task.head), names, vector, torch.empty_like(vector), tensors)
+        held = dict(module.named_parameters())
+        places = {n: _place_of(module, n) for n, _ in module.named_buffers()}
+        return _Workspace(
+            _Network(module, self.task.head),
+            names,
+            vector,
+            torch.empty_like(vector),
+            {n: held[n] for n in layout.trainable},
+            {n: places[n] for n in layout.buffers},
+            tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
+        )
 
     # ------------------------------------------------------------------ Fold, references, evaluation
+    def _whole(self, params: Params) -> None:
+        """Refuse a model with gaps: the reference network would fill them with values of its own."""
+        if not self._names <= params.keys():
+            missing = [n for n in (*self.task.layout.trainable, *self.task.layout.buffers) if n not in params]
+            raise ProtocolError(
+                f"a model lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}; complete it with what the "
+                "client keeps before it is trained or used"
+            )
+
     def _refer(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+        self._whole(params)
         with torch.no_grad():
             out: tuple[Tensor, Tensor] = functional_call(
                 self._reference, {f"module.{k}": v for k, v in params.items()}, (x,), strict=False
@@ -272,6 +311,7 @@ class _Local:
 
     def gradient(self, params: Params) -> Params:
         """Gradient of the mean task loss over all training data, in evaluation mode; buffers have none."""
+        self._solo._whole(params)
         names = self._solo.task.layout.trainable
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
@@ -279,12 +319,13 @@ class _Local:
         for xs, ys in zip(torch.split(self.x, _CHUNK), torch.split(self.y, _CHUNK), strict=True):
             _, logits = functional_call(self._solo._reference, every, (xs,), strict=False)
             loss = self._solo._loss(logits, ys).sum() / len(self.y)
-            for n, g in zip(names, torch.autograd.grad(loss, [leaves[n] for n in names]), strict=True):
+            gradients = torch.autograd.grad(loss, [leaves[n] for n in names], materialize_grads=True)
+            for n, g in zip(names, gradients, strict=True):
                 total[n] += g
         return total
 
 
-def _place(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Put a parameter where `name` says."""
+def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The layer that holds the tensor `name`, and what it calls it."""
     path, _, last = name.rpartition(".")
-    setattr(module.get_submodule(path), last, parameter)
+    return module.get_submodule(path), last

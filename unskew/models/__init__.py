@@ -71,7 +71,8 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     """The network `name` for examples of `input_shape`, freshly initialised.
 
     Args:
-        name: A key of `TABLE`.
+        name: A key of `TABLE`, or "module.path:factory" for a network of one's own: the factory takes input_shape,
+            num_classes and its options as keywords, and returns any module whose last linear layer makes the logits.
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
         num_classes: Outputs of the network, at least 2.
         options: The network's own settings; `options_of(name)` lists them.
@@ -102,10 +103,16 @@ def options_of(name: str) -> dict[str, object]:
 
 
 def _factory(name: str) -> "Callable[..., nn.Module]":
-    if name not in TABLE:
-        raise ConfigError(f"unknown model {name}{_did_you_mean(name, TABLE)} (models: {', '.join(TABLE)})")
-    module, attribute = TABLE[name].split(":")
-    factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
+    if name not in TABLE and ":" not in name:
+        raise ConfigError(
+            f"unknown model {name}{_did_you_mean(name, TABLE)} (models: {', '.join(TABLE)}; "
+            "a network of your own is module.path:factory)"
+        )
+    module, _, attribute = TABLE.get(name, name).partition(":")
+    try:
+        factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot import model {name}: {error}; it must be module.path:factory") from None
     return factory
 
 

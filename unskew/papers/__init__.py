@@ -1,1 +1,51 @@
+"""Experiments as data: what is run, the published numbers, and whether the claims hold.
 
+TABLE names every reproduction; `unskew reproduce NAME` runs one.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from unskew.errors import ConfigError
+from unskew.papers.result import Request, Result, keep
+from unskew.run.loop import Watcher
+
+
+class Entry(NamedTuple):
+    """Where a reproduction is, and one line about it."""
+
+    target: str
+    about: str
+
+
+TABLE: dict[str, Entry] = {
+    "noniid/digits": Entry(
+        "unskew.papers.noniid:digits", "the core's methods at Dirichlet alpha 0.1 on scikit-learn's digits"
+    ),
+    "noniid/fashion_mnist": Entry(
+        "unskew.papers.noniid:fashion_mnist", "the core's methods at Dirichlet alpha 0.1 on Fashion-MNIST"
+    ),
+}
+
+SCALES = ("small", "paper")
+
+
+def reproduce(name: str, scale: str, folder: Path, data_dir: Path | None, watcher: Watcher) -> Result:
+    """Run a reproduction; its runs lie in `folder`.
+
+    Raises:
+        ConfigError: If there is no such reproduction or scale.
+        DataError: If its data are not there.
+    """
+    if name not in TABLE:
+        raise ConfigError(f"no reproduction is called {name!r}; there are {', '.join(TABLE)}")
+    if scale not in SCALES:
+        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    module, _, attribute = TABLE[name].target.partition(":")
+    make: Callable[[Request], Result] = getattr(import_module(module), attribute)
+    return make(Request(name, scale, folder, data_dir, watcher))
+
+
+__all__ = ["TABLE", "Entry", "Request", "Result", "keep", "reproduce"]

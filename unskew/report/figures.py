@@ -19,10 +19,11 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Shape
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from unskew.report.tables import Curve, Difference
 
@@ -213,16 +214,24 @@ def lines_chart(
             axes.axhline(scale * line.curve.mean[-1], **{**_drawn(line.look), "marker": ""})
         if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1:
             axes.set_yscale("log")
+            _plain_numbers(axes.yaxis)
             y = f"{y}, log scale"
         if len(lines) > 1 and _spans(axes, [line.curve.x[-1] for line in lines], 20):
             smallest = min((v for line in lines for v in line.curve.x if v > 0), default=1.0)
             axes.set_xscale("symlog", linthresh=smallest)
+            _plain_numbers(axes.xaxis)
             x = f"{x}, log scale"
         elif x == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         return _markup(figure, name, alt)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """0.01 rather than a power of ten: SVG text knows no mathematics."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _drawn(look: Look) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from unskew.errors import RunError
 from unskew.report import figures, prose, tables
@@ -74,6 +74,7 @@ def _page(template: str, view: Mapping[str, object]) -> str:
     filters: dict[str, Callable[..., str]] = {
         "amount": tables.amount,
         "bracket": tables.bracket,
+        "breakable": _breakable,
         "count": tables.count,
         "percent": tables.percent,
         "points": tables.points,
@@ -82,6 +83,11 @@ def _page(template: str, view: Mapping[str, object]) -> str:
     environment.filters.update(filters)
     environment.globals.update(bounds=tables.BOUNDS, directions=tables.DIRECTIONS, kinds=tables.KINDS)
     return environment.get_template(template).render(view)
+
+
+def _breakable(name: str) -> Markup:
+    """A method's name that may break before its parameters, so that a narrow column does not cut a number in two."""
+    return Markup(escape(name).replace("(", Markup("<wbr>(")))
 
 
 def _write(page: str, out: Path) -> Path:

@@ -96,7 +96,7 @@ def make_named_task(config: TaskConfig, dataset: Dataset) -> Task:
         lambda: models.build(config.model, shape, classes, **config.model_options),
         classes,
         loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
-        head="head",
+        head="head" if config.model in models.TABLE else None,
     )
 
 

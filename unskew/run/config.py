@@ -14,12 +14,13 @@
     mu = 0.1
 
 `[algorithm]` instead of `[[methods]]` runs a single one.  `[local]` is every method's local optimisation unless the
-method says otherwise.  A resolved configuration spells everything out and reads back to an equal experiment.
+method says otherwise.  TOML has no word for nothing: "none" stands for it, as in `batch_size = "none"`.  A resolved
+configuration spells everything out and reads back to an equal experiment.
 """
 
 import dataclasses
 import hashlib
-import inspect
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,13 +31,15 @@ import tomli_w
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms
-from unskew.data.split import IID, SPLITS, Split, record
+from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.errors import ConfigError
+from unskew.protocol import SgdConfig
 from unskew.run import schema
 from unskew.tree import is_record
 from unskew.world.outage import Outage
 
 BOUNDS = ("independent", "fedavg", "centralised")
+LONGEST_LABEL = 60
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Stop:
     """When a method's training ends before its last round.
 
     Attributes:
-        accuracy: Mean accuracy on the clients' validation part reaches this fraction; the test set decides nothing.
+        accuracy: Accuracy over all clients' validation examples reaches this fraction; the test set decides nothing.
         megabytes: Everything sent so far, in 10^6 bytes.
         seconds: Wall-clock time of this method and seed; where it falls differs from run to run.
     """
@@ -123,7 +126,12 @@ class Method:
     def kind(self) -> str:
         """global, personal or bound."""
         entry = algorithms.TABLE.get(self.name)
-        return getattr(entry, "kind", "global") if entry else "global"
+        return entry.kind if entry else "global"
+
+    @property
+    def is_fedavg(self) -> bool:
+        """Whether this is FedAvg as published, which others are compared with; not its relatives of the same class."""
+        return self.name == "fedavg" and not self.algorithm.personal and not self.algorithm.terms
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,8 @@ class Experiment:
     runtime: Runtime = Runtime()
 
     def __post_init__(self) -> None:
+        if not self.methods:
+            raise ConfigError("methods must name at least one algorithm, got none")
         if self.fraction is not None and self.clients_per_round is not None:
             raise ConfigError(
                 f"fraction and clients_per_round exclude each other, got {self.fraction:g} and "
@@ -191,7 +201,8 @@ class Experiment:
                     f"clients_per_round must be at most the {num_clients} clients, got {self.clients_per_round}"
                 )
             return self.clients_per_round
-        return num_clients if self.fraction is None else max(int(self.fraction * num_clients), 1)
+        # 0.29 * 100 is 28.999999999999996, but 29 clients are meant.
+        return num_clients if self.fraction is None else max(math.floor(self.fraction * num_clients + 1e-9), 1)
 
 
 def method(
@@ -202,40 +213,32 @@ def method(
     Raises:
         ConfigError: If the name or an option is not known, or a value is not allowed.
     """
-    target = algorithms.resolve(name)
-    algorithm = schema.build(target, options, place, where)
-    return Method(label or name, name, _spelled_out(target, options), algorithm)
+    with schema.placed(f"{place}.name", where):
+        target = algorithms.resolve(name)
+    values = schema.checked(target, options, place, where)
+    algorithm = schema.made(target, values, place, where)
+    return Method(label or name, name, _spelled_out(schema.parameters(target), values), algorithm)
 
 
-def _spelled_out(target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options with their values, defaults included, as JSON has them; None is left out as TOML leaves it out."""
-    out: dict[str, Any] = {}
-    for name, (_, default) in schema.parameters(target).items():
-        value = plain(options.get(name, None if default is ... else default))
-        if isinstance(value, Mapping) and is_record(default):
-            value = {**plain(default), **value}
-        if value is not None:
-            out[name] = value
-    return out
+def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings with their values, defaults included, as TOML has them."""
+    return {
+        name: schema.NONE if (value := values.get(name, default)) is None else plain(value)
+        for name, (_, default) in parameters.items()
+        if values.get(name, default) is not None or default is not None
+    }
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON and TOML have it."""
+    """A value as JSON and TOML have it; what is None by default is left out, None elsewhere is "none"."""
     if is_record(value):
-        named = (
-            {"name": next(n for n, kind in SPLITS.items() if kind is type(value))}
-            if type(value) in SPLITS.values()
-            else {}
-        )
-        pairs = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {**named, **{k: v for k, v in pairs.items() if v is not None}}
+        fields = {f.name: (f.type, f.default) for f in dataclasses.fields(value)}
+        return _spelled_out(fields, {name: getattr(value, name) for name in fields})
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return repr(value)
+    return value
 
 
 # ---------------------------------------------------------------- reading
@@ -272,27 +275,32 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     out: dict[str, Any] = _copy(raw)
     for setting in settings:
         key, sign, text = setting.partition("=")
-        if not sign or not key.strip():
+        *path, last = (part.strip() for part in key.split("."))
+        if not sign or not all((*path, last)):
             raise ConfigError(f"--set takes key.path=value, got {setting!r}")
-        try:
-            value = tomllib.loads(f"v = {text}")["v"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        *path, last = key.strip().split(".")
         table: Any = out
         for part in path:
-            if isinstance(table, list):
-                if not part.isdigit() or int(part) >= len(table):
-                    raise ConfigError(f"--set {key}: {part!r} is no entry of a list of {len(table)}; count from 0")
-                table = table[int(part)]
-            else:
-                table = table.setdefault(part, {})
+            table = table[_entry(table, part, key)] if isinstance(table, list) else table.setdefault(part, {})
             if not isinstance(table, dict | list):
                 raise ConfigError(f"--set {key}: {part} is a value, not a table")
-        if isinstance(table, list):
-            raise ConfigError(f"--set {key}: say which entry, counting from 0: {'.'.join(path)}.0.{last}")
-        table[last] = value
+        table[_entry(table, last, key) if isinstance(table, list) else last] = _value(text)
     return out
+
+
+def _entry(entries: Sequence[Any], part: str, key: str) -> int:
+    if not part.isdecimal() or int(part) >= len(entries):
+        raise ConfigError(
+            f"--set {key}: {part!r} is no entry of a list of {len(entries)}; say which one, counting from 0"
+        )
+    return int(part)
+
+
+def _value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"v = {text}")
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    return found["v"] if len(found) == 1 else text
 
 
 def _copy(value: Any) -> Any:
@@ -311,54 +319,69 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
     known = (*schema.parameters(Experiment), "algorithm", "local", "bounds", "seed")
     for key in table:
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where)
-    if "seed" in table and "seeds" not in table:
+            raise schema.unknown(key, known, "", "an experiment", where, _elsewhere())
+    if "seed" in table:
+        if "seeds" in table:
+            raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.at(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
+    schema.build(SgdConfig, local, "local", where)
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
-        raise ConfigError(f"bounds must be true or false, got {bounds!r} ({where})")
+        raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.at(where)}")
     if ("algorithm" in table) == ("methods" in table):
         raise ConfigError(f"give either [algorithm] or [[methods]]{schema.at(where)}")
     single = "algorithm" in table
     entries = [table.pop("algorithm")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
-        raise ConfigError(f"methods must be a list of at least one table{schema.at(where)}")
+        raise ConfigError(
+            f"methods must be a list of at least one table, got {schema.show(entries)}{schema.at(where)}"
+        )
     methods = [
         _method(entry, local, "algorithm" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
     ]
     if bounds:
         methods = with_bounds(methods, local)
-    split = table.pop("split", {"name": "iid"})
+    split = parse_split(table.pop("split", {"name": "iid"}), where)
     kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"))
-    try:
-        return Experiment(methods=tuple(methods), split=parse_split(split, where), **kwargs)
-    except ConfigError as error:
-        text = str(error)
-        raise ConfigError(text if where in text else f"{text}{schema.at(where)}") from None
+    with schema.placed("", where):
+        return Experiment(methods=tuple(methods), split=split, **kwargs)
 
 
-def _method(entry: Any, local: Any, place: str, where: str) -> Method:
+def _elsewhere() -> dict[str, str]:
+    """Settings that are no key of an experiment but of one of its tables, and where they belong."""
+    tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop, "runtime": Runtime}
+    return {f.name: f"{table}.{f.name}" for table, kind in tables.items() for f in dataclasses.fields(kind)}
+
+
+def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise ConfigError(f"{place} must be a table with a name, got {entry!r}{schema.at(where)}")
+        raise ConfigError(f"{place} must be a table with a name, got {schema.show(entry)}{schema.at(where)}")
     options = {k: v for k, v in entry.items() if k not in ("name", "label")}
     label = entry.get("label", entry["name"])
-    if not isinstance(label, str) or not label.strip():
-        raise ConfigError(f"{place}.label must be a string, got {label!r}{schema.at(where)}")
-    return method(entry["name"], _with_local(entry["name"], options, local), label, place, where)
+    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
+        raise ConfigError(
+            f"{place}.label must be a line of at most {LONGEST_LABEL} characters, got {schema.show(label)}"
+            f"{schema.at(where)}"
+        )
+    with schema.placed(f"{place}.name", where):
+        options = _with_local(entry["name"], options, local)
+    return method(entry["name"], options, label, place, where)
 
 
-def _with_local(name: str, options: Mapping[str, Any], local: Any) -> dict[str, Any]:
-    """`[local]` under the method's own `local`, if the method has one."""
-    if not local or "local" not in inspect.signature(algorithms.resolve(name)).parameters:
-        return dict(options)
+def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
+    """`[local]` under the method's own `local`, if the method has one; steps of its own put epochs aside."""
     own = options.get("local", {})
-    return {**options, "local": {**local, **own} if isinstance(own, Mapping) and isinstance(local, Mapping) else local}
+    if not local or not isinstance(own, Mapping) or "local" not in schema.parameters(algorithms.resolve(name)):
+        return dict(options)
+    work = {"local_epochs", "local_steps"}
+    common = {k: v for k, v in local.items() if k not in work or not work & own.keys()}
+    return {**options, "local": {**common, **own}}
 
 
 def with_bounds(methods: Sequence[Method], local: Mapping[str, Any]) -> list[Method]:
     """The methods with what they must beat and what they cannot: local only, FedAvg, and pooled data."""
-    have = {m.name for m in methods}
+    have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
     more = [method(name, _with_local(name, {}, local)) for name in BOUNDS if name not in have]
     return [*methods, *more]
 
@@ -370,8 +393,8 @@ def parse_split(raw: Any, where: str = "") -> Split:
         ConfigError: If its name or one of its fields is not known, or a value is not allowed.
     """
     if not isinstance(raw, Mapping) or raw.get("name") not in SPLITS:
-        got = raw.get("name") if isinstance(raw, Mapping) else raw
-        raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got!r}{schema.at(where)}")
+        got = schema.show(raw.get("name") if isinstance(raw, Mapping) else raw)
+        raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.at(where)}")
     options = {k: v for k, v in raw.items() if k != "name"}
     split: Split = schema.build(SPLITS[raw["name"]], options, "split", where)
     return split
@@ -386,7 +409,7 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
         if f.name not in ("methods", "split") and getattr(experiment, f.name) is not None
     }
     split = {k: v for k, v in record(experiment.split).items() if v is not None}
-    methods = [{"name": m.name, "label": m.label, **m.options} for m in experiment.methods]
+    methods: list[dict[str, Any]] = [{"name": m.name, "label": m.label, **m.options} for m in experiment.methods]
     return {**table, "split": split, "methods": methods}
 
 

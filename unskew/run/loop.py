@@ -197,7 +197,7 @@ def _run_card(experiment: Experiment, bench: Bench, feds: dict[int, FederatedDat
 def _bound(method: Method) -> str | None:
     if getattr(method.algorithm, "pooled", False):
         return "pooled"
-    return "lower" if method.kind == "bound" else None
+    return "lower" if method.name == "independent" else None
 
 
 def setting(experiment: Experiment, fed: FederatedData) -> str:

@@ -7,14 +7,19 @@ the checking, strictly; this module turns its findings into one sentence each.
 import difflib
 import inspect
 import json
+import math
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
 
 from unskew.errors import ConfigError
+
+NONE = "none"
+"""How a file says None, for which TOML has no word."""
 
 # What other tools call our settings.
 ALIASES = {
@@ -48,13 +53,27 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
     """What a file may set: (annotation, default) by name, the default `...` where there is none.
 
     Left out is what no file can say: parameters that take functions.
+
+    Raises:
+        ConfigError: If a parameter has no annotation that can be read, or is `*args` or `**kwargs`: there is nothing to
+            check it by.
     """
-    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    return {
-        name: (hints[name], ... if p.default is p.empty else p.default)
-        for name, p in inspect.signature(target).parameters.items()
-        if name not in skip and not any(_is_code(t) for t in _types(hints[name]))
-    }
+    try:
+        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except (TypeError, NameError) as error:
+        raise ConfigError(f"the annotations of {_name(target)} cannot be read: {error}") from None
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, p in inspect.signature(target).parameters.items():
+        if name in skip:
+            continue
+        if name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise ConfigError(
+                f"settings of {_name(target)} are checked by its signature, and {p} there says nothing; "
+                "give every setting a name and a type, as in mu: float = 0.1"
+            )
+        if not any(_is_code(t) for t in _types(hints[name])):
+            found[name] = (hints[name], ... if p.default is p.empty else p.default)
+    return found
 
 
 def build(target: Callable[..., Any], options: Mapping[str, Any], place: str, where: str = "") -> Any:
@@ -69,31 +88,68 @@ def build(target: Callable[..., Any], options: Mapping[str, Any], place: str, wh
     Raises:
         ConfigError: Naming the dotted key, what was expected and what was got.
     """
-    values = checked(target, options, place, where)
-    try:
+    return made(target, checked(target, options, place, where), place, where)
+
+
+def made(target: Callable[..., Any], values: Mapping[str, Any], place: str, where: str = "") -> Any:
+    """`target(**values)`; what it refuses itself is placed."""
+    with placed(place, where):
         return target(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error}{at(where)}") from None
 
 
 def checked(
-    target: Callable[..., Any], options: Mapping[str, Any], place: str, where: str = "", skip: Collection[str] = ()
+    target: Callable[..., Any], options: Any, place: str, where: str = "", skip: Collection[str] = ()
 ) -> dict[str, Any]:
     """The options as `target` takes them; those left out keep their defaults.  Raises as `build` does."""
-    check_keys(target, options, place, where, skip)
-    config = pydantic.ConfigDict(extra="forbid", strict=True)
-    fields: dict[str, Any] = dict(parameters(target, skip))
+    with placed(place, where):
+        fields: dict[str, Any] = dict(parameters(target, skip))
+    plain = _prepared(fields, options, place, where, _name(target))
+    config = pydantic.ConfigDict(extra="forbid", strict=True, protected_namespaces=())
     model = pydantic.create_model("Options", __config__=config, **fields)
     try:
-        text = json.dumps(options)
-    except TypeError as error:
-        raise ConfigError(f"{place}: {error}; use strings, numbers, booleans, lists and tables{at(where)}") from None
-    try:
         # Through JSON, where strict mode takes a list for a tuple and a table for a dataclass, but never "3" for 3.
-        values = model.model_validate_json(text, strict=True)
+        values = model.model_validate_json(json.dumps(plain), strict=True)
     except pydantic.ValidationError as error:
         raise ConfigError(sentence(error, place) + at(where)) from None
     return {name: getattr(values, name) for name in values.model_fields_set}
+
+
+def _prepared(known: Mapping[str, Any], options: Any, place: str, where: str, owner: str) -> dict[str, Any]:
+    """The options as JSON, "none" read as nothing; keys are known, numbers finite, nested tables checked as a whole."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{place} must be a table, got {show(options)}{at(where)}")
+    plain: dict[str, Any] = {}
+    for key, value in options.items():
+        if key not in known:
+            raise unknown(key, known, place, owner, where)
+        hint, _ = known[key]
+        plain[key] = None if value == NONE and allows_none(hint) else _nested(hint, value, _join(place, key), where)
+    return plain
+
+
+def _nested(hint: Any, value: Any, place: str, where: str) -> Any:
+    if isinstance(value, Mapping):
+        inner = _record(hint, value, place, where)
+        if inner is None:
+            return {str(k): _nested(Any, v, _join(place, k), where) for k, v in value.items()}
+        build(inner, value, place, where)
+        return _prepared(parameters(inner), value, place, where, inner.__name__)
+    if isinstance(value, list | tuple):
+        return [_nested(hint, v, _join(place, i), where) for i, v in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{place} must be a finite number, got {value}{at(where)}")
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise ConfigError(f"{place} must be text, a number, true or false, a list or a table, got {value}{at(where)}")
+    return value
+
+
+@contextmanager
+def placed(place: str, where: str = "") -> Iterator[None]:
+    """Say where in which file a refusal belongs."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}{at(where)}" if place else f"{error}{at(where)}") from None
 
 
 _WANTED = {
@@ -125,7 +181,7 @@ def sentence(error: pydantic.ValidationError, place: str) -> str:
     keys = [str(part) for part in item["loc"] if not _is_member(str(part))]
     dotted = ".".join([p for p in (place, *keys) if p])
     context = item.get("ctx", {})
-    got = _show(item.get("input"))
+    got = show(item.get("input"))
     kind = item["type"]
     if kind == "missing":
         return f"{dotted} is required"
@@ -147,46 +203,47 @@ def _is_member(part: str) -> bool:
     return part in {"int", "float", "str", "bool", "none", "json-or-python[json]"} or part[:1].isupper() or "[" in part
 
 
-def _show(value: Any) -> str:
-    text = json.dumps(value, default=str)
+def show(value: Any) -> str:
+    """A value as a message quotes it, in one short line."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def check_keys(
-    target: Callable[..., Any], options: Mapping[str, Any], place: str, where: str = "", skip: Collection[str] = ()
-) -> None:
-    """Refuse unknown keys here and in nested tables, with the nearest known one.
-
-    Raises:
-        ConfigError: Naming the dotted key.
-    """
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"{place} must be a table, got {_show(options)}{at(where)}")
-    known = parameters(target, skip)
-    for key, value in options.items():
-        if key not in known:
-            raise unknown(key, known, place, getattr(target, "__name__", str(target)), where)
-        nested = value if isinstance(value, list) else [value]
-        for table in (v for v in nested if isinstance(v, Mapping)):
-            inner = _record(known[key][0], table)
-            if inner is not None:
-                check_keys(inner, table, f"{place}.{key}" if place else key, where)
+def _join(place: str, key: object) -> str:
+    return f"{place}.{key}" if place else str(key)
 
 
-def unknown(key: str, known: Iterable[str], place: str, owner: str, where: str = "") -> ConfigError:
-    """The error for a key nobody knows."""
-    known = list(known)
-    dotted = f"{place}.{key}" if place else key
-    guess = ALIASES[key] if ALIASES.get(key) in known else next(iter(difflib.get_close_matches(key, known, 1)), None)
-    hint = f"did you mean {guess}? " if guess else ""
-    return ConfigError(f"unknown key {dotted}; {hint}({owner} has: {', '.join(known)}){at(where)}")
+def _name(target: Any) -> str:
+    return getattr(target, "__name__", None) or type(target).__name__
 
 
-def _record(hint: Any, table: Mapping[str, Any]) -> type | None:
+def unknown(
+    key: str, known: Iterable[str], place: str, owner: str, where: str = "", also: Mapping[str, str] | None = None
+) -> ConfigError:
+    """The error for a key nobody knows; `also` are keys that belong elsewhere, by where they belong."""
+    known, also = list(known), also or {}
+    mine = {**{k: k for k in known}, **{k: v for k, v in also.items() if k not in known}}
+    word = ALIASES[key] if ALIASES.get(key) in mine else next(iter(difflib.get_close_matches(key, mine, 1)), None)
+    hint = f"did you mean {mine[word]}? " if word else ""
+    return ConfigError(f"unknown key {_join(place, key)}; {hint}({owner} has: {', '.join(known)}){at(where)}")
+
+
+def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type | None:
     """The dataclass of an annotation that this table is meant for, by its `name` if several could be."""
     options = [t for t in _types(hint) if isinstance(t, type) and hasattr(t, "__dataclass_fields__")]
-    named = [t for t in options if table.get("name") in get_args(typing.get_type_hints(t).get("name"))]
-    return next(iter(named or options), None) if named or len(options) == 1 else None
+    if len(options) < 2:
+        return next(iter(options), None)
+    by_name = {name: t for t in options for name in get_args(typing.get_type_hints(t).get("name"))}
+    if table.get("name") not in by_name:
+        got = f", got {show(table['name'])}" if "name" in table else ", got none"
+        raise ConfigError(f"{place}.name must be one of {', '.join(by_name)}{got}{at(where)}")
+    return by_name[table["name"]]
+
+
+def allows_none(hint: Any) -> bool:
+    """Whether the word "none" stands for nothing here: where nothing is allowed and text is not."""
+    members = _types(hint)
+    return type(None) in members and str not in members
 
 
 def _is_code(of: Any) -> bool:

@@ -1,0 +1,44 @@
+# Everything runs in .venv, which the first target that needs it sets up; nothing else is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# PyTorch first and by its exact version: a CPU build where one is at hand, never several gigabytes of CUDA by surprise.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP) ## Compare methods on real handwritten digits and write a report (about a minute)
+	rm -rf demo
+	$(BIN)/unskew run --out demo
+	@echo "Open demo/report.html in a browser."
+
+test: $(STAMP) ## All tests but the slow ones
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2
+
+test-slow: $(STAMP) ## The slow tests: minutes of training on real data
+	$(BIN)/python -m pytest -q -m "slow"
+
+check: $(STAMP) ## Format, lint, types, layers and the quick tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2 -x
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what make made
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

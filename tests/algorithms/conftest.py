@@ -1,0 +1,185 @@
+"""Tiny worlds whose numbers can be worked out by hand."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unskew import wire
+from unskew.keys import Key
+from unskew.local.executor import Sequential
+from unskew.local.solo import Shelf, Solo
+from unskew.protocol import ClientId
+from unskew.runtime.simulate import Population, Simulator, Trace
+from unskew.task import Task, make_task
+from unskew.tree import Params, leaves
+from unskew.world.outage import Outage
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Clients with given data, float64, and a common initial model."""
+
+    task: Task
+    shelf: Shelf
+    population: Population
+
+    def simulator(self, algorithm: Any, **settings: Any) -> Simulator[Any]:
+        executor = Sequential(Solo(self.task, self.shelf, dtype=torch.float64))
+        return Simulator(algorithm, self.population, executor, **settings)
+
+    def play(self, algorithm: Any, rounds: int = 3, **settings: Any) -> "Play":
+        sim = self.simulator(algorithm, **settings)
+        states, traces = [sim.start()], []
+        for t in range(1, rounds + 1):
+            state, trace = sim.round(states[-1], t)
+            states.append(state)
+            traces.append(trace)
+        return Play(sim, states, traces)
+
+
+@dataclass(frozen=True, eq=False)
+class Play:
+    """What some rounds led to: the states from round 0 on, and what happened in each round."""
+
+    sim: Simulator[Any]
+    states: list[Any]
+    traces: list[Trace]
+
+    @property
+    def params(self) -> list[Params]:
+        """The global model after each round, the initial one first."""
+        return [self.sim.algorithm.serve(s, None) for s in self.states]
+
+    def own(self, client: ClientId) -> Params:
+        """What a client would use in the end."""
+        model = self.sim.personal(self.states[-1], client, len(self.traces))
+        assert model is not None
+        return model
+
+    @property
+    def bytes(self) -> list[int]:
+        """Sent in each round."""
+        return [sum(x.bytes for x in t.transfers) for t in self.traces]
+
+
+def world(build: Callable[[], nn.Module], loss: Any, x: Sequence[Tensor], y: Sequence[Tensor], classes: int) -> World:
+    task = make_task(build, classes, loss=loss)
+    rows = torch.split(torch.arange(sum(map(len, y))), [len(part) for part in y])
+    empty = tuple(torch.empty(0, dtype=torch.int64) for _ in y)
+    shelf = Shelf(torch.cat(list(x)), torch.cat(list(y)), rows, empty)
+    if classes == 1:
+        histograms = torch.tensor([[len(part)] for part in y])
+    else:
+        histograms = torch.stack([torch.bincount(part, minlength=classes) for part in y])
+
+    def initialise(key: Key) -> Params:
+        return {n: t.double() for n, t in task.init(key).items()}
+
+    return World(task, shelf, Population(histograms, task.layout, initialise(Key(0)), initialise))
+
+
+def half_square(prediction: Tensor, y: Tensor) -> Tensor:
+    return 0.5 * (prediction[:, 0] - y).square()
+
+
+def line() -> nn.Module:
+    """y = w x, started at w = 0."""
+    linear = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(linear.weight)
+    return nn.Sequential(OrderedDict(head=linear))
+
+
+@pytest.fixture
+def springs() -> Callable[..., World]:
+    """Clients F_k(w) = a_k/2 (w - m_k)^2 in one dimension, from w = 0: every example is (sqrt(a_k), sqrt(a_k) m_k)."""
+
+    def make(m: Sequence[float], a: Sequence[float] | None = None, n: Sequence[int] | None = None) -> World:
+        slopes = [s**0.5 for s in (a or [1.0] * len(m))]
+        sizes = n or [1] * len(m)
+        x = [torch.full((k, 1), s, dtype=torch.float64) for s, k in zip(slopes, sizes, strict=True)]
+        y = [torch.full((k,), s * mid, dtype=torch.float64) for s, mid, k in zip(slopes, m, sizes, strict=True)]
+        return world(line, half_square, x, y, 1)
+
+    return make
+
+
+@pytest.fixture
+def classes() -> Callable[..., World]:
+    """Clients of a three-class problem in four dimensions with a small network, with BatchNorm if asked for."""
+
+    def make(n: Sequence[int] = (8, 8, 8, 8), norm: bool = False, seed: int = 1, same: bool = False) -> World:
+        def build() -> nn.Module:
+            layers: list[tuple[str, nn.Module]] = [("fc", nn.Linear(4, 5))]
+            if norm:
+                layers.append(("bn", nn.BatchNorm1d(5)))
+            return nn.Sequential(OrderedDict([*layers, ("act", nn.Tanh()), ("head", nn.Linear(5, 3))]))
+
+        x, y = [], []
+        for client, k in enumerate(n):
+            g = (Key(seed) / "data" / (0 if same else client)).generator()
+            x.append(torch.randn(k, 4, generator=g, dtype=torch.float64) + (0 if same else client))
+            y.append(torch.randint(0, 3, (k,), generator=g))
+        return world(build, "cross_entropy", x, y, 3)
+
+    return make
+
+
+@pytest.fixture
+def equal() -> Callable[..., None]:
+    """Two models, or two lists of models, agree within `atol`."""
+
+    def check(a: Any, b: Any, atol: float = 1e-9) -> None:
+        if isinstance(a, list):
+            assert len(a) == len(b)
+            for left, right in zip(a, b, strict=True):
+                check(left, right, atol)
+            return
+        assert list(a) == list(b)
+        for name in a:
+            torch.testing.assert_close(a[name], b[name], rtol=0.0, atol=atol)
+
+    return check
+
+
+@pytest.fixture
+def value() -> Callable[[Params], float]:
+    """The only number of a model in the springs' world."""
+    return lambda params: params["head.weight"].item()
+
+
+@pytest.fixture
+def some_late() -> Outage:
+    """Every second reply is lost after the client has done its work."""
+    return Outage(late=0.5)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[list[Any]]]:
+    """Collects every message that is weighed while the context is open."""
+
+    @contextmanager
+    def watch() -> Iterator[list[Any]]:
+        messages: list[Any] = []
+        weigh = wire.nbytes
+
+        def note(message: Any) -> int:
+            messages.append(message)
+            return weigh(message)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(wire, "nbytes", note)
+            yield messages
+
+    return watch
+
+
+@pytest.fixture
+def floats() -> Callable[[Any], int]:
+    """Numbers in a message's tensors."""
+    return lambda message: sum(leaf.numel() for _, leaf in leaves(message) if isinstance(leaf, Tensor))

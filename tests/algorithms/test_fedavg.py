@@ -1,0 +1,243 @@
+"""FedAvg, and what holds for every method built like it."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.algorithms import TABLE, resolve
+from unskew.algorithms.fedavg import FedAvg, average
+from unskew.algorithms.fednova import FedNova
+from unskew.algorithms.independent import Independent
+from unskew.algorithms.scaffold import Scaffold
+from unskew.errors import QuorumError
+from unskew.protocol import Aux, SgdConfig
+from unskew.tree import Params, map_params, weighted_mean
+from unskew.world.outage import Outage
+
+FULL = SgdConfig(lr=0.1, local_epochs=2, batch_size=None)
+SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
+
+# Methods whose server sees models: what their clients do and what the server makes of it has common properties.
+FEDERATED = [n for n, e in TABLE.items() if e.kind == "global"]
+
+
+def test_models_are_averaged_by_examples(springs: Any, value: Any) -> None:
+    """From 0 one step of lr .5 towards m = 4 and m = -8 gives 2 and -4; with 3 and 1 examples (3*2 - 4)/4 = .5."""
+    local = SgdConfig(lr=0.5, batch_size=None)
+    play = springs(m=[4.0, -8.0], n=[3, 1]).play(FedAvg(local), rounds=1)
+    assert value(play.params[1]) == pytest.approx(0.5, abs=1e-12)
+    assert value(springs(m=[4.0, -8.0], n=[3, 1]).play(FedAvg(local, "uniform"), 1).params[1]) == pytest.approx(-1.0)
+
+
+def test_alone_it_is_sgd(classes: Any, equal: Any) -> None:
+    """I-1: one client, full batches, against torch.optim.SGD with the velocity afresh in each round."""
+    world = classes(n=[9])
+    play = world.play(FedAvg(SgdConfig(lr=0.1, local_epochs=4, batch_size=None, momentum=0.9, weight_decay=0.01)))
+    module = world.task.build().double()
+    module.load_state_dict(world.population.initial)
+    for after in play.params[1:]:
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+        for _ in range(4):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(module(world.shelf.x), world.shelf.y).backward()
+            optimiser.step()
+        equal(after, {n: p.detach() for n, p in module.named_parameters()})
+
+
+def test_one_full_batch_step_is_a_step_on_pooled_data(classes: Any, equal: Any) -> None:
+    """I-2: sum_k (n_k / n) (w - eta grad F_k) = w - eta grad F, for clients of unequal size."""
+    local = SgdConfig(lr=0.3, local_epochs=1, batch_size=None)
+    apart = classes(n=[5, 9, 2])
+    together = classes(n=[16])
+    assert not torch.equal(apart.shelf.x, together.shelf.x)
+    together.shelf.x.copy_(apart.shelf.x)
+    together.shelf.y.copy_(apart.shelf.y)
+    equal(apart.play(FedAvg(local)).params, together.play(FedAvg(local)).params)
+
+
+def test_identical_clients_average_to_any_of_them(classes: Any, equal: Any) -> None:
+    """I-3."""
+    equal(classes(n=[6] * 3, same=True).play(FedAvg(FULL)).params, classes(n=[6], same=True).play(FedAvg(FULL)).params)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=8), st.sampled_from(["samples", "uniform"]))
+def test_weights_of_a_mean_sum_to_one(n: list[int], weighting: Any) -> None:
+    """I-3: the mean of a constant is that constant."""
+    constant = {"w": torch.full((2,), 3.0, dtype=torch.float64)}
+    mean = average([constant] * len(n), n, weighting)
+    torch.testing.assert_close(mean["w"], constant["w"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_the_order_of_clients_does_not_matter(name: str, springs: Any, equal: Any) -> None:
+    """I-4: full batches, so nothing depends on a client's number but its place in sums."""
+    algorithm = resolve(name)(local=FULL)
+    one = springs(m=[1.0, -2.0, 5.0], a=[1.0, 2.0, 0.5], n=[2, 1, 3]).play(algorithm)
+    other = springs(m=[5.0, 1.0, -2.0], a=[0.5, 1.0, 2.0], n=[3, 2, 1]).play(algorithm)
+    equal(one.params, other.params, atol=1e-12)
+
+
+def test_with_nothing_personal_it_is_plain(classes: Any, equal: Any) -> None:
+    """I-20."""
+    world = classes()
+    equal(world.play(FedAvg(SMALL, personal=())).params, world.play(FedAvg(SMALL)).params)
+
+
+def test_with_everything_personal_it_is_independent(classes: Any, equal: Any) -> None:
+    """I-20: the same draws, so the same models to the last bit."""
+    world = classes(n=[4, 7, 9])
+    alone, apart = world.play(Independent(SMALL)), world.play(FedAvg(SMALL, personal=("all",)))
+    for client in range(3):
+        equal(apart.own(client), alone.own(client), atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("personal", "stays"), [("head", {"head.weight", "head.bias"}), ("fc", {"fc.weight", "fc.bias"})]
+)
+def test_personal_tensors_do_not_travel(personal: str, stays: set[str], classes: Any, spy: Any) -> None:
+    """I-20: neither down nor up."""
+    with spy() as messages:
+        classes().play(FedAvg(SMALL, personal=(personal,)), rounds=2, codec=True)
+    names = {name for m in messages for name in m.params}
+    assert names == {"fc.weight", "fc.bias", "head.weight", "head.bias"} - stays
+
+
+def test_a_personal_model_is_the_global_body_with_the_own_head(classes: Any, equal: Any) -> None:
+    world = classes()
+    play = world.play(FedAvg(SMALL, personal=("head",)), codec=True)
+    heads = {tuple(play.own(c)["head.bias"].tolist()) for c in range(4)}
+    assert len(heads) == 4
+    for client in range(4):
+        own = play.own(client)
+        equal({n: own[n] for n in ("fc.weight", "fc.bias")}, play.states[-1].params, atol=0.0)
+    assert play.params[-1] is None
+
+
+def test_absent_clients_keep_their_memory(classes: Any, equal: Any) -> None:
+    """I-20: only the cohort's heads change."""
+    sim = classes().simulator(FedAvg(SMALL, personal=("head",)), clients_per_round=2)
+    state, seen = sim.start(), 0
+    for t in range(1, 6):
+        before = sim.memory.at(sim.memory.round)
+        state, trace = sim.round(state, t)
+        cohort = {x.dst - 1 for x in trace.transfers if x.direction == "down"}
+        for client, head in before.items():
+            changed = any(not torch.equal(head[n], sim.memory.get(client)[n]) for n in head)
+            assert changed == (client in cohort)
+            seen += not changed
+    assert seen > 0
+
+
+@pytest.mark.parametrize("name", [n for n, e in TABLE.items() if e.limit is not None])
+def test_its_limit_is_fedavg(name: str, classes: Any, equal: Any) -> None:
+    """I-5, I-11, I-12: as TABLE declares it; unequal sizes, half of the clients in a round.
+
+    At tau = 1e8 the moments' share of the denominator is of order |D| / tau, about 1e-9.
+    """
+    world = classes(n=[4, 7, 9, 3])
+    algorithm = resolve(name)(local=SMALL, **(TABLE[name].limit or {}))
+    plain = world.play(FedAvg(SMALL), clients_per_round=2)
+    equal(world.play(algorithm, clients_per_round=2).params, plain.params, atol=1e-8)
+    assert not torch.equal(plain.params[0]["fc.weight"], plain.params[3]["fc.weight"])
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_buffers_take_the_plain_mean(name: str, classes: Any, equal: Any) -> None:
+    """In round 1 every method's clients start alike: the statistics of the first batches do not depend on it.
+
+    With one full-batch step per client nothing has changed yet when BatchNorm sees the batch, so buffers end up the
+    same in all methods; the clients are of equal size, so all weightings agree.
+    """
+    once = SgdConfig(lr=0.1, local_epochs=1, batch_size=None)
+    world = classes(norm=True)
+    options = {"rounds_worth": 1} if name == "oneshot" else {}
+    buffers = world.task.layout.buffers
+    assert len(buffers) == 2
+    own = [classes(norm=True).play(Independent(once), rounds=1).own(client) for client in range(len(world.shelf.train))]
+    expected = weighted_mean([{n: p[n] for n in buffers} for p in own], [1.0] * 4)
+    got = world.play(resolve(name)(local=once, **options), rounds=1).params[1]
+    equal({n: got[n] for n in buffers}, expected)
+    assert not torch.equal(got["bn.running_var"], world.population.initial["bn.running_var"])
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg, functools.partial(FedNova, mu=0.3), Scaffold, resolve("fedadam")])
+def test_no_penalty_sees_a_buffer(algorithm: Any, classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running means in a proximal term or control variate would be pulled as if they were weights."""
+    seen: set[str] = set()
+
+    def look(params: Params, aux: Aux) -> torch.Tensor:
+        seen.update(params)
+        return params["head.bias"].sum() * 0.0
+
+    if algorithm is FedAvg:
+        made = FedAvg(SMALL, terms=(look,))
+    else:
+        made = algorithm(local=SMALL)
+        for target in ("unskew.algorithms.fedprox.Proximal", "unskew.algorithms.scaffold.Correction"):
+            monkeypatch.setattr(f"{target}.__call__", lambda self, params, aux: look(params, aux))
+    world = classes(norm=True)
+    play = world.play(made, rounds=1)
+    if hasattr(play.states[-1], "c"):
+        seen.update(play.states[-1].c)
+    if hasattr(play.states[-1], "m"):
+        seen.update(play.states[-1].m)
+    assert seen == set(world.task.layout.trainable)
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_lost_replies_do_not_end_a_round_until_none_is_left(name: str, classes: Any, some_late: Outage) -> None:
+    algorithm = resolve(name)(local=SMALL)
+    play = classes().play(algorithm, rounds=3, outage=some_late, codec=True, seed=2)
+    assert sum(len(t.failures) for t in play.traces) > 0
+    assert all(bool(torch.isfinite(t).all()) for t in play.params[-1].values())
+    with pytest.raises(QuorumError, match="0 of 4 clients replied, 1 needed"):
+        classes().play(algorithm, rounds=1, outage=Outage(late=1.0))
+
+
+@pytest.mark.parametrize("name", [n for n, e in TABLE.items() if e.kind != "bound"])
+def test_messages_survive_the_wire(name: str, classes: Any, equal: Any) -> None:
+    world = classes(norm=True)
+    algorithm = resolve(name)(local=SMALL)
+    straight, coded = (world.play(algorithm, rounds=2, clients_per_round=3, codec=codec) for codec in (False, True))
+    assert straight.bytes == coded.bytes
+    for client in range(4):
+        equal(straight.own(client), coded.own(client), atol=0.0)
+
+
+# Floats per round of everybody together, in models P and buffers Q (baselines.md, section 3), for M participants.
+FLOATS = {
+    "independent": (0, 0),
+    **dict.fromkeys(("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fednova", "oneshot"), (1, 1)),
+    "scaffold": (2, 1),
+}
+
+
+def test_every_method_has_its_wire_cost_stated() -> None:
+    assert set(FLOATS) == {n for n, e in TABLE.items() if e.kind != "bound"}
+
+
+@pytest.mark.parametrize(("name", "models", "buffers"), [(n, *f) for n, f in FLOATS.items()])
+def test_what_travels_is_what_the_papers_say(
+    name: str, models: int, buffers: int, classes: Any, spy: Any, floats: Any
+) -> None:
+    """I-42: P = 4*5 + 5 + 5*3 + 3 + 2*5 = 53 and Q = 10; M (models P + buffers Q) floats each way."""
+    with spy() as messages:
+        classes(norm=True).play(resolve(name)(local=SMALL), rounds=1, clients_per_round=3)
+    sizes = [floats(m) for m in messages]
+    assert sum(sizes) == 2 * 3 * (models * 53 + buffers * 10)
+    assert len({n for n in sizes if n}) <= 1
+
+
+def test_nothing_the_server_gave_out_is_changed_in_place(classes: Any, equal: Any) -> None:
+    """Aliasing: a client's start and reference must not change when the server goes on."""
+    world = classes()
+    before = map_params(torch.clone, world.population.initial)
+    for name in FEDERATED:
+        play = world.play(resolve(name)(local=SMALL), rounds=2)
+        equal(world.population.initial, before, atol=0.0)
+        again = world.play(resolve(name)(local=SMALL), rounds=2)
+        equal(play.params, again.params, atol=0.0)

@@ -1,0 +1,140 @@
+"""FedNova: the weights of gradients, and what dividing by them does."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.fednova import FedNova, responses, work
+from unskew.algorithms.fedprox import fedprox
+from unskew.errors import ConfigError
+from unskew.local.optimise import optimiser
+from unskew.protocol import Exponential, SgdConfig
+
+MOMENTUM = st.floats(0.0, 0.99)
+
+
+@given(st.integers(1, 60), MOMENTUM)
+def test_work_under_momentum_has_the_published_closed_form(tau: int, rho: float) -> None:
+    """[tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho), and the recurrence cnt <- rho cnt + 1, a += cnt."""
+    assert work(tau, momentum=rho) == pytest.approx((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho), rel=1e-8)
+    count = total = 0.0
+    for _ in range(tau):
+        count = rho * count + 1.0
+        total += count
+    assert work(tau, momentum=rho) == pytest.approx(total, rel=1e-9)
+
+
+@given(st.integers(1, 60), st.floats(1e-4, 0.9))
+def test_work_under_a_pull_has_the_published_closed_form(tau: int, pull: float) -> None:
+    """(1 - (1 - eta mu)^tau) / (eta mu), and the recurrence a <- a (1 - eta mu) + 1."""
+    assert work(tau, pull=pull) == pytest.approx((1 - (1 - pull) ** tau) / pull, rel=1e-6)
+    total = 0.0
+    for _ in range(tau):
+        total = total * (1 - pull) + 1.0
+    assert work(tau, pull=pull) == pytest.approx(total, rel=1e-9)
+
+
+@given(st.integers(1, 100))
+def test_work_of_plain_sgd_is_its_steps(tau: int) -> None:
+    assert work(tau) == tau
+
+
+@given(st.integers(1, 12), MOMENTUM, st.floats(0.0, 5.0), st.integers(0, 1000))
+def test_a_displacement_is_the_weighted_sum_of_gradients(tau: int, rho: float, mu: float, seed: int) -> None:
+    """I-9, for momentum, pull and both: random gradients through the optimiser that clients use."""
+    lr = 0.1
+    gradients = torch.randn(tau, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    w = torch.zeros(3, dtype=torch.float64)
+    update = optimiser(SgdConfig(lr=lr, momentum=rho), lr, w)
+    for g in gradients:
+        update(w, g + mu * w)
+    a = torch.tensor(responses(tau, rho, lr * mu), dtype=torch.float64)
+    torch.testing.assert_close(w, -lr * (a[:, None] * gradients).sum(0), rtol=1e-9, atol=1e-9)
+    if mu == 0.0:
+        assert a.tolist() == pytest.approx([(1 - rho ** (tau - j)) / (1 - rho) for j in range(tau)])
+
+
+def test_a_round_by_hand(springs: Any, value: Any) -> None:
+    """F_k = (w - m_k)^2 / 2, lr .5, from 0; client 0 has 1 example and takes 1 step, client 1 has 2 and takes 2.
+
+    m = 8, -8.  D_0 = 4, D_1 = -8 (1 - .25) = -6; p = 1/3, 2/3; tau_eff = 1/3 + 4/3 = 5/3.
+    w = 5/3 (1/3 * 4 / 1 + 2/3 * -6 / 2) = 5/3 (4/3 - 2) = -10/9.  FedAvg: 4/3 - 4 = -8/3.
+    Uniform: tau_eff = 1.5, w = 1.5 (.5 * 4 - .5 * 3) = .75.
+    """
+    local = SgdConfig(lr=0.5, local_epochs=1, batch_size=1)
+    world = springs(m=[8.0, -8.0], n=[1, 2])
+    assert value(world.play(FedNova(local=local), 1).params[1]) == pytest.approx(-10 / 9)
+    assert value(world.play(FedAvg(local), 1).params[1]) == pytest.approx(-8 / 3)
+    assert value(world.play(FedNova(local=local, weighting="uniform"), 1).params[1]) == pytest.approx(0.75)
+
+
+def test_what_is_sent_is_the_update_and_its_work(springs: Any, spy: Any) -> None:
+    """5 steps, momentum .5: [5 - .5 (1 - 1/32) / .5] / .5 = 8.0625."""
+    with spy() as messages:
+        springs(m=[8.0]).play(FedNova(local=SgdConfig(lr=0.1, local_steps=5, momentum=0.5)), 1, codec=True)
+    (up,) = [m for m in messages if hasattr(m, "norm")]
+    assert up.norm == pytest.approx(8.0625)
+    assert up.n == 1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_with_equal_work_it_is_fedavg(momentum: float, classes: Any, equal: Any) -> None:
+    """I-8: unequal sizes but equal steps."""
+    local = SgdConfig(lr=0.1, local_steps=4, batch_size=3, momentum=momentum, weight_decay=0.01)
+    world = classes(n=[4, 7, 9], norm=True)
+    nova = world.play(FedNova(local=local), clients_per_round=2)
+    equal(nova.params, world.play(FedAvg(local), clients_per_round=2).params)
+
+
+def test_with_equal_work_and_a_pull_it_is_fedprox(classes: Any, equal: Any) -> None:
+    local = SgdConfig(lr=0.1, local_steps=4, batch_size=3, momentum=0.5)
+    world = classes(n=[4, 7, 9])
+    equal(world.play(FedNova(mu=0.7, local=local)).params, world.play(fedprox(mu=0.7, local=local)).params)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_its_fixed_point_is_nearer_the_optimum(momentum: float, springs: Any, value: Any) -> None:
+    """I-10: client 0 takes 1 step per round, client 1 takes 10, of F_k = (w - m_k)^2 / 2 with m = 0, 1.
+
+    With p = 1/11, 10/11 the optimum is w* = 10/11; FedAvg's fixed point at small lr weighs by p_k tau_k instead:
+    100 / 101, off by .081.
+    """
+    local = SgdConfig(lr=0.01, local_epochs=1, batch_size=1, momentum=momentum)
+    world = springs(m=[0.0, 1.0], n=[1, 10])
+    nova, plain = (world.play(a, rounds=250) for a in (FedNova(local=local), FedAvg(local)))
+    errors = [abs(value(play.params[-1]) - 10 / 11) for play in (nova, plain)]
+    assert abs(value(nova.params[-1]) - value(nova.params[-2])) < 1e-5
+    assert errors[1] > 0.07
+    assert errors[0] < 0.15 * errors[1]
+
+
+def test_server_momentum_rolls_on(springs: Any, value: Any) -> None:
+    """One step of .5 towards m = 1 per round, gmf .5: w1 = .5; D = .25, m = .25 + .25 = .5, w2 = 1."""
+    play = springs(m=[1.0]).play(FedNova(gmf=0.5, local=SgdConfig(lr=0.5, local_steps=1, batch_size=None)), 2)
+    assert [value(p) for p in play.params] == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_the_pull_is_counted_at_the_learning_rate_in_force(springs: Any, spy: Any) -> None:
+    """lr .5 * .5 in round 2, mu 1, 2 steps: work is 1 + (1 - .25) = 1.75; in round 1 it is 1 + .5."""
+    local = SgdConfig(lr=0.5, local_steps=2, batch_size=None, lr_schedule=Exponential(0.5))
+    with spy() as messages:
+        springs(m=[1.0]).play(FedNova(mu=1.0, local=local), 2)
+    assert [m.norm for m in messages if hasattr(m, "norm")] == pytest.approx([1.5, 1.75])
+
+
+@pytest.mark.parametrize(
+    ("local", "why"),
+    [
+        (SgdConfig(optimizer="adam"), "which adam rescales by coordinate; set local.optimizer to 'sgd'"),
+        (SgdConfig(optimizer="adamw"), "which adamw rescales"),
+        (SgdConfig(momentum=0.9, nesterov=True), "leave local.nesterov out"),
+        (SgdConfig(clip_norm=2.0), "got local.clip_norm = 2; leave it out"),
+    ],
+)
+def test_optimisers_whose_work_cannot_be_counted_are_refused(local: SgdConfig, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"FedNova .*{why}"):
+        FedNova(local=local)

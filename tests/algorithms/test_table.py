@@ -1,0 +1,124 @@
+"""The table of algorithms, and how a name is found."""
+
+import inspect
+import typing
+from pathlib import Path
+
+import pytest
+
+from unskew import algorithms, wire
+from unskew.algorithms import TABLE, resolve
+from unskew.algorithms.fedavg import FedAvg
+from unskew.errors import ConfigError
+
+HERE = Path(algorithms.__file__).parent
+PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
+
+
+def test_table_and_folder_agree() -> None:
+    """No file without an entry, no entry without a file."""
+    targets = {e.target.partition(":")[0] for e in TABLE.values()}
+    files = {f"unskew.algorithms.{p.stem}" for p in HERE.glob("*.py") if p.stem != "__init__"}
+    assert targets == files
+
+
+def test_every_algorithm_has_its_page() -> None:
+    if not PAGES.is_dir():
+        pytest.skip("docs/ lies beside the source tree only")
+    assert {p.stem for p in PAGES.glob("*.md")} >= set(TABLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_option_is_annotated_and_has_a_default(name: str) -> None:
+    target = resolve(name)
+    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    for option in inspect.signature(target).parameters.values():
+        assert option.kind is not inspect.Parameter.VAR_KEYWORD
+        assert option.default is not inspect.Parameter.empty, option
+        assert option.name in hints
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_algorithm_is_a_value_with_typed_steps(name: str) -> None:
+    """Equal options make equal algorithms; state, messages and memory are named in annotations."""
+    algorithm = resolve(name)()
+    assert algorithm == resolve(name)()
+    assert hash(algorithm) == hash(resolve(name)())
+    assert wire.signatures(algorithm)
+    wire.state_type(algorithm)
+    wire.memory_type(algorithm)
+    assert resolve(name)(**(TABLE[name].limit or {})) is not None
+
+
+def test_kinds_say_what_there_is_to_evaluate() -> None:
+    assert {n for n, e in TABLE.items() if e.kind == "personal"} == {"independent"}
+    assert {n for n, e in TABLE.items() if e.kind == "bound"} == {"centralised"}
+    assert {n for n, e in TABLE.items() if getattr(resolve(n), "pooled", False)} == {"centralised"}
+
+
+def test_a_name_in_the_table_is_found() -> None:
+    assert resolve("fedavg") is FedAvg
+
+
+def test_a_literal_place_is_found() -> None:
+    assert resolve("unskew.algorithms.fedavg:FedAvg") is FedAvg
+
+
+def test_a_near_miss_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'FedPorx'; did you mean fedprox\? \(there are: indep"):
+        resolve("FedPorx")
+    with pytest.raises(ConfigError) as error:
+        resolve("zzzzzz")
+    assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("no.such.module:Thing", "cannot be imported from no.such.module:Thing: No module named 'no'"),
+        ("unskew.algorithms.fedavg:Thing", "has no attribute 'Thing'"),
+        ("unskew.algorithms.fedavg:", "has no attribute ''"),
+        (":Thing", "cannot be imported from :Thing"),
+        ("unskew.algorithms.fedavg:__doc__", "must be a class or function that makes an algorithm, got str"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(place: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(place)
+
+
+def install(site: Path, distribution: str, line: str) -> None:
+    """What pip leaves of a package with one entry point."""
+    info = site / f"{distribution}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[unskew.algorithms]\n{line}\n")
+
+
+def test_an_installed_algorithm_is_found_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "fedmine", "fedmine = unskew.algorithms.fedavg:FedAvg")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert resolve("fedmine") is FedAvg
+    with pytest.raises(ConfigError, match=r"did you mean fedmine\? .*oneshot, fedmine;"):
+        resolve("fedmin")
+
+
+def test_an_installed_algorithm_that_cannot_be_loaded_names_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "broken-pkg", "fedmine = no_such_module:FedMine")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="algorithm 'fedmine' of broken-pkg cannot be imported"):
+        resolve("fedmine")
+
+
+def test_a_name_in_two_places_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "a", "first", "fedmine = one:FedMine")
+    install(tmp_path / "b", "second", "fedmine = two:FedMine")
+    install(tmp_path / "c", "third", "fedavg = three:FedAvg")
+    for part in "abc":
+        monkeypatch.syspath_prepend(str(tmp_path / part))
+    with pytest.raises(ConfigError, match=r"provided by (first and by second|second and by first); .*one:FedMine"):
+        resolve("fedmine")
+    with pytest.raises(ConfigError, match="'fedavg' is provided by unskew and by third"):
+        resolve("fedavg")

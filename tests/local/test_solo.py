@@ -1,0 +1,695 @@
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from unskew.data.batches import num_steps, plan
+from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
+from unskew.keys import Key
+from unskew.local.executor import Sequential
+from unskew.local.solo import Shelf, Solo
+from unskew.models import build
+from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
+from unskew.task import Task, make_task
+from unskew.tree import Params, map_params, squared_norm
+
+CLASSES = 3
+SIZES = (23, 7, 40, 1, 9)
+
+
+# ---------------------------------------------------------------- networks
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES))
+
+
+def conv() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, CLASSES))
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(48, 8),
+        nn.BatchNorm1d(8),
+        nn.Linear(8, CLASSES),
+    )
+
+
+def cumulative_norm() -> nn.Module:
+    """BatchNorm that averages over all batches needs its integer counter."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, CLASSES))
+
+
+def group_norm() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+def dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+
+
+def recurrent() -> nn.Module:
+    return build("lstm_rows", (1, 6, 6), CLASSES)
+
+
+class Hidden(nn.Module):
+    """Draws in its own forward pass, keeps statistics by assignment, and has a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(36, 8), nn.Linear(8, CLASSES)
+        self.unused = nn.Parameter(torch.ones(2))
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.dropout(self.body(x.flatten(1)), 0.5, self.training)
+        if self.training:
+            self.seen = 0.9 * self.seen + 0.1 * h.detach().mean(0)
+        out: Tensor = self.head(h - self.seen)
+        return out
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    f.__name__: f for f in (linear, conv, batch_norm, cumulative_norm, group_norm, dropout, recurrent, Hidden)
+}
+
+
+# ---------------------------------------------------------------- a small world
+def shelf(
+    dtype: torch.dtype = torch.float32, sizes: tuple[int, ...] = SIZES, augment: Any = None, val: int = 0
+) -> Shelf:
+    g = Key(1).generator()
+    n = sum(sizes) + val
+    x = torch.randn(n, 1, 6, 6, generator=g, dtype=dtype)
+    y = torch.randint(CLASSES, (n,), generator=g)
+    rows = torch.split(torch.randperm(n, generator=g), [*sizes, val])
+    return Shelf(x, y, rows[:-1], tuple(rows[-1] for _ in sizes), augment)
+
+
+def me(task: Task, client: int = 0, round: int = 1, data: Shelf | None = None) -> Me:
+    data = data or shelf()
+    y = data.y[data.train[client]]
+    key = Key(7) / "round" / round / "client" / client / 0
+    return Me(client, len(y), torch.bincount(y, minlength=CLASSES), round, key, task.layout, task.init(Key(0)))
+
+
+def make(name: str, **options: Any) -> Task:
+    return make_task(NETWORKS[name], CLASSES, **options)
+
+
+def start_of(task: Task, seed: int = 5, dtype: torch.dtype = torch.float32) -> Params:
+    """Initial values with statistics that are not those of a fresh layer."""
+    params = {k: v.to(dtype) for k, v in task.init(Key(seed)).items()}
+    for i, name in enumerate(task.layout.buffers):
+        params[name] = torch.rand(params[name].shape, generator=Key(i).generator(), dtype=dtype) + 0.5
+    return params
+
+
+def copies(params: Params) -> Params:
+    return map_params(torch.clone, params)
+
+
+def assert_bits(one: Params, two: Params) -> None:
+    assert list(one) == list(two)
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+
+
+def by_hand(
+    task: Task, data: Shelf, who: Me, start: Params, config: SgdConfig, key: Key, dtype: torch.dtype
+) -> tuple[Params, int, list[float]]:
+    """The same training, as anybody would write it: a module, a torch optimiser, a loop."""
+    with Key(99).ambient():
+        module = task.build().to(dtype)
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name, t in start.items():
+            own[name].copy_(t)
+    lr = config.lr_at(who.round)
+    if config.optimizer == "sgd":
+        optimiser: torch.optim.Optimizer = torch.optim.SGD(
+            module.parameters(), lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+        )
+    else:
+        cls = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+        optimiser = cls(module.parameters(), lr, config.betas, config.eps, config.weight_decay)
+    rows = data.train[who.id]
+    batches = plan(
+        len(rows),
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        steps=config.local_steps,
+        key=key / "shuffle",
+        min_batch=2 if task.batch_norm else 1,
+        drop_last=config.drop_last,
+    )
+    module.train()
+    losses = []
+    with key.ambient():
+        for pick in batches.steps():
+            optimiser.zero_grad(set_to_none=False)
+            loss = task.loss(module(data.x[rows[pick]]), data.y[rows[pick]]).mean()
+            loss.backward()
+            if config.clip_norm is not None:
+                nn.utils.clip_grad_norm_(module.parameters(), config.clip_norm)
+            optimiser.step()
+            losses.append(loss.item())
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {n: own[n].detach() for n in start}, len(losses), losses
+
+
+CONFIGS = {
+    "plain": SgdConfig(lr=0.1, batch_size=8, local_epochs=2),
+    "everything": SgdConfig(lr=0.05, batch_size=6, local_epochs=3, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "steps": SgdConfig(lr=0.1, batch_size=8, local_steps=5, momentum=0.5, clip_norm=0.5),
+    "full batch": SgdConfig(lr=0.1, batch_size=None, local_epochs=4),
+    "adam": SgdConfig(lr=0.01, batch_size=8, local_epochs=2, optimizer="adam", weight_decay=0.01),
+    "adamw": SgdConfig(lr=0.01, batch_size=8, local_epochs=2, optimizer="adamw", weight_decay=0.1),
+    "drop last": SgdConfig(lr=0.1, batch_size=8, local_epochs=2, drop_last=True),
+}
+
+
+# ---------------------------------------------------------------- Sgd against a plain loop
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("network", ["linear", "conv", "batch_norm", "cumulative_norm", "group_norm", "recurrent"])
+def test_a_fit_equals_a_plain_loop(network: str, config: str) -> None:
+    task, data, start = make(network), shelf(torch.float64), start_of(make(network), dtype=torch.float64)
+    solo = Solo(task, data, dtype=torch.float64)
+    for client in (0, 1, 2, 4):  # ragged, through the same workspace
+        who, key = me(task, client, round=2), Key(3) / client
+        fitted = solo.fit(who, Sgd(start, CONFIGS[config]), key)
+        params, steps, losses = by_hand(task, data, who, start, CONFIGS[config], key, torch.float64)
+        assert fitted.steps == steps
+        assert fitted.loss == pytest.approx(sum(losses) / steps, rel=1e-12)
+        assert fitted.lr == CONFIGS[config].lr
+        torch.testing.assert_close(fitted.params, params, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("network", ["dropout", "Hidden", "conv", "batch_norm"])
+def test_a_fit_equals_a_plain_loop_in_single_precision_too(network: str) -> None:
+    """Dropout and a forward pass that draws by itself included: both draw from the key."""
+    options = {"head": "head"} if network == "Hidden" else {}
+    task, data = make(network, **options), shelf()
+    solo, start = Solo(task, data), start_of(task)
+    for client in (0, 2):
+        who, key = me(task, client), Key(3) / client
+        fitted = solo.fit(who, Sgd(start, CONFIGS["everything"]), key)
+        params, _, _ = by_hand(task, data, who, start, CONFIGS["everything"], key, torch.float32)
+        torch.testing.assert_close(fitted.params, params, rtol=1e-4, atol=1e-5)
+
+
+def test_a_schedule_is_asked_for_the_round() -> None:
+    from unskew.protocol import Exponential
+
+    task, data = make("linear"), shelf()
+    config = SgdConfig(lr=0.4, lr_schedule=Exponential(0.5))
+    fitted = Solo(task, data).fit(me(task, round=3), Sgd(start_of(task), config), Key(0))
+    assert fitted.lr == pytest.approx(0.1)
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(2, 30),
+    st.integers(2, 12) | st.none(),
+    st.integers(1, 3) | st.none(),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_fit_takes_the_steps_that_were_counted_beforehand(
+    n: int, batch_size: int | None, epochs: int | None, steps: int, drop_last: bool, norm: bool
+) -> None:
+    task = make("cumulative_norm" if norm else "linear")
+    data = shelf(sizes=(n,))
+    local = None if epochs is not None else steps
+    config = SgdConfig(0.01, batch_size=batch_size, local_epochs=epochs, local_steps=local, drop_last=drop_last)
+    fitted = Solo(task, data).fit(me(task, data=data), Sgd(start_of(task), config), Key(n))
+    assert fitted.steps == num_steps(
+        n,
+        batch_size=batch_size,
+        epochs=epochs,
+        steps=local,
+        min_batch=2 if norm else 1,
+        drop_last=drop_last,
+    )
+
+
+# ---------------------------------------------------------------- what must not happen beside it
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_fit_leaves_its_inputs_the_data_and_the_global_generator_alone(network: str) -> None:
+    task, data = make(network), shelf()
+    solo, start = Solo(task, data), start_of(make(network))
+    anchor = start_of(task, seed=6)
+    before, x, y, anchored = copies(start), data.x.clone(), data.y.clone(), copies(anchor)
+    rng = torch.get_rng_state()
+    first = solo.fit(me(task), Sgd(start, CONFIGS["everything"], (Pull(0.1),), {"anchor": anchor}), Key(1))
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert_bits(start, before)
+    assert_bits(anchor, anchored)
+    assert torch.equal(data.x, x)
+    assert torch.equal(data.y, y)
+    kept = copies(first.params)
+    solo.fit(me(task, 2), Sgd(first.params, CONFIGS["plain"]), Key(2))
+    assert_bits(first.params, kept)  # the workspace's memory is not handed out
+    assert all(not t.requires_grad and type(t) is Tensor for t in first.params.values())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_fit_does_not_depend_on_what_was_fitted_before(network: str) -> None:
+    task, data = make(network), shelf()
+    start, config = start_of(task), CONFIGS["everything"]
+    fresh = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    used = Solo(task, data)
+    for client in (2, 1, 4):
+        used.fit(me(task, client), Sgd(start_of(task, seed=client), config), Key(client))
+        used.fit(me(task, client), Sgd(start, replace(config, trainable=("head",), buffers="freeze")), Key(8))
+    again = used.fit(me(task), Sgd(start, config), Key(1))
+    assert_bits(fresh.params, again.params)
+    assert (fresh.loss, fresh.steps) == (again.loss, again.steps)
+
+
+def test_a_fit_after_a_diverged_one_is_as_if_that_had_not_been() -> None:
+    task, data = make("batch_norm"), shelf()
+    solo, start, config = Solo(task, data), start_of(task), CONFIGS["everything"]
+    fresh = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    with pytest.raises(DivergedError):
+        solo.fit(me(task), Sgd(start, replace(config, lr=1e30)), Key(1))
+    assert_bits(solo.fit(me(task), Sgd(start, config), Key(1)).params, fresh.params)
+
+
+@pytest.mark.parametrize("network", ["dropout", "Hidden"])
+def test_dropout_follows_the_key(network: str) -> None:
+    task, data = make(network), shelf()
+    solo, start = Solo(task, data), start_of(task)
+    config = SgdConfig(batch_size=None, local_steps=2)  # whole batches: nothing else is drawn
+    one = solo.fit(me(task), Sgd(start, config), Key(1)).params
+    torch.manual_seed(3)
+    assert_bits(solo.fit(me(task), Sgd(start, config), Key(1)).params, one)
+    assert not torch.equal(squared_norm(solo.fit(me(task), Sgd(start, config), Key(2)).params), squared_norm(one))
+
+
+def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again() -> None:
+    task, data = make("linear"), shelf()
+    start, config = start_of(task), SgdConfig(batch_size=4, local_epochs=1)
+
+    def train() -> Any:
+        one = yield from fit(start, config)
+        two = yield from fit(start, config)
+        noise = yield from run(lambda local: float(torch.rand((), generator=local.key.generator())))
+        other = yield from run(lambda local: float(torch.rand((), generator=local.key.generator())))
+        return one.params, two.params, noise, other
+
+    def ask() -> Any:
+        return Sequential(Solo(task, data)).complete({0: (me(task), train())}, lambda me, fitted: None)[0]
+
+    one, two, noise, other = ask()
+    assert noise != other
+    assert not torch.equal(one["1.weight"], two["1.weight"])
+    again = ask()
+    assert_bits(again[0], one)
+    assert_bits(again[1], two)
+    assert again[2:] == (noise, other)
+
+
+# ---------------------------------------------------------------- training only a part
+def test_training_the_head_leaves_every_bit_of_the_body() -> None:
+    task, data = make("batch_norm"), shelf()
+    start = start_of(task)
+    config = SgdConfig(0.1, batch_size=8, momentum=0.9, weight_decay=0.1, clip_norm=1.0, trainable=("head",))
+    fitted = Solo(task, data).fit(me(task), Sgd(start, config, (Pull(0.5),), {"anchor": start_of(task, 9)}), Key(1))
+    for name in start:
+        assert torch.equal(fitted.params[name], start[name]) == (name not in task.layout.head), name
+
+
+def test_training_the_body_leaves_every_bit_of_the_head_and_moves_the_statistics() -> None:
+    task, data = make("batch_norm"), shelf()
+    start = start_of(task)
+    config = SgdConfig(0.1, batch_size=8, momentum=0.9, weight_decay=0.1, trainable=("body",))
+    fitted = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    for name in start:
+        assert torch.equal(fitted.params[name], start[name]) == (name in task.layout.head), name
+
+
+def test_training_the_head_equals_a_plain_loop_over_the_head() -> None:
+    """With the body in evaluation mode its features are constants: softmax regression on them."""
+    task, data = make("batch_norm"), shelf(torch.float64)
+    start = start_of(task, dtype=torch.float64)
+    config = SgdConfig(0.1, batch_size=8, local_epochs=2, trainable=("head",))
+    who, key = me(task), Key(1)
+    solo = Solo(task, data, dtype=torch.float64)
+    fitted = solo.fit(who, Sgd(start, config), key)
+    rows = data.train[0]
+    features, _ = solo.answer(who, 0, Run(lambda local: local.forward(start, data.x[rows])))
+    w, b = (start[n].clone().requires_grad_() for n in ("6.weight", "6.bias"))
+    for pick in plan(len(rows), batch_size=8, epochs=2, key=key / "shuffle", min_batch=2).steps():
+        loss = nn.functional.cross_entropy(features[pick] @ w.t() + b, data.y[rows[pick]])
+        for t, g in zip((w, b), torch.autograd.grad(loss, (w, b)), strict=True):
+            t.data -= 0.1 * g
+    torch.testing.assert_close(fitted.params["6.weight"], w.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(fitted.params["6.bias"], b.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_frozen_buffers_stay_and_normalise() -> None:
+    task, data = make("batch_norm"), shelf()
+    start = start_of(task)
+    config = SgdConfig(0.1, batch_size=8, buffers="freeze")
+    frozen = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    moved = Solo(task, data).fit(me(task), Sgd(start, replace(config, buffers="update")), Key(1))
+    for name in task.layout.buffers:
+        assert torch.equal(frozen.params[name], start[name])
+        assert not torch.equal(moved.params[name], start[name])
+    assert not torch.equal(frozen.params["0.weight"], moved.params["0.weight"])
+
+
+def test_nothing_to_train_is_refused() -> None:
+    task, data = make("batch_norm"), shelf()
+    with pytest.raises(ConfigError, match="local.trainable selects no parameter"):
+        Solo(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(trainable=("buffers",))), Key(0))
+
+
+# ---------------------------------------------------------------- small clients
+def test_batch_norm_takes_a_last_batch_of_one_into_the_one_before() -> None:
+    """17 = 8 + 8 + 1 becomes 8 + 9."""
+    task, data = make("batch_norm"), shelf(sizes=(17,))
+    fitted = Solo(task, data).fit(me(task, data=data), Sgd(start_of(task), SgdConfig(batch_size=8)), Key(0))
+    assert fitted.steps == 2
+    assert math.isfinite(fitted.loss)
+
+
+def test_a_single_example_trains_a_network_without_batch_norm_and_is_refused_with_it() -> None:
+    config = SgdConfig(local_epochs=3)
+    task, data = make("group_norm"), shelf()
+    fitted = Solo(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
+    assert fitted.steps == 3
+    assert not torch.equal(fitted.params["3.weight"], start_of(task)["3.weight"])
+    task = make("batch_norm")
+    with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
+        Solo(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
+
+
+def test_with_one_epoch_of_whole_batches_order_plays_no_part() -> None:
+    task, data = make("linear"), shelf()
+    config = SgdConfig(batch_size=None)
+    one = Solo(task, data).fit(me(task), Sgd(start_of(task), config), Key(0)).params
+    assert_bits(Solo(task, data).fit(me(task), Sgd(start_of(task), config), Key(1)).params, one)
+
+
+# ---------------------------------------------------------------- incomplete models
+@pytest.mark.parametrize("missing", ["0.weight", "1.running_mean", "6.bias"])
+def test_a_model_without_some_tensor_is_refused_wherever_it_is_used(missing: str) -> None:
+    """A reference network has values of its own: used in place of what is missing, they would go unnoticed."""
+    task, data = make("batch_norm"), shelf(val=3)
+    solo, who = Solo(task, data), me(task)
+    part = {n: t for n, t in start_of(task).items() if n != missing}
+    uses: list[Callable[[], Any]] = [
+        lambda: solo.fit(who, Sgd(part, SgdConfig()), Key(0)),
+        lambda: solo.fold(who, Fold(lambda carry, batch: carry, part, 0)),
+        lambda: solo.evaluate(part, data.x, data.y),
+        lambda: solo.answer(who, 0, Run(lambda local: local.forward(part, data.x))),
+        lambda: solo.answer(who, 0, Run(lambda local: local.gradient(part))),
+    ]
+    for use in uses:
+        with pytest.raises(ProtocolError, match=rf"model lacks .*{missing}"):
+            use()
+
+
+# ---------------------------------------------------------------- augmentation
+@dataclass(frozen=True)
+class Spy:
+    """Negates what it is given, in place, and counts."""
+
+    seen: list[int]
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        self.seen.append(len(x))
+        return x.neg_()
+
+
+def test_augmentation_changes_training_batches_and_nothing_else() -> None:
+    spy = Spy([])
+    task, plain = make("linear"), shelf(val=4)
+    data = replace(plain, augment=spy)
+    x = data.x.clone()
+    solo, reference, start = Solo(task, data), Solo(task, plain), start_of(task)
+    who = me(task, data=data)
+    gathered = solo.fold(who, Fold(lambda carry, batch: [*carry, batch.x], start, []))
+    held_out = solo.fold(who, Fold(lambda carry, batch: carry + len(batch.x), start, 0, part="val"))
+    solo.evaluate(start, data.x, data.y)
+    solo.answer(who, 0, Run(lambda local: local.gradient(start)))
+    assert spy.seen == []
+    assert held_out == 4
+    assert torch.equal(torch.cat(gathered), data.x[data.train[0]])
+    config = SgdConfig(batch_size=8, local_epochs=2)
+    changed = solo.fit(who, Sgd(start, config), Key(0)).params
+    assert spy.seen == [8, 8, 7] * 2
+    assert torch.equal(data.x, x)
+    negated = Solo(task, replace(plain, x=-x)).fit(who, Sgd(start, config), Key(0)).params
+    assert_bits(changed, negated)
+    assert not torch.equal(changed["1.weight"], reference.fit(who, Sgd(start, config), Key(0)).params["1.weight"])
+
+
+def test_augmentation_draws_from_the_key() -> None:
+    def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
+        return x + torch.randn(x.shape, generator=generator)
+
+    task, data = make("linear"), shelf(augment=jitter)
+    config, start = SgdConfig(batch_size=None, local_steps=2), start_of(make("linear"))
+    one, again, other = (Solo(task, data).fit(me(task), Sgd(start, config), Key(k)).params for k in (1, 1, 2))
+    assert_bits(one, again)
+    assert not torch.equal(one["1.weight"], other["1.weight"])
+
+
+# ---------------------------------------------------------------- terms
+@dataclass(frozen=True)
+class Pull:
+    mu: float
+
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        return 0.5 * self.mu * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
+
+
+def test_a_term_adds_its_gradient() -> None:
+    """One full-batch step: w - lr (g + mu (w - a)), with g from autograd."""
+    task, data = make("batch_norm"), shelf(torch.float64)
+    start, anchor = start_of(task, dtype=torch.float64), start_of(task, 9, torch.float64)
+    solo, who = Solo(task, data, dtype=torch.float64), me(task)
+    config = SgdConfig(0.1, batch_size=None)
+    plain = solo.fit(who, Sgd(start, config), Key(0)).params
+    pulled = solo.fit(who, Sgd(start, config, (Pull(0.3),), {"anchor": anchor}), Key(0))
+    for name in task.layout.trainable:
+        expected = plain[name] - 0.1 * 0.3 * (start[name] - anchor[name])
+        torch.testing.assert_close(pulled.params[name], expected, rtol=1e-10, atol=1e-12)
+    assert pulled.loss == solo.fit(who, Sgd(start, config), Key(0)).loss  # the record shows the task's loss alone
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """Writes down what it sees; no part of the loss."""
+
+    other: Params
+    seen: list[Any]
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
+        features, logits = batch.forward(self.other)
+        self.seen.append((map_params(torch.clone, params), batch, features, logits, aux))
+        return torch.zeros(())
+
+
+@pytest.mark.parametrize("network", ["batch_norm", "dropout", "Hidden"])
+def test_a_term_sees_the_heads_input_and_reference_models_without_disturbing_anything(network: str) -> None:
+    options = {"head": "head"} if network == "Hidden" else {}
+    task, data = make(network, **options), shelf()
+    start, other = start_of(task), start_of(task, 9)
+    before = copies(other)
+    config = replace(CONFIGS["everything"], local_epochs=2)
+    look = Look(other, [])
+    watched = Solo(task, data).fit(me(task), Sgd(start, config, (look,), {"tag": 1}), Key(1))
+    plain = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    assert_bits(watched.params, plain.params)
+    assert watched.loss == plain.loss
+    assert_bits(other, before)
+    module = task.module().eval()
+    head = module.get_submodule(task.head)
+    for params, batch, features, logits, aux in look.seen:
+        assert set(params) == set(task.layout.trainable)
+        assert aux == {"tag": 1}
+        w, b = params[f"{task.head}.weight"], params[f"{task.head}.bias"]
+        torch.testing.assert_close(batch.features @ w.t() + b, batch.logits)
+        assert batch.features.requires_grad
+        torch.testing.assert_close(batch.loss, nn.functional.cross_entropy(batch.logits, batch.y, reduction="none"))
+        assert torch.equal(batch.mask, torch.ones(len(batch.y)))
+        caught: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _m, inputs, caught=caught: caught.append(inputs[0]))
+        expected = functional_call(module, other, (batch.x,), strict=False)
+        handle.remove()
+        torch.testing.assert_close(logits, expected)
+        torch.testing.assert_close(features, caught[0])
+        assert not features.requires_grad
+
+
+def test_a_term_that_sees_features_is_trained_through() -> None:
+    @dataclass(frozen=True)
+    class Shrink:
+        sees: Literal["features"] = "features"
+
+        def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
+            return (batch.features.square().sum(1) * batch.mask).sum() / batch.mask.sum()
+
+    task, data = make("conv"), shelf()
+    start, config = start_of(task), SgdConfig(0.01, batch_size=8, local_epochs=5)
+
+    def size(params: Params) -> float:
+        features, _ = Solo(task, data).answer(me(task), 0, Run(lambda local: local.forward(params, local.x)))
+        return float(features.square().mean())
+
+    plain = Solo(task, data).fit(me(task), Sgd(start, config), Key(1)).params
+    shrunk = Solo(task, data).fit(me(task), Sgd(start, config, (Shrink(),)), Key(1)).params
+    assert size(shrunk) < 0.8 * size(plain)
+
+
+def test_a_head_that_is_never_called_is_named() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.head = nn.Linear(36, CLASSES), nn.Linear(36, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.used(x.flatten(1))
+            return out
+
+    task, data = make_task(Aside, CLASSES), shelf()
+    with pytest.raises(ConfigError, match="head was not called"):
+        Solo(task, data).evaluate(task.init(Key(0)), data.x, data.y)
+
+
+# ---------------------------------------------------------------- evaluation, folds, local code
+@pytest.mark.parametrize("network", ["batch_norm", "dropout", "Hidden"])
+def test_evaluation_in_chunks_equals_evaluation_at_once(network: str) -> None:
+    options = {"head": "head"} if network == "Hidden" else {}
+    task = make(network, **options)
+    g = Key(0).generator()
+    x, y = torch.randn(2345, 1, 6, 6, generator=g), torch.randint(CLASSES, (2345,), generator=g)
+    params = start_of(task)
+    correct, losses = Solo(task, shelf()).evaluate(params, x, y)
+    logits = functional_call(task.module().eval(), params, (x,), strict=False)
+    torch.testing.assert_close(losses, nn.functional.cross_entropy(logits, y, reduction="none"), rtol=1e-4, atol=1e-5)
+    sure = logits.topk(2, 1).values.diff(dim=1).abs().squeeze(1) > 1e-5
+    assert torch.equal(correct[sure], (logits.argmax(1) == y)[sure])
+    assert correct.shape == losses.shape == (2345,)
+
+
+def test_a_fold_passes_over_all_data_once_in_order_and_in_evaluation_mode() -> None:
+    task, data = make("batch_norm"), shelf(sizes=(2100,))
+    params, who = start_of(task), me(task, data=data)
+    solo = Solo(task, data)
+
+    def collect(carry: tuple[Any, ...], batch: Batch) -> tuple[Any, ...]:
+        assert not batch.logits.requires_grad
+        return (*carry, (batch.x, batch.y, batch.logits, batch.loss, batch.mask))
+
+    carry = solo.fold(who, Fold(collect, params, ()))
+    rows = data.train[0]
+    x, y, logits, loss, mask = (torch.cat(parts) for parts in zip(*carry, strict=True))
+    assert torch.equal(x, data.x[rows])
+    assert torch.equal(y, data.y[rows])
+    assert len(mask) == mask.sum() == 2100
+    _, expected = solo.evaluate(params, data.x[rows], data.y[rows])
+    torch.testing.assert_close(loss, expected)
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_a_fold_over_validation_data_that_is_not_there_is_refused() -> None:
+    task, data = make("linear"), shelf()
+
+    def step() -> Any:
+        return (yield from fold(lambda carry, batch: carry, start_of(task), 0, part="val"))
+
+    with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
+        Sequential(Solo(task, data)).complete({0: (me(task), step())}, lambda me, fitted: None)
+
+
+@pytest.mark.parametrize(("network", "n"), [("batch_norm", 23), ("Hidden", 23), ("conv", 2100)])
+def test_the_gradient_is_that_of_the_mean_loss_over_all_data(network: str, n: int) -> None:
+    options = {"head": "head"} if network == "Hidden" else {}
+    task, data = make(network, **options), shelf(torch.float64, sizes=(n,))
+    params = start_of(task, dtype=torch.float64)
+    before = copies(params)
+    gradient = Solo(task, data, dtype=torch.float64).answer(
+        me(task, data=data), 0, Run(lambda local, p: local.gradient(p), (params,))
+    )
+    leaves = {k: v.clone().requires_grad_(k in task.layout.trainable) for k, v in params.items()}
+    rows = data.train[0]
+    logits = functional_call(task.module().double().eval(), leaves, (data.x[rows],), strict=False)
+    nn.functional.cross_entropy(logits, data.y[rows]).backward()
+    assert tuple(gradient) == task.layout.trainable
+    for name, g in gradient.items():
+        expected = leaves[name].grad
+        torch.testing.assert_close(g, torch.zeros_like(g) if expected is None else expected, rtol=1e-9, atol=1e-12)
+        assert not g.requires_grad
+    assert_bits(params, before)
+
+
+def test_local_code_sees_its_own_data_only() -> None:
+    task, data = make("linear"), shelf()
+    x, y = Solo(task, data).answer(me(task, 1), 0, Run(lambda local: (local.x, local.y)))
+    assert torch.equal(x, data.x[data.train[1]])
+    assert torch.equal(y, data.y[data.train[1]])
+
+
+# ---------------------------------------------------------------- divergence
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_divergence_names_round_client_and_step(optimizer: Literal["sgd", "adam"]) -> None:
+    task, data = make("conv"), shelf()
+    config = SgdConfig(1e25, batch_size=4, local_epochs=2, optimizer=optimizer)
+    with pytest.raises(DivergedError, match=r"round 4, client 2, step \d+ of 20: .*learning rate 1e\+25; lower lr"):
+        Solo(task, data).fit(me(task, 2, round=4), Sgd(start_of(task), config), Key(0))
+
+
+def test_an_overflow_in_the_last_step_is_noticed_and_called_a_parameter() -> None:
+    """A single step from a finite loss: only the parameters are beyond what a float can hold."""
+    task, data = make("linear"), shelf()
+    data.x.mul_(100.0)
+    with pytest.raises(DivergedError, match=r"round 1, client 0, step 1 of 1: a parameter became"):
+        Solo(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(3e38, batch_size=None)), Key(0))
+
+
+def test_data_with_a_nan_is_noticed() -> None:
+    task, data = make("linear"), shelf()
+    data.x[data.train[0][-1]] = float("nan")
+    with pytest.raises(DivergedError, match=r"client 0, step 1 of 1: the loss became nan"):
+        Solo(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(batch_size=None)), Key(0))
+
+
+def test_large_but_finite_parameters_are_no_divergence() -> None:
+    """Their sum overflows, they do not."""
+    task, data = make("linear"), shelf()
+    start = start_of(task)
+    start["1.bias"] = torch.full((CLASSES,), 3e38)
+    fitted = Solo(task, data).fit(me(task), Sgd(start, SgdConfig(1e-3, batch_size=None)), Key(0))
+    assert math.isfinite(fitted.loss)
+
+
+def test_a_sequential_executor_tells_of_every_fit_in_the_order_given() -> None:
+    task, data = make("linear"), shelf()
+    seen: list[tuple[int, Fitted]] = []
+
+    def train(times: int) -> Any:
+        for _ in range(times):
+            yield from fit(start_of(task), SgdConfig())
+        return times
+
+    steps = {c: (me(task, c), train(c + 1)) for c in (2, 0, 1)}
+    done = Sequential(Solo(task, data)).complete(steps, lambda who, fitted: seen.append((who.id, fitted)))
+    assert list(done.items()) == [(2, 3), (0, 1), (1, 2)]
+    assert [c for c, _ in seen] == [2, 2, 2, 0, 1, 1]

@@ -1,0 +1,206 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.task import accuracy, cross_entropy, make_task, multi_margin, parameter_count
+
+
+def batch_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3),
+        nn.BatchNorm2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+        nn.BatchNorm1d(4),
+        nn.Linear(4, 3),
+    )
+
+
+def group_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3))
+
+
+class Custom(nn.Module):
+    """Two linear layers after the one that classifies, as an auxiliary output might have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 5)
+        self.classify = nn.Linear(5, 3)
+        self.extra = nn.Linear(5, 1)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("order", torch.arange(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classify(self.body(x - self.mean)) * self.scale
+        return out
+
+
+# ---------------------------------------------------------------- layout
+def test_a_batch_norm_network_without_its_integer_counters() -> None:
+    task = make_task(batch_net, 3)
+    assert task.layout.trainable == (
+        *("0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"),
+        *("5.weight", "5.bias", "6.weight", "6.bias"),
+    )
+    assert task.layout.buffers == ("1.running_mean", "1.running_var", "5.running_mean", "5.running_var")
+    assert set(task.layout.norm) == {
+        f"{i}.{n}" for i in (1, 5) for n in ("weight", "bias", "running_mean", "running_var")
+    }
+    assert task.layout.head == ("6.weight", "6.bias")
+    assert task.layout.classifier == "6.weight"
+    assert task.batch_norm
+    assert list(task.init(Key(0))) == [*task.layout.trainable, *task.layout.buffers]
+
+
+def test_group_and_layer_norm_need_no_batch_and_have_no_buffers() -> None:
+    task = make_task(group_net, 3)
+    assert task.layout.norm == ("1.weight", "1.bias", "3.weight", "3.bias")
+    assert task.layout.buffers == ()
+    assert not task.batch_norm
+
+
+def test_rms_norm_is_a_normalisation_too() -> None:
+    task = make_task(lambda: nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 3)), 3)
+    assert task.layout.norm == ("0.weight",)
+
+
+def test_a_custom_module_names_its_head() -> None:
+    task = make_task(Custom, 3, head="classify")
+    assert task.layout.head == ("classify.weight", "classify.bias")
+    assert task.layout.classifier == "classify.weight"
+    assert task.layout.buffers == ("mean",)
+    assert task.layout.trainable[0] == "scale"
+    assert make_task(Custom, 3).head == "extra"  # the last linear layer, unless told
+
+
+def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 3))), 3, head="1")
+    assert task.layout.head == ("1.1.weight", "1.1.bias")
+    assert task.layout.classifier is None
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "text"),
+    [
+        (batch_net, {"head": "fc"}, r"Sequential has no layer 'fc'; it has 0, 1, 2"),
+        (batch_net, {"loss": "mse"}, r"task.loss must be one of cross_entropy, multi_margin, got 'mse'"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3)), {}, r"Sequential has no linear layer to be its head"),
+    ],
+)
+def test_what_is_not_there_is_refused(build, options, text) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=text):
+        make_task(build, 3, **options)
+
+
+def test_frozen_parameters_are_refused() -> None:
+    def build() -> nn.Module:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+        net[0].requires_grad_(False)
+        return net
+
+    with pytest.raises(ConfigError, match=r"frozen parameters \(0.weight, 0.bias\); register them as buffers"):
+        make_task(build, 3)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, 3, bias=False)
+        self.head = nn.Linear(3, 3)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.embed(x))
+        return out
+
+
+class SharedStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+        self.two.running_mean = self.one.running_mean
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.two(self.one(x)))
+        return out
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (Tied, r"embed.weight and head.weight"),
+        (SharedStatistics, r"one.running_mean and two.running_mean"),
+        (twice, r"0.weight and 2.weight"),
+    ],
+)
+def test_a_tensor_with_two_names_is_refused(build: type[nn.Module], names: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{names} are one tensor"):
+        make_task(build, 3)
+
+
+# ---------------------------------------------------------------- initial values
+def test_initial_values_follow_the_key_and_leave_the_global_generator_alone() -> None:
+    task = make_task(batch_net, 3)
+    before = torch.get_rng_state()
+    one, again, other = task.init(Key(1)), task.init(Key(1)), task.init(Key(2))
+    task.module()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(one, again, rtol=0, atol=0)
+    assert not torch.equal(one["0.weight"], other["0.weight"])
+
+
+def test_initial_values_are_plain_tensors_of_their_own() -> None:
+    net = batch_net()
+    task = make_task(lambda: net, 3)  # a build that hands out the same network again and again
+    params = task.init(Key(0))
+    assert all(type(t) is Tensor and not t.requires_grad for t in params.values())
+    params["0.weight"].zero_()
+    assert bool(net[0].weight.any())
+
+
+# ---------------------------------------------------------------- randomness in training
+@pytest.mark.parametrize(
+    ("layer", "random"),
+    [
+        (nn.Dropout(0.5), True),
+        (nn.Dropout(0.0), False),
+        (nn.Dropout2d(0.1), True),
+        (nn.AlphaDropout(0.1), True),
+        (nn.LSTM(4, 4, 2, dropout=0.5), True),
+        (nn.LSTM(4, 4, 2), False),
+        (nn.MultiheadAttention(4, 2, dropout=0.5), True),
+        (nn.MultiheadAttention(4, 2), False),
+        (nn.TransformerEncoderLayer(4, 2, dropout=0.1), True),
+        (nn.RReLU(), True),
+        (nn.ReLU(), False),
+    ],
+)
+def test_layers_that_draw_numbers_are_found(layer: nn.Module, random: bool) -> None:
+    assert make_task(lambda: nn.Sequential(layer, nn.Linear(4, 3)), 3).random == random
+
+
+# ---------------------------------------------------------------- losses
+def test_losses_by_hand() -> None:
+    """Logits (0, ln 3) give probabilities (1/4, 3/4); the hinges are max(0, 1 - 2 + 1) / 2 and (1 - 1 + 2) / 2."""
+    logits = torch.tensor([[1.0, 3.0]]).log()
+    torch.testing.assert_close(cross_entropy(logits, torch.tensor([1])), -torch.tensor([0.75]).log())
+    scores = torch.tensor([[2.0, 1.0], [2.0, 1.0]])
+    torch.testing.assert_close(multi_margin(scores, torch.tensor([0, 1])), torch.tensor([0.0, 1.0]))
+
+
+def test_accuracy_and_parameter_count() -> None:
+    assert accuracy(torch.tensor([[0.1, 0.9], [0.9, 0.1]]), torch.tensor([1, 1])).tolist() == [True, False]
+    task = make_task(batch_net, 3)
+    # conv 2*9+2, norm 2+2, linear 8*4+4, norm 4+4, head 4*3+3; statistics are not trained
+    assert parameter_count(task.init(Key(0)), task.layout) == 20 + 4 + 36 + 8 + 15

@@ -1,0 +1,329 @@
+"""The commands.  Each is a thin layer: read options, call the library, print.
+
+Only JSON goes to stdout under `--json`; progress and remarks go to stderr.  Heavy imports wait until a command needs
+them, so that `--help` is quick.
+"""
+
+import hashlib
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from unskew.errors import ConfigError, RunError
+from unskew.version import __version__
+
+if TYPE_CHECKING:
+    from unskew.run.loop import Outcome
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Federated learning when clients' data do not agree: run methods, compare them, see what they cost.",
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning when clients' data do not agree."""
+
+
+# ---------------------------------------------------------------- run, resume
+@app.command()
+def run(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file, or a name from [bold]unskew list experiments[/]; default digits.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
+    ] = None,
+    seeds: Annotated[list[int] | None, typer.Option("--seed", help="Run this seed; repeat for several.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-DATE-TIME.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
+    with_bounds: Annotated[bool, typer.Option("--with-bounds", help="Add local only, FedAvg and pooled data.")] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment: every method on the same split, cohorts and initial model, for every seed.
+
+    Without arguments this compares several methods on real handwritten digits, in about a minute.  The run's folder
+    holds the resolved configuration, the split, every metric and transfer, checkpoints, and [bold]report.html[/].
+
+    [dim]unskew run[/]
+    [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
+    [dim]unskew run digits --set rounds=5 --json > results.json[/]
+    """
+    from unskew.cli.progress import watcher
+    from unskew.run import config, loop
+
+    path = _experiment(experiment or "digits")
+    overrides = list(settings or [])
+    if seeds:
+        overrides.append(f"seeds={list(seeds)}")
+    if data_dir is not None:
+        overrides.append(f"task.data_dir={json.dumps(str(data_dir.resolve()))}")
+    if device is not None:
+        overrides.append(f"runtime.device={json.dumps(device)}")
+    if with_bounds:
+        overrides.append("bounds=true")
+    chosen = config.load(path, overrides)
+    folder = out or Path("runs") / f"{chosen.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    outcome = loop.start(chosen, folder, watcher(quiet), command=" ".join(["unskew", *sys.argv[1:]]))
+    _finish(outcome, report, as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on although versions, device or executor changed; bits may differ.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; it ends with the same bits.
+
+    [dim]unskew resume runs/digits-20260101-120000[/]
+    """
+    from unskew.cli.progress import watcher
+    from unskew.run import loop
+
+    _finish(loop.resume(folder, watcher(quiet), force), report, as_json)
+
+
+def _experiment(name: str) -> Path:
+    path = Path(name)
+    if path.exists() or path.suffix == ".toml":
+        return path
+    builtin = builtin_experiments()
+    if name not in builtin:
+        raise ConfigError(f"no file and no built-in experiment is called {name!r}; built in: {', '.join(builtin)}")
+    return builtin[name]
+
+
+def builtin_experiments() -> dict[str, Path]:
+    """The experiments that come with unskew, by name."""
+    return {p.stem: p for p in sorted((Path(__file__).parent.parent / "run" / "builtin").glob("*.toml"))}
+
+
+def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
+    page = None
+    if report:
+        from unskew.report import write_report
+
+        page = write_report(outcome.folder)
+    if as_json:
+        print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
+    else:
+        console = Console()
+        console.print(results(outcome.summary))
+        for line in verdict(outcome.folder):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        for key, reason in (outcome.summary.get("stopped") or {}).items():
+            console.print(f"{key} ended early: {reason}", highlight=False, markup=False)
+        console.print(
+            f"fingerprint {outcome.summary['fingerprint'][:16]}, {outcome.summary['seconds']:.0f} s", highlight=False
+        )
+    if page is not None:
+        print(f"report: {page}", file=sys.stderr)
+
+
+def results(summary: dict[str, Any]) -> Table:
+    """The table of results for people: last round first, best labelled as such."""
+    by = {(r["method"], r["metric"]): r for r in summary["rows"]}
+    columns = [
+        ("accuracy", "global.accuracy"),
+        ("best*", "global.accuracy.best"),
+        ("own data", "personal.accuracy.mean"),
+        ("worst 1/10", "personal.accuracy.worst_decile"),
+    ]
+    seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
+    table = Table(
+        title=f"{summary['run']}: percent, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
+        caption="accuracy: last round, global test set; *best round on the test set, optimistic; "
+        "own data: each client's model on its own test data",
+        box=SIMPLE,
+        padding=(0, 1),
+    )
+    table.add_column("method", no_wrap=True)
+    for heading, _ in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("MB", justify="right", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    for method in dict.fromkeys(r["method"] for r in summary["rows"]):
+        cells = [_percent(by.get((method, metric))) for _, metric in columns]
+        sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
+        table.add_row(
+            method, *cells, f"{sent['mean'] / 1e6:.2f}" if sent else "", f"{seconds['mean']:.1f}" if seconds else ""
+        )
+    return table
+
+
+def _percent(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
+
+
+def verdict(folder: Path) -> list[str]:
+    """Which methods differ from the baseline, in words."""
+    from unskew.report import prose, record
+
+    return [prose.found(record.read(folder))]
+
+
+# ---------------------------------------------------------------- compare, list, reproduce
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: one table, one HTML page, and a word where they cannot be compared.
+
+    [dim]unskew compare runs/a runs/b --out comparison.html[/]
+    """
+    from unskew.report import write_comparison
+    from unskew.run.folder import read_json
+
+    for folder in folders:
+        if not (folder / "summary.json").exists():
+            raise RunError(
+                f"{folder} has no summary.json: it is no run folder or the run is not done; unskew resume {folder}"
+            )
+    summaries = [read_json(folder / "summary.json") for folder in folders]
+    names = [folder.name for folder in folders]
+    page = write_comparison(folders, out)
+    rows = [
+        {**row, "method": f"{name}/{row['method']}" if len(folders) > 1 else row["method"]}
+        for name, s in zip(names, summaries, strict=True)
+        for row in s["rows"]
+    ]
+    whole = {
+        "run": " ".join(names),
+        "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
+        "seconds": sum(s["seconds"] for s in summaries),
+        "rows": rows,
+    }
+    if as_json:
+        print(json.dumps(whole))
+    else:
+        Console().print(results(whole))
+    print(f"comparison: {page}", file=sys.stderr)
+
+
+KINDS = ("algorithms", "datasets", "splits", "models", "experiments", "reproductions")
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; everything by default.")] = "all",
+    as_json: AsJson = False,
+) -> None:
+    """Show what exists, one line each.
+
+    [dim]unskew list algorithms[/]
+    """
+    if what not in (*KINDS, "all"):
+        raise ConfigError(f"unskew list knows {', '.join(KINDS)}; got {what!r}")
+    found = {kind: catalogue(kind) for kind in (KINDS if what == "all" else (what,))}
+    if as_json:
+        print(json.dumps(found))
+        return
+    console = Console()
+    for kind, entries in found.items():
+        if len(found) > 1:
+            console.print(f"\n[bold]{kind}[/]")
+        width = max(map(len, entries))
+        for name, about in entries.items():
+            console.print(f"  {name.ljust(width)}  {about}", highlight=False, markup=False, soft_wrap=True)
+
+
+def catalogue(kind: str) -> dict[str, str]:
+    """Name -> one line."""
+    if kind == "algorithms":
+        from unskew.algorithms import TABLE
+
+        return {name: entry.about for name, entry in TABLE.items()}
+    if kind == "datasets":
+        from unskew.data.sources import SOURCES
+
+        named = {s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES}
+        return {
+            **named,
+            "npz:PATH": "a file with x_train, y_train and, if there, x_test, y_test (docs/guides/data.md)",
+            "folder:PATH": "the same as x_train.npy, y_train.npy, ... in a folder",
+        }
+    if kind == "splits":
+        from unskew.data.split import SPLITS
+
+        return {name: (split.__doc__ or "").strip().split("\n")[0] for name, split in SPLITS.items()}
+    if kind == "models":
+        from unskew.models import ABOUT
+
+        return {**ABOUT, "module.path:factory": "a network of your own"}
+    if kind == "experiments":
+        return {
+            name: path.read_text("utf-8").split("\n")[0].lstrip("# ") for name, path in builtin_experiments().items()
+        }
+    from unskew.papers import TABLE as PAPERS
+
+    return {name: entry.about for name, entry in PAPERS.items()}
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A name from [bold]unskew list reproductions[/].")],
+    scale: Annotated[str, typer.Option(help="small fits two cores; paper is the published size.")] = "small",
+    data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs behind the numbers; default runs/NAME-DATE.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a published experiment, or one of ours, and set the paper's number beside ours.
+
+    A claim holds, does not hold, or is undecided: it is decided by paired differences over seeds with a 95 % interval.
+
+    [dim]unskew reproduce noniid/digits[/]
+    """
+    from unskew import papers
+    from unskew.cli.progress import watcher
+
+    folder = out or Path("runs") / f"{name.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
+    result = papers.reproduce(name, scale, folder, data_dir, watcher(quiet))
+    if as_json:
+        print(json.dumps(result.to_json()))
+    else:
+        Console().print(result.table(), highlight=False)
+        for claim in result.claims:
+            print(f"[{claim.verdict}] {claim.text}: {claim.evidence}")
+    if keep:
+        print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)

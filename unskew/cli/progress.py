@@ -1,0 +1,135 @@
+"""Progress of a run, on stderr: a live line on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from unskew.data import skew
+from unskew.data.federated import FederatedData
+from unskew.run.assemble import Bench
+from unskew.run.config import Experiment
+from unskew.run.loop import Silent, Tick, Watcher, setting
+
+PLAIN_EVERY_S = 5.0
+
+
+def watcher(quiet: bool, stream: TextIO | None = None) -> Watcher:
+    """What fits the stream: a live display on a terminal, lines in a log, nothing if asked to be quiet."""
+    stream = stream or sys.stderr
+    if quiet:
+        return Silent()
+    return Live(Console(file=stream)) if stream.isatty() else Plain(stream)
+
+
+def headline(experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> list[str]:
+    """What is about to be run, and how far the clients' data disagree."""
+    fed = next(iter(feds.values()))
+    cohort = experiment.cohort(fed.num_clients)
+    labels = ", ".join(m.label for m in experiment.methods)
+    return [
+        f"{experiment.name}: {bench.dataset.name}, {setting(experiment, fed)}, {cohort} per round, "
+        f"{experiment.rounds} rounds, seeds {', '.join(map(str, experiment.seeds))}",
+        f"model: {experiment.task.model}, {bench.parameters:,} parameters, on {bench.device} ({bench.executor})",
+        f"methods: {labels}",
+        f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts))}",
+    ]
+
+
+def how_skewed(found: skew.Skew) -> str:
+    """The measures of a split in one line."""
+    return (
+        f"sizes {found.smallest} / {found.median:g} / {found.largest} (min / median / max), IID distance "
+        f"{found.iid_distance:.2f}, Jensen-Shannon {found.js:.2f} bit, {found.effective_classes:.1f} effective classes"
+    )
+
+
+def describe(tick: Tick) -> str:
+    """One round in one line."""
+    accuracy = "" if tick.accuracy is None else f"  accuracy {100 * tick.accuracy:5.1f} %"
+    loss = "" if tick.loss is None else f"  loss {tick.loss:6.3f}"
+    return (
+        f"{tick.method} (seed {tick.seed})  round {tick.round}/{tick.rounds}{accuracy}{loss}"
+        f"  {tick.clients_per_second:6.0f} clients/s  {tick.megabytes:8.2f} MB  {duration(tick.left_s)} left"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(75)
+    '1 min 15 s'
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Plain:
+    """Lines: one when a method begins or ends, and one every few seconds between."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._said = stream, 0.0
+
+    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+        """Say what is run."""
+        for line in headline(experiment, bench, feds):
+            self.note(line)
+
+    def tick(self, tick: Tick) -> None:
+        """Say how far it is, not too often."""
+        now = time.monotonic()
+        if tick.round == tick.rounds or now - self._said >= PLAIN_EVERY_S:
+            self._said = now
+            self.note(describe(tick))
+
+    def note(self, text: str) -> None:
+        """A line."""
+        print(text, file=self._stream, flush=True)
+
+
+class Live:
+    """A bar over all rounds of all methods, and a line for each method that is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=console,
+            transient=True,
+        )
+
+    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+        """Show what is run, and the bar."""
+        for line in headline(experiment, bench, feds):
+            self.note(line)
+        total = len(experiment.methods) * len(experiment.seeds) * experiment.rounds
+        self._task = self._progress.add_task("starting", total=total, numbers="")
+        self._progress.start()
+
+    def tick(self, tick: Tick) -> None:
+        """Move the bar."""
+        done = (tick.cell - 1) * tick.rounds + tick.round
+        accuracy = "" if tick.accuracy is None else f"acc {100 * tick.accuracy:.1f} %  "
+        loss = "" if tick.loss is None else f"loss {tick.loss:.3f}  "
+        numbers = (
+            f"{accuracy}{loss}{tick.clients_per_second:.0f} clients/s  {tick.megabytes:.1f} MB  "
+            f"{duration(tick.left_s)} left"
+        )
+        self._progress.update(self._task, completed=done, description=f"{tick.method}/{tick.seed}", numbers=numbers)
+        if tick.round == tick.rounds:
+            self.note(describe(tick))
+        if tick.cell == tick.cells and tick.round == tick.rounds:
+            self._progress.stop()
+
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        self._console.print(text, highlight=False, markup=False)

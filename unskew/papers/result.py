@@ -1,0 +1,248 @@
+"""What a reproduction comes to: rows with the paper's number beside ours, and claims with a verdict.
+
+A claim is decided by paired differences over seeds with Student's 95 % interval: it holds if the whole interval is on
+its side, does not hold if the whole interval is on the other, and is undecided otherwise.
+"""
+
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from scipy import stats
+
+from unskew.run.folder import write_atomically
+from unskew.run.history import History
+from unskew.run.loop import Watcher
+from unskew.version import __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What was asked for: which reproduction, how large, where its runs go, where data lie, who watches."""
+
+    name: str
+    scale: str
+    folder: Path
+    data_dir: Path | None
+    watcher: Watcher
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number.
+
+    Attributes:
+        paper: The published value, or None where nothing was published.
+        ours: Mean over seeds (or clients).
+        std: Spread over `spread_over`; None of fewer than two.
+        seeds: The value of each seed.
+    """
+
+    method: str
+    setting: str
+    metric: str
+    paper: float | None
+    ours: float
+    std: float | None
+    spread_over: Literal["seeds", "clients"]
+    seeds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that can be true, and what the numbers say of it."""
+
+    text: str
+    holds: bool | None
+    evidence: str
+
+    @property
+    def verdict(self) -> str:
+        """holds, does not hold, or undecided."""
+        return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of the result's figure: its name, (x, mean over seeds), and the same for the lowest and highest seed."""
+
+    name: str
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A reproduction that was run."""
+
+    name: str
+    scale: str
+    seconds: float
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+    about: str
+    curves: tuple[Curve, ...] = ()
+    axes: tuple[str, str] = ("round", "accuracy on the global test set, %")
+    seeds: tuple[int, ...] = ()
+    made: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+
+    def to_json(self) -> dict[str, Any]:
+        """As `reproduce --json` prints it."""
+        return {
+            "name": self.name,
+            "scale": self.scale,
+            "seconds": self.seconds,
+            "rows": [asdict(r) for r in self.rows],
+            "claims": [
+                {"text": c.text, "holds": "undecided" if c.holds is None else c.holds, "evidence": c.evidence}
+                for c in self.claims
+            ],
+        }
+
+    def table(self) -> Table:
+        """The rows for people."""
+        table = Table(title=f"{self.name} ({self.scale}), {self.seconds:.0f} s")
+        for heading in ("method", "setting", "metric"):
+            table.add_column(heading)
+        for heading in ("paper", "ours", "std", "seeds"):
+            table.add_column(heading, justify="right")
+        for r in self.rows:
+            table.add_row(r.method, r.setting, r.metric, *_cells(r), str(len(r.seeds)))
+        return table
+
+    def markdown(self) -> str:
+        """The rows and claims as a page."""
+        head = "| method | setting | metric | paper | ours | std over " + (
+            self.rows[0].spread_over if self.rows else "seeds"
+        )
+        lines = [f"# {self.name}", "", self.about, "", _provenance(self), "", head + " |", "|---|---|---|---|---|---|"]
+        lines += [f"| {r.method} | {r.setting} | {r.metric} | {' | '.join(_cells(r))} |" for r in self.rows]
+        lines += ["", "| claim | verdict | evidence |", "|---|---|---|"]
+        lines += [f"| {c.text} | {c.verdict} | {c.evidence} |" for c in self.claims]
+        return "\n".join([*lines, "", *(["![the result's curves](plot.svg)", ""] if self.curves else [])])
+
+
+def _cells(r: Row) -> tuple[str, str, str]:
+    return ("–" if r.paper is None else f"{r.paper:.4g}", f"{r.ours:.4f}", "–" if r.std is None else f"{r.std:.4f}")
+
+
+def _provenance(result: Result) -> str:
+    seeds = ", ".join(map(str, result.seeds))
+    return (
+        f"Made on {result.made} with unskew {__version__}, PyTorch {torch.__version__}, "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores ({platform.machine()}); "
+        f"seeds {seeds}; {result.seconds:.0f} s; scale {result.scale}."
+    )
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float] | None:
+    """Mean and Student's 95 % interval of paired differences; None of fewer than two, or if they do not vary."""
+    d = np.asarray(differences)
+    if len(d) < 2 or d.std(ddof=1) == 0.0:
+        return None
+    half = float(stats.t.ppf(0.975, len(d) - 1)) * float(d.std(ddof=1)) / len(d) ** 0.5
+    return float(d.mean()), float(d.mean()) - half, float(d.mean()) + half
+
+
+def decide(text: str, differences: Sequence[float], unit: str = "points") -> Claim:
+    """The claim that the paired differences (fractions) are above zero."""
+    found = interval(differences)
+    if found is None:
+        return Claim(text, None, f"no interval from {len(differences)} seeds")
+    mean, low, high = (100 * v for v in found)
+    holds = True if low > 0 else False if high < 0 else None
+    return Claim(
+        text, holds, f"{mean:+.2f} {unit}, 95 % interval [{low:+.2f}, {high:+.2f}] over {len(differences)} seeds"
+    )
+
+
+def rows_of(
+    history: History, metrics: Sequence[str], paper: dict[tuple[str, str], float] | None = None
+) -> tuple[Row, ...]:
+    """The chosen metrics of a run as rows."""
+    published = paper or {}
+    return tuple(
+        Row(
+            r["method"],
+            r["setting"],
+            r["metric"],
+            published.get((r["method"], r["metric"])),
+            r["mean"],
+            r["std"],
+            "seeds",
+            tuple(r["seeds"]),
+        )
+        for r in history.summary["rows"]
+        if r["metric"] in metrics
+    )
+
+
+def curves_of(history: History, name: str = "global.accuracy", factor: float = 100.0) -> tuple[Curve, ...]:
+    """One curve per method: the mean over seeds, and the lowest and highest seed."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for row in history.rows:
+        if row["name"] == name and "client" not in row:
+            values.setdefault(row["method"], {}).setdefault(row["round"], []).append(factor * row["value"])
+    return tuple(
+        Curve(
+            method,
+            tuple(map(float, sorted(by))),
+            tuple(float(np.mean(by[t])) for t in sorted(by)),
+            tuple(min(by[t]) for t in sorted(by)),
+            tuple(max(by[t]) for t in sorted(by)),
+        )
+        for method, by in values.items()
+    )
+
+
+def keep(result: Result, root: Path) -> Path:
+    """Write result.json, README.md and plot.svg into `root/NAME/SCALE`; what lay there is replaced."""
+    folder = root / result.name / result.scale
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
+    write_atomically(folder / "README.md", result.markdown())
+    if result.curves:
+        write_atomically(folder / "plot.svg", plot(result))
+    return folder
+
+
+def plot(result: Result) -> bytes:
+    """The curves as SVG on a white ground, so that it reads on any page."""
+    with matplotlib.rc_context({"svg.hashsalt": result.name, "svg.fonttype": "none", "font.size": 10}):
+        figure = Figure(figsize=(8.0, 4.5), layout="constrained", facecolor="white")
+        axes = figure.subplots()
+        styles = ["-", "--", "-.", ":"]
+        colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F"]
+        for i, c in enumerate(result.curves):
+            colour, style = colours[i % len(colours)], styles[i // 2 % len(styles)]
+            axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style)
+            axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
+        axes.set_xlabel(result.axes[0])
+        axes.set_ylabel(result.axes[1])
+        axes.set_title(
+            f"{result.name} ({result.scale}): mean over seeds, band from lowest to highest seed", fontsize=10
+        )
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, ncols=2)
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
+def clock() -> float:
+    """Seconds on a clock that only goes forward."""
+    return time.monotonic()
