@@ -134,8 +134,8 @@ class Solo:
         if not math.isfinite(fitted.loss):
             self._fit(me, job, key, watch=True)  # once more, to name the step: draws are keyed, so it goes the same way
             raise DivergedError(
-                f"round {me.round}, client {me.id}: the sum of losses over {fitted.steps} steps became {fitted.loss} at "
-                f"learning rate {fitted.lr:g}; lower lr or set clip_norm"
+                f"round {me.round}, client {me.id}: the sum of losses over {fitted.steps} steps became {fitted.loss} "
+                f"at learning rate {fitted.lr:g}; lower lr or set clip_norm"
             )
         return fitted
 
@@ -172,11 +172,8 @@ class Solo:
                 total += loss
                 if watch and not bool(torch.isfinite(value) & torch.isfinite(space.vector).all()):
                     at = value.item()
-                    what = (
-                        f"a parameter became NaN or infinite after a loss of {at:g}"
-                        if math.isfinite(at)
-                        else (f"the loss became {at}")
-                    )
+                    late = f"a parameter became NaN or infinite after a loss of {at:g}"
+                    what = late if math.isfinite(at) else f"the loss became {at}"
                     raise DivergedError(
                         f"round {me.round}, client {me.id}, step {i + 1} of {len(batches.sizes)}: {what} at learning "
                         f"rate {lr:g}; lower lr or set clip_norm"
@@ -187,7 +184,7 @@ class Solo:
 
     def _objective(self, space: _Workspace, job: Sgd) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """(mean task loss, the same plus terms) of a batch."""
-        params = space.parameters
+        params = dict(space.parameters)
         plain: list[Any] = [t for t in job.terms if not sees_features(t)]
         seeing: list[Any] = [t for t in job.terms if sees_features(t)]
 
@@ -258,8 +255,8 @@ class Solo:
         if not self._names <= params.keys():
             missing = [n for n in (*self.task.layout.trainable, *self.task.layout.buffers) if n not in params]
             raise ProtocolError(
-                f"a model lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}; complete it with what the "
-                "client keeps before it is trained or used"
+                f"a model lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}; complete it with what "
+                "the client keeps before it is trained or used"
             )
 
     def _refer(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:

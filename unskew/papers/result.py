@@ -19,6 +19,7 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
 
@@ -114,30 +115,55 @@ class Result:
         }
 
     def table(self) -> Table:
-        """The rows for people."""
-        table = Table(title=f"{self.name} ({self.scale}), {self.seconds:.0f} s")
-        for heading in ("method", "setting", "metric"):
-            table.add_column(heading)
-        for heading in ("paper", "ours", "std", "seeds"):
-            table.add_column(heading, justify="right")
-        for r in self.rows:
-            table.add_row(r.method, r.setting, r.metric, *_cells(r), str(len(r.seeds)))
+        """The rows for people: methods down, metrics across."""
+        heads, lines = pivot(self.rows)
+        table = Table(title=f"{self.name} ({self.scale}), {self.seconds:.0f} s", box=SIMPLE, padding=(0, 1))
+        for i, head in enumerate(heads):
+            table.add_column(head, justify="right" if i else "left", overflow="fold")
+        for line in lines:
+            table.add_row(*line)
         return table
 
     def markdown(self) -> str:
         """The rows and claims as a page."""
-        head = "| method | setting | metric | paper | ours | std over " + (
-            self.rows[0].spread_over if self.rows else "seeds"
-        )
-        lines = [f"# {self.name}", "", self.about, "", _provenance(self), "", head + " |", "|---|---|---|---|---|---|"]
-        lines += [f"| {r.method} | {r.setting} | {r.metric} | {' | '.join(_cells(r))} |" for r in self.rows]
-        lines += ["", "| claim | verdict | evidence |", "|---|---|---|"]
-        lines += [f"| {c.text} | {c.verdict} | {c.evidence} |" for c in self.claims]
-        return "\n".join([*lines, "", *(["![the result's curves](plot.svg)", ""] if self.curves else [])])
+        heads, lines = pivot(self.rows)
+        page = [f"# {self.name} ({self.scale})", "", self.about, "", _provenance(self), ""]
+        page += [*(["![the result's curves](plot.svg)", ""] if self.curves else [])]
+        page += ["| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *lines)]
+        page += ["", "| claim | verdict | evidence |", "|---|---|---|"]
+        page += [f"| {c.text} | {c.verdict} | {c.evidence} |" for c in self.claims]
+        return "\n".join([*page, ""])
 
 
-def _cells(r: Row) -> tuple[str, str, str]:
-    return ("–" if r.paper is None else f"{r.paper:.4g}", f"{r.ours:.4f}", "–" if r.std is None else f"{r.std:.4f}")
+def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Heads and lines of a table with a line per method and setting and a column per metric.
+
+    Accuracies and their differences are shown in percent; a published number stands behind ours in brackets.
+    """
+    settings = list(dict.fromkeys(r.setting for r in rows))
+    metrics = list(dict.fromkeys(r.metric for r in rows))
+    by = {(r.method, r.setting, r.metric): r for r in rows}
+    lines = [
+        [method, *([setting] if len(settings) > 1 else []), *(_cell(by.get((method, setting, m))) for m in metrics)]
+        for setting in settings
+        for method in dict.fromkeys(r.method for r in rows if r.setting == setting)
+    ]
+    return ["method", *(["setting"] if len(settings) > 1 else []), *map(_head, metrics)], lines
+
+
+def _head(metric: str) -> str:
+    if metric.startswith("bytes."):
+        return metric.replace("bytes.", "MB ")
+    return f"{metric}, %" if "accuracy" in metric else metric
+
+
+def _cell(r: Row | None) -> str:
+    if r is None:
+        return "–"
+    factor, digits = (100.0, 2) if "accuracy" in r.metric else (1e-6, 2) if r.metric.startswith("bytes.") else (1.0, 4)
+    ours = f"{factor * r.ours:.{digits}f}"
+    spread = "" if r.std is None or r.metric.startswith("bytes.") else f" ± {factor * r.std:.{digits}f}"
+    return ours + spread + ("" if r.paper is None else f" ({factor * r.paper:.{digits}f})")
 
 
 def _provenance(result: Result) -> str:

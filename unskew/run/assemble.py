@@ -1,9 +1,10 @@
 """From names to things: the task, the clients, the executor.  The only place that knows them all."""
 
+import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from unskew.data.augment import augmentation
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.keys import Key
 from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo
+from unskew.protocol import SgdConfig
 from unskew.run.config import Experiment, Method, TaskConfig
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task, parameter_count
+from unskew.tree import is_record
 
 THREADS_FROM = 5_000_000
 
@@ -149,6 +152,32 @@ def simulator(
         ),
         train,
     )
+
+
+def rehearse(experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, seed: int) -> None:
+    """Refuse what the first round would refuse: tensors that the network does not have, a split that leaves none.
+
+    Raises:
+        ConfigError, ProtocolError: As a run would, naming the method.
+    """
+    try:
+        simulator(experiment, method, bench, fed, seed)[0].start()
+        for local in _optimisations(method.algorithm):
+            if not bench.task.layout.select(local.trainable).intersection(bench.task.layout.trainable):
+                raise ConfigError(
+                    f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to train"
+                )
+    except (ConfigError, ProtocolError) as error:
+        raise type(error)(f"{method.label}: {error}") from error
+
+
+def _optimisations(value: Any) -> Iterator[SgdConfig]:
+    """Every local optimisation an algorithm is made with."""
+    if isinstance(value, SgdConfig):
+        yield value
+    elif is_record(value):
+        for f in dataclasses.fields(value):
+            yield from _optimisations(getattr(value, f.name))
 
 
 def executor(bench: Bench, shelf: Shelf) -> Executor:

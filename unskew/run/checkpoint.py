@@ -19,7 +19,7 @@ import pydantic
 from unskew import wire
 from unskew.errors import RunError, WireError
 from unskew.protocol import ClientId
-from unskew.run.folder import explained, read_json, remove, sync_folder
+from unskew.run.folder import explained, remove, sync_folder
 
 SCHEMA = 1
 SHARD = 256
@@ -56,10 +56,11 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A checkpoint read back: the files are verified, the values not yet built."""
+    """A checkpoint read back: the files are verified, the values not yet built; `files` are those it was saved with."""
 
     path: Path
     place: Place
+    files: tuple[str, ...]
 
     def state(self, of: Any) -> Any:
         """The algorithm's state, of the type its `init` names."""
@@ -68,8 +69,9 @@ class Saved:
     def memory(self, of: Any) -> dict[ClientId, Any]:
         """Client memory, of the type the steps name."""
         values: dict[ClientId, Any] = {}
-        for path in sorted(self.path.glob("memory-*.safetensors")):
-            values.update(self._decode(path.name, dict[int, of]))
+        for name in self.files:
+            if name.startswith("memory-"):
+                values.update(self._decode(name, dict[int, of]))
         return values
 
     def _decode(self, name: str, of: Any) -> Any:
@@ -116,7 +118,7 @@ def save(folder: Path, files: Mapping[str, bytes], place: Place) -> Path:
     with explained(final, folder):
         remove(temporary)
         try:
-            temporary.mkdir()
+            temporary.mkdir(parents=True)
             for name, data in {**files, "manifest.json": body, "seal.json": seal}.items():
                 with (temporary / name).open("wb") as f:
                     f.write(data)
@@ -124,7 +126,7 @@ def save(folder: Path, files: Mapping[str, bytes], place: Place) -> Path:
                     os.fsync(f.fileno())
             sync_folder(temporary)
             temporary.rename(final)
-        except OSError:
+        except BaseException:  # a second Ctrl-C, too, leaves nothing half-written
             remove(temporary)
             raise
         sync_folder(root)
@@ -147,31 +149,47 @@ def latest(folder: Path) -> Saved | None:
     if not have:
         return None
     path = have[-1]
-    way_out = (
-        f"remove {path} to continue from {have[-2].name}" if len(have) > 1 else "it is the only one, start the run anew"
-    )
-    _verify(path, "manifest.json", str(read_json(path / "seal.json").get("manifest_sha256")), way_out)
-    manifest = read_json(path / "manifest.json")
-    if manifest.get("schema") != SCHEMA:
-        raise RunError(f"{path} was written by another version of unskew (schema {manifest.get('schema')}); {way_out}")
-    for name, sha256 in manifest["files"].items():
-        _verify(path, name, sha256, way_out)
-    fields = {k: v for k, v in manifest.items() if k in {f.name for f in dataclasses.fields(Place)}}
+    before = f"continue from {have[-2].name}" if len(have) > 1 else "begin again from round 0"
     try:
-        place = pydantic.TypeAdapter(Place).validate_python(fields)
+        return _read(path)
+    except RunError as error:
+        raise RunError(f"{error}; remove {path} to {before}") from None
+
+
+def _read(path: Path) -> Saved:
+    seal = _object(path, "seal.json")
+    manifest = _object(path, "manifest.json", str(seal.get("manifest_sha256")))
+    if manifest.get("schema") != SCHEMA:
+        raise RunError(f"{path} was written by another version of unskew, with schema {manifest.get('schema')}")
+    names = {f.name for f in dataclasses.fields(Place)}
+    try:
+        files = pydantic.TypeAdapter(dict[str, str]).validate_python(manifest.get("files"))
+        place = pydantic.TypeAdapter(Place).validate_python({k: v for k, v in manifest.items() if k in names})
     except pydantic.ValidationError as error:
-        raise RunError(f"{path / 'manifest.json'} is no manifest: {error.errors()[0]['msg']}; {way_out}") from None
-    return Saved(path, place)
+        raise RunError(f"{path / 'manifest.json'} is no manifest: {error.errors()[0]['msg']}") from None
+    for name, sha256 in files.items():
+        _content(path, name, sha256)
+    return Saved(path, place, tuple(files))
 
 
-def _verify(path: Path, name: str, sha256: str, way_out: str) -> None:
+def _object(path: Path, name: str, sha256: str | None = None) -> dict[str, Any]:
+    try:
+        value = json.loads(_content(path, name, sha256))
+    except ValueError as error:
+        raise RunError(f"{path / name} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path / name} holds no JSON object")
+    return value
+
+
+def _content(path: Path, name: str, sha256: str | None) -> bytes:
     try:
         data = (path / name).read_bytes()
     except OSError as error:
-        raise RunError(f"checkpoint {path} lacks {name} ({error.strerror}); {way_out}") from None
+        raise RunError(f"checkpoint {path} lacks {name} ({error.strerror})") from None
     found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
+    if sha256 is not None and found != sha256:
         raise RunError(
-            f"{path / name} is damaged or was changed: its SHA-256 is {found[:16]}..., "
-            f"{sha256[:16]}... was written; {way_out}"
+            f"{path / name} is damaged or was changed: its SHA-256 is {found[:16]}..., {sha256[:16]}... was written"
         )
+    return data

@@ -217,6 +217,9 @@ def method(
         target = algorithms.resolve(name)
     values = schema.checked(target, options, place, where)
     algorithm = schema.made(target, values, place, where)
+    lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
+    if lacks:
+        raise ConfigError(f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.at(where)}")
     return Method(label or name, name, _spelled_out(schema.parameters(target), values), algorithm)
 
 
@@ -334,9 +337,7 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
     single = "algorithm" in table
     entries = [table.pop("algorithm")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
-        raise ConfigError(
-            f"methods must be a list of at least one table, got {schema.show(entries)}{schema.at(where)}"
-        )
+        raise ConfigError(f"methods must be a list of at least one table, got {schema.show(entries)}{schema.at(where)}")
     methods = [
         _method(entry, local, "algorithm" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
     ]

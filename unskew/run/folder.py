@@ -35,8 +35,8 @@ def explained(path: Path, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write {path}: {error.strerror or error}; nothing before the last checkpoint is lost, "
-            f"make room and continue with: unskew resume {folder}"
+            f"cannot write {path}: {error.strerror or error}; nothing before the last checkpoint is lost; "
+            f"mend that and continue with: unskew resume {folder}"
         ) from None
 
 
@@ -49,7 +49,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
             f.flush()
             os.fsync(f.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # a second Ctrl-C, too, leaves nothing half-written
         with suppress(OSError):
             temporary.unlink()
         raise
@@ -65,19 +65,28 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def create(folder: Path) -> None:
-    """Make the run's folder.
+def create(folder: Path, files: Mapping[str, str]) -> None:
+    """Make the run's folder with its first files: under another name, then renamed, so it is a run or not there.
 
     Raises:
-        RunError: If there is something at that place already.
+        RunError: If there is something at that place already, or the disk refuses.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists already; continue it with unskew resume {folder}, or choose another --out")
+    temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
-        (folder / "checkpoints").mkdir(parents=True)
-        (folder / "models").mkdir()
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} exists already; continue it with unskew resume {folder}, or choose another --out")
+        for part in ("checkpoints", "models"):
+            (temporary / part).mkdir(parents=True)
+        for name, text in files.items():
+            write_atomically(temporary / name, text)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
     except OSError as error:
-        raise RunError(f"cannot make the run folder {folder}: {error.strerror}; choose another --out") from None
+        raise RunError(
+            f"cannot make the run folder {folder}: {error.strerror or error}; make room or choose another --out"
+        ) from None
+    finally:
+        remove(temporary)
 
 
 @contextmanager
@@ -87,7 +96,9 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         RunError: If another one does.
     """
-    with (folder / ".lock").open("w") as f:
+    with explained(folder / ".lock", folder):
+        f = (folder / ".lock").open("w")
+    with f:
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -148,21 +159,25 @@ def cut(folder: Path, lengths: Mapping[str, int]) -> None:
                 f"{path} has {have} bytes, the checkpoint saw {want}: rows were removed; this run cannot be continued"
             )
         if have > want:
-            os.truncate(path, want)
+            with explained(path, folder):
+                os.truncate(path, want)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of the run.
 
     Raises:
-        RunError: If it is missing or no JSON.
+        RunError: If it is missing or no JSON object.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path.parent} is no run folder: it has no {path.name}") from None
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path} holds no JSON object; it was changed by another program")
+    return value
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:

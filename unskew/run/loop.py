@@ -7,22 +7,24 @@ those and the length of the logs, and a resumed run ends with the same bits as o
 
 import hashlib
 import json
+import math
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import safetensors.torch
 
 from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
-from unskew.errors import RunError
+from unskew.errors import DivergedError, ProtocolError, QuorumError, RunError
 from unskew.ledger import totals
 from unskew.run import assemble, checkpoint
 from unskew.run.assemble import Bench
@@ -125,13 +127,17 @@ def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, 
     bench = assemble.bench(experiment)
     feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
     for method in experiment.methods:
-        assemble.simulator(experiment, method, bench, feds[experiment.seeds[0]], experiment.seeds[0])
-    create(folder)
-    with explained(folder, folder):
-        write_atomically(folder / "config.toml", to_toml(experiment))
-        write_atomically(folder / "partition.json", _partition(feds))
-        write_atomically(folder / "run.json", _run_card(experiment, bench, feds, command))
-    return _Run(experiment, folder, bench, feds, watcher or Silent()).go()
+        assemble.rehearse(experiment, method, bench, feds[experiment.seeds[0]], experiment.seeds[0])
+    create(
+        folder,
+        {
+            "config.toml": to_toml(experiment),
+            "partition.json": _partition(feds),
+            "run.json": _run_card(experiment, bench, feds, command),
+        },
+    )
+    with locked(folder):
+        return _Run(experiment, folder, bench, feds, watcher or Silent()).go()
 
 
 def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) -> Outcome:
@@ -146,28 +152,32 @@ def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) ->
         RunError: If the folder is no run, was changed, or its surroundings changed.
     """
     card = read_json(folder / "run.json")
-    if (folder / "summary.json").exists():
-        return Outcome(folder, read_json(folder / "summary.json"))
-    experiment = load(folder / "config.toml")
-    if fingerprint(experiment) != card.get("config_sha256"):
-        raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
-    saved = checkpoint.latest(folder)
-    bench = assemble.bench(experiment)
-    changed = assemble.differences(card.get("environment", {}), assemble.environment(bench))
-    if changed and not force:
-        raise RunError(
-            f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
-            "use --force to go on all the same"
-        )
-    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
-    then = read_json(folder / "partition.json")["seeds"]
-    for seed, fed in feds.items():
-        was = then[str(seed)]
-        if (was["dataset_sha256"], was["sha256"]) != (fed.dataset.sha256, fed.sha256):
+    with locked(folder):
+        if (folder / "summary.json").exists():
+            return Outcome(folder, read_json(folder / "summary.json"))
+        experiment = load(folder / "config.toml")
+        config_sha256 = fingerprint(experiment)
+        if config_sha256 != card.get("config_sha256"):
+            raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+        saved = checkpoint.latest(folder)
+        if saved is not None and saved.place.config_sha256 != config_sha256:
+            raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
+        bench = assemble.bench(experiment)
+        changed = assemble.differences(card.get("environment", {}), assemble.environment(bench))
+        if changed and not force:
             raise RunError(
-                f"{folder}: data or split of seed {seed} are not those the run began with; restore the data set"
+                f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
+                "use --force to go on all the same"
             )
-    return _Run(experiment, folder, bench, feds, watcher or Silent(), saved).go()
+        feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+        if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
+            raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
+        return _Run(experiment, folder, bench, feds, watcher or Silent(), saved).go()
+
+
+def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Hash of data and division by seed."""
+    return {seed: (fed.get("dataset_sha256"), fed.get("sha256")) for seed, fed in partition.get("seeds", {}).items()}
 
 
 def _partition(feds: dict[int, FederatedData]) -> str:
@@ -242,7 +252,7 @@ class _Run:
         return self.before_s + time.monotonic() - self.begun
 
     def go(self) -> Outcome:
-        with locked(self.folder), self.listening():
+        with self.listening():
             cut(self.folder, self.saved.place.logs if self.saved else {})
             self.logs = Logs(self.folder)
             try:
@@ -279,7 +289,7 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         experiment = self.experiment
         labels = [m.label for m in experiment.methods]
-        baseline = next((m.label for m in experiment.methods if m.name == "fedavg"), None)
+        baseline = next((m.label for m in experiment.methods if m.is_fedavg), None)
         table = summarise(
             rows(self.folder / "metrics.jsonl"),
             labels,
@@ -326,6 +336,14 @@ class _Cell:
         self.saved_at = time.monotonic()
 
     def go(self) -> None:
+        """Run the cell, from where it stands to its end; what goes wrong on the way says whose fault it was."""
+        try:
+            self.rounds()
+        except (DivergedError, QuorumError, ProtocolError) as error:
+            raise type(error)(f"{self.method.label}, seed {self.seed}: {error}") from error
+
+    def rounds(self) -> None:
+        """Round after round, until the last, a reason to end early, or the user's wish."""
         run, experiment = self.run, self.run.experiment
         state = self.begin()
         while self.round < experiment.rounds:
@@ -334,7 +352,8 @@ class _Cell:
                 self.last_word(state)
                 break
             if run.stop.is_set():
-                self.save(state)
+                if self.round:  # else the end of the cell before is the place to go on from
+                    self.save(state)
                 raise Interrupted(
                     f"stopped by request after round {self.round} of {self.method.label}, seed {self.seed}; "
                     f"continue with: unskew resume {run.folder}"
@@ -356,9 +375,10 @@ class _Cell:
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(place.round, _to(run.saved.memory(wire.memory_type(algorithm)), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
-        for row in rows(run.folder / "metrics.jsonl"):
-            if (row["method"], row["seed"]) == (self.method.label, self.seed):
-                self.notice([Metric(row["name"], row["value"])])
+        mine = (
+            r for r in rows(run.folder / "metrics.jsonl") if (r["method"], r["seed"]) == (self.method.label, self.seed)
+        )
+        self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in mine])
         return state
 
     def one_round(self, state: Any) -> Any:
@@ -409,13 +429,20 @@ class _Cell:
         return metrics
 
     def record(self, metrics: list[Metric], t: int, trace: Trace | None = None) -> None:
-        """Write a round's rows; they reach the file together."""
+        """Write a round's rows; they reach the file together.
+
+        Raises:
+            DivergedError: If a number is NaN or infinite, which no log can hold and nothing could come after.
+        """
+        for m in metrics:
+            if not math.isfinite(m.value):
+                whose = "" if m.client is None else f" of client {m.client}"
+                raise DivergedError(f"round {t}: {m.name}{whose} became {m.value}; lower lr or server_lr")
         logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
         logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
         if trace is not None:
-            if (
-                not self.pooled
-            ):  # nothing travels in a bound that pools the data; what pooling would send is not a method's cost
+            # Nothing travels in a bound that pools the data; what pooling would send is not a method's cost.
+            if not self.pooled:
                 logs.append("ledger", ({**where, **asdict(x)} for x in trace.transfers))
             logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
         logs.flush()
@@ -446,7 +473,7 @@ class _Cell:
 
     def save(self, state: Any) -> None:
         """A checkpoint at this round of this cell."""
-        files = checkpoint.encode_state(state, self.sim.memory.at(self.round) if self.round else {})
+        files = checkpoint.encode_state(state, self.sim.memory.at(self.round))
         checkpoint.save(self.run.folder, files, self.place(self.index, self.round))
         self.saved_at = time.monotonic()
 
@@ -468,16 +495,16 @@ class _Cell:
     def end(self, state: Any) -> None:
         """Keep the global model, note the final state's hash, and stand at the start of the next cell."""
         run = self.run
-        memory = self.sim.memory.at(self.round) if self.round else {}
-        files = checkpoint.encode_state(state, memory)
+        files = checkpoint.encode_state(state, self.sim.memory.at(self.round))
         run.done = (*run.done, checkpoint.digest(files))
         model = self.sim.algorithm.serve(state, None)
         if model is not None:
             path = run.folder / "models" / f"{_file_name(self.method.label)}-seed{self.seed}.safetensors"
             tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.items()}
             with explained(path, run.folder):
+                path.parent.mkdir(exist_ok=True)
                 write_atomically(path, safetensors.torch.save(tensors))
-        checkpoint.save(run.folder, {"state.safetensors": b""}, self.place(self.index + 1, 0))
+        checkpoint.save(run.folder, {}, self.place(self.index + 1, 0))
 
 
 def _row(m: Metric) -> dict[str, Any]:
@@ -486,7 +513,8 @@ def _row(m: Metric) -> dict[str, Any]:
 
 
 def _file_name(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_+." else "_" for c in label)
+    """The label as a file may be called; different labels stay different."""
+    return quote(label, safe=" ()=,+")
 
 
 def _to(tree: Any, device: Any) -> Any:

@@ -60,10 +60,11 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
     """
     try:
         hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    except (TypeError, NameError) as error:
-        raise ConfigError(f"the annotations of {_name(target)} cannot be read: {error}") from None
+        signature = inspect.signature(target)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"the settings of {_name(target)} cannot be read from its signature: {error}") from None
     found: dict[str, tuple[Any, Any]] = {}
-    for name, p in inspect.signature(target).parameters.items():
+    for name, p in signature.parameters.items():
         if name in skip:
             continue
         if name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -190,8 +191,9 @@ def sentence(error: pydantic.ValidationError, place: str) -> str:
         return f"{dotted} must be {sign}{context[name]:g}, got {got}"
     if kind == "literal_error":
         return f"{dotted} must be one of {context['expected']}, got {got}"
-    if kind == "too_short":
-        return f"{dotted} must have at least {context['min_length']} entries, got {context['actual_length']}"
+    if kind in ("too_short", "too_long"):
+        bound = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
+        return f"{dotted} must have a length of {bound}, got {context['actual_length']}"
     if kind in _WANTED:
         return f"{dotted} must be {_WANTED[kind]}, got {got}"
     text = str(context["error"]) if kind == "value_error" and "error" in context else item["msg"]

@@ -7,6 +7,7 @@ a round that fails leaves no trace.
 
 from typing import Any
 
+from unskew.errors import ProtocolError
 from unskew.protocol import ClientId
 
 
@@ -33,7 +34,15 @@ class Memory:
         self._staged[client] = value
 
     def commit(self, round: int) -> None:
-        """End a round: what was staged is remembered, and the round before the last is forgotten."""
+        """End a round: what was staged is remembered, and the round before the last is forgotten.
+
+        Raises:
+            ProtocolError: If the round is not later than the last; what it wrote would be hidden by newer values.
+        """
+        if round <= self.round:
+            raise ProtocolError(
+                f"round {round} cannot follow round {self.round}; to go back, make a new memory from the values of then"
+            )
         now = {**self._rounds[self.round], **self._staged}
         self._rounds = {self.round: self._rounds[self.round], round: {c: v for c, v in now.items() if v is not None}}
         self._staged = {}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import ProtocolError, QuorumError
+from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor
@@ -106,6 +106,7 @@ class Simulator(Generic[S]):
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
+        ConfigError: If the cohort is nobody.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class Simulator(Generic[S]):
         channel: Channel | None = None,
         codec: bool = False,
     ) -> None:
+        if clients_per_round is not None and clients_per_round < 1:
+            raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
         self.algorithm, self.population, self.executor = algorithm, population, executor
         self.key = Key(seed)
         self.cohort = clients_per_round or len(population.clients)
@@ -142,10 +145,10 @@ class Simulator(Generic[S]):
         exchange = _Round(self, t)
         try:
             new: S = drive(self.algorithm.round(state, self._federation(t)), exchange.answer)
+            self.memory.commit(t)
         except BaseException:
             self.memory.discard()
             raise
-        self.memory.commit(t)
         return new, exchange.trace
 
     def personal(self, state: S, client: ClientId, t: int) -> Params | None:

@@ -1,0 +1,50 @@
+"""Stop by a budget, and go on after an interruption: the same bits either way.
+
+python examples/resume.py [ROUNDS]
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import unskew as us
+from unskew.run.history import history
+from unskew.run.loop import Interrupted, Silent, Tick, resume
+
+
+class PowerCut(Silent):
+    """Ends the program in the middle of the run, as Ctrl-C would."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def tick(self, tick: Tick) -> None:
+        if tick.round == self.after:
+            raise KeyboardInterrupt
+
+
+def main(rounds: int = 8) -> None:
+    budget = us.simulate("fedavg", rounds=rounds, stop=us.Stop(megabytes=1.5))
+    sent = budget.value("fedavg", "bytes.total") / 1e6
+    print(f"budget: {budget.curve('fedavg')[-1][0]} rounds, {sent:.2f} MB ({budget.summary['stopped']['fedavg/0']})")
+
+    straight = us.simulate("scaffold", rounds=rounds)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        try:
+            us.simulate(
+                "scaffold",
+                rounds=rounds,
+                out=folder,
+                runtime=us.Runtime(checkpoint_every=2),
+                watcher=PowerCut(after=rounds // 2 + 1),
+            )
+        except Interrupted as stopped:
+            print("interrupted:", str(stopped).replace(str(folder), "FOLDER"))
+        resumed = history(resume(folder))
+    print("same fingerprint:", resumed.summary["fingerprint"] == straight.summary["fingerprint"])
+    print(resumed)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""The small world in which every algorithm is tried; both sides of the two-process test build it from here.
+
+Six unequal clients, four inputs, three classes, labels skewed by client; a multilayer perceptron with or without
+BatchNorm.  The pooled bound gets one client with everything.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew import wire
+from unskew.algorithms import TABLE, resolve
+from unskew.algorithms.fedavg import Weights
+from unskew.keys import Key
+from unskew.local.executor import Sequential
+from unskew.local.solo import Shelf, Solo
+from unskew.protocol import (
+    Carried,
+    ClientId,
+    Federation,
+    Keep,
+    Me,
+    Plan,
+    SgdConfig,
+    Step,
+    ask,
+    collect,
+    probe,
+    sgd,
+    step,
+)
+from unskew.runtime.simulate import Population, Simulator, Trace
+from unskew.task import Task, make_task
+from unskew.tree import Params, leaves, weighted_mean
+
+SIZES = (9, 4, 12, 6, 2, 7)
+CLASSES = 3
+LOCAL = SgdConfig(0.05, batch_size=4, local_epochs=2)
+
+
+# ---------------------------------------------------------------- algorithms
+@dataclass(frozen=True)
+class Parcel:
+    model: Carried
+    n: int
+
+
+@dataclass(frozen=True)
+class Relay:
+    """No published method: models travel round a ring before they are averaged, so that held values are tried too."""
+
+    local: SgdConfig = LOCAL
+
+    def init(self, params: Params, fed: Federation) -> Weights:
+        return Weights(params)
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        held = yield from ask(self.train, {c: Parcel(state.params, 0) for c in fed.sample()})
+        for hop in range(2):
+            gamma = yield from probe(hop)
+            ring = list(held)
+            to = {c: held[ring[i - 1]] for i, c in enumerate(ring) if gamma[ring[i - 1], c] > 0}
+            held = {**held, **(yield from ask(self.train, to, at_least=0))}
+        models = yield from collect([p.model for p in held.values()])
+        return Weights(weighted_mean(models, [float(p.n) for p in held.values()]))
+
+    @step
+    def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+        assert isinstance(msg.model, dict)
+        return Parcel(Keep((yield from sgd(msg.model, self.local))), msg.n + me.n), (mine or 0) + 1
+
+    def serve(self, state: Weights, client: ClientId | None) -> Params:
+        return state.params
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in TABLE},
+    "fedavg, own head": ("fedavg", {"personal": ("head",)}),
+    "fedavg, own norm": ("fedavg", {"personal": ("norm",)}),
+    "fedavg, uniform": ("fedavg", {"weighting": "uniform"}),
+    "fedavg, momentum": ("fedavg", {"local": dataclasses.replace(LOCAL, momentum=0.9, weight_decay=0.01)}),
+    "fedavg, adam on the head": (
+        "fedavg",
+        {"local": dataclasses.replace(LOCAL, optimizer="adam", trainable=("head",))},
+    ),
+    "scaffold, option I": ("scaffold", {"option": "I"}),
+}
+CASES = [*VARIANTS, "relay"]
+
+
+def make(case: str, **options: Any) -> Any:
+    """The algorithm of a case, on the small world's local optimisation."""
+    if case == "relay":
+        return Relay(**options)
+    name, own = VARIANTS[case]
+    factory = resolve(name)
+    local = {"local": LOCAL} if "local" in inspect.signature(factory).parameters else {}
+    return factory(**{**local, **own, **options})
+
+
+# ---------------------------------------------------------------- clients
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
+
+
+NETWORKS = {"perceptron": perceptron, "normalised": normalised}
+
+
+def task_of(network: str) -> Task:
+    return make_task(NETWORKS[network], CLASSES)
+
+
+def rows_of(pooled: bool, order: Sequence[int] | None) -> tuple[Tensor, ...]:
+    """Rows of each client; with `order`, client i is who was client order[i] before."""
+    parts = torch.split(torch.arange(sum(SIZES)), SIZES)
+    if pooled:
+        return (torch.cat(parts),)
+    return tuple(parts[i] for i in (order or range(len(parts))))
+
+
+def world(
+    network: str, pooled: bool = False, order: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[Population, Solo]:
+    """The clients, and what meets their requests."""
+    g = Key(17).generator()
+    x = torch.randn(sum(SIZES), 4, generator=g, dtype=dtype)
+    favourite = torch.repeat_interleave(torch.arange(len(SIZES)) % CLASSES, torch.tensor(SIZES))
+    noise = torch.randint(CLASSES, (sum(SIZES),), generator=g)
+    y = torch.where(torch.rand(sum(SIZES), generator=g) < 0.7, favourite, noise)
+    rows, task = rows_of(pooled, order), task_of(network)
+    histograms = torch.stack([torch.bincount(y[r], minlength=CLASSES) for r in rows])
+
+    def initialise(key: Key) -> Params:
+        return {n: t.to(dtype) for n, t in task.init(key).items()}
+
+    solo = Solo(task, Shelf(x, y, rows, tuple(r[:2] for r in rows)), dtype=dtype)
+    return Population(histograms, task.layout, initialise(Key(3)), initialise), solo
+
+
+def simulator(case: str, network: str, *, algorithm: Any = None, **options: Any) -> Simulator[Any]:
+    """A run of `case`, about to begin: cohorts of four unless said otherwise."""
+    algorithm = algorithm or make(case)
+    pooled = bool(getattr(algorithm, "pooled", False))
+    own = {k: options.pop(k) for k in ("order", "dtype") if k in options}
+    population, solo = world(network, pooled, **own)
+    return Simulator(algorithm, population, Sequential(solo), **{"clients_per_round": 1 if pooled else 4, **options})
+
+
+def rounds(sim: Simulator[Any], until: int = 3) -> Iterator[tuple[int, Any, Trace]]:
+    """(round, state after it, what happened)."""
+    state = sim.start()
+    for t in range(1, until + 1):
+        state, trace = sim.round(state, t)
+        yield t, state, trace
+
+
+def bits(sim: Simulator[Any], state: Any) -> dict[str, bytes]:
+    """Everything that a run is between two rounds."""
+    memory = {f"client {c}": wire.encode(sim.memory.get(c)) for c in sim.population.clients}
+    return {"state": wire.encode(state), **memory}
+
+
+def finite(tree: Any) -> bool:
+    return all(bool(torch.isfinite(t).all()) for _, t in leaves(tree) if isinstance(t, Tensor))

@@ -1,0 +1,218 @@
+"""Every algorithm of the table, and a few variants of it, against what must be true of any of them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from recipe import CASES, LOCAL, NETWORKS, VARIANTS, bits, finite, make, rounds, simulator, world
+from torch import Tensor
+
+from unskew import wire
+from unskew.algorithms import TABLE
+from unskew.errors import QuorumError
+from unskew.ledger import totals
+from unskew.local.executor import Sequential
+from unskew.local.solo import Solo
+from unskew.protocol import Me, Sgd
+from unskew.runtime.memory import Memory
+from unskew.runtime.simulate import Simulator
+from unskew.tree import Params
+from unskew.world.outage import Outage
+
+pytestmark = [pytest.mark.parametrize("network", NETWORKS), pytest.mark.parametrize("case", CASES)]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(case: str, network: str) -> None:
+    ends = []
+    for seed in (5, 5, 6):
+        sim = simulator(case, network, seed=seed)
+        *_, (_, state, _) = rounds(sim)
+        ends.append(bits(sim, state))
+        assert finite(state)
+    assert ends[0] == ends[1]
+    assert ends[0] != ends[2]
+
+
+def test_a_run_through_the_codec_is_the_same_run(case: str, network: str) -> None:
+    plain, coded = (simulator(case, network, codec=codec) for codec in (False, True))
+    for (_, one, here), (_, two, there) in zip(rounds(plain), rounds(coded), strict=True):
+        assert bits(plain, one) == bits(coded, two)
+        assert here.transfers == there.transfers
+        assert here.losses == there.losses
+
+
+def test_a_resumed_run_is_the_straight_run(case: str, network: str) -> None:
+    straight = simulator(case, network)
+    kept: dict[int, dict[str, bytes]] = {}
+    for t, state, trace in rounds(straight):
+        kept[t] = bits(straight, state)
+        end = trace
+    algorithm = make(case)
+    of = wire.memory_type(algorithm)
+    saved = {c: wire.decode(kept[2][f"client {c}"], of) for c in straight.population.clients}
+    resumed = simulator(case, network, algorithm=algorithm)
+    resumed.memory = Memory(2, {c: v for c, v in saved.items() if v is not None})
+    state, trace = resumed.round(wire.decode(kept[2]["state"], wire.state_type(algorithm)), 3)
+    assert bits(resumed, state) == kept[3]
+    assert trace.transfers == end.transfers
+    assert trace.losses == end.losses
+
+
+@pytest.mark.parametrize("outage", [Outage(unreachable=0.3), Outage(late=0.3), Outage(0.3, 0.3)], ids=str)
+def test_lost_clients_are_survived_or_refused(case: str, network: str, outage: Outage) -> None:
+    failures = 0
+    for seed in range(4):
+        sim = simulator(case, network, seed=seed, outage=outage, codec=True)
+        state = sim.start()
+        for t in range(1, 4):
+            before = bits(sim, state)
+            try:
+                state, trace = sim.round(state, t)
+            except QuorumError:
+                assert bits(sim, state) == before
+                failures += 1
+                break
+            failures += len(trace.failures)
+            assert finite(state)
+    assert failures
+
+
+def test_the_ledger_holds_the_length_of_every_message(case: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed: list[int] = []
+
+    def weigh(value: Any) -> int:
+        weighed.append(len(wire.encode(value)))
+        return weighed[-1]
+
+    monkeypatch.setattr(wire, "nbytes", weigh)
+    for _, _, trace in rounds(simulator(case, network)):
+        assert [t.bytes for t in trace.transfers] == [n for n in weighed if n]
+        assert sum(totals(trace.transfers).values()) == sum(weighed)
+        assert all(t.src != t.dst for t in trace.transfers)
+        weighed.clear()
+
+
+def test_a_round_leaves_the_state_it_was_given_and_the_global_generator_alone(case: str, network: str) -> None:
+    sim = simulator(case, network)
+    state, rng = sim.start(), torch.get_rng_state()
+    initial = wire.encode(sim.population.initial)
+    for t in range(1, 4):
+        before = wire.encode(state)
+        new, _ = sim.round(state, t)
+        assert wire.encode(state) == before
+        for c in sim.population.clients:
+            sim.personal(new, c, t)
+        state = new
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert wire.encode(sim.population.initial) == initial
+
+
+def test_state_and_memory_are_of_the_types_that_are_declared(case: str, network: str) -> None:
+    sim = simulator(case, network)
+    state_type, memory_type = wire.state_type(sim.algorithm), wire.memory_type(sim.algorithm)
+    assert bits(sim, wire.decode(wire.encode(sim.start()), state_type)) == bits(sim, sim.start())
+    for _, state, _ in rounds(sim):
+        assert wire.encode(wire.decode(wire.encode(state), state_type)) == wire.encode(state)
+        for c in sim.population.clients:
+            saved = wire.encode(sim.memory.get(c))
+            assert wire.encode(wire.decode(saved, memory_type)) == saved
+
+
+def test_every_client_has_a_model_to_use(case: str, network: str) -> None:
+    """Before the first round too; a global model, if there is one, is whole."""
+    sim = simulator(case, network)
+    everything = list(sim.population.initial)
+    state = sim.start()
+    for t in range(3):
+        for c in sim.population.clients:
+            own = sim.personal(state, c, t)
+            assert own is not None
+            assert list(own) == everything
+        served = sim.algorithm.serve(state, None)
+        assert served is None or list(served) == everything
+        state, _ = sim.round(state, t + 1)
+
+
+class Watching(Solo):
+    """Writes down the optimisations that were asked for."""
+
+    asked: list[Sgd]
+
+    def answer(self, me: Me, index: int, request: object) -> Any:
+        if isinstance(request, Sgd):
+            self.asked.append(request)
+        return super().answer(me, index, request)
+
+
+def test_terms_and_configurations_are_values(case: str, network: str) -> None:
+    """Equal by value and hashable: clients whose requests are equal can be trained in one call."""
+    found = []
+    for _ in range(2):
+        algorithm = make(case)
+        population, plain = world(network, bool(getattr(algorithm, "pooled", False)))
+        solo = Watching(plain.task, plain.shelf)
+        solo.asked = []
+        sim = Simulator(algorithm, population, Sequential(solo))
+        list(rounds(sim, 2))
+        assert solo.asked
+        found.append({(request.config, request.terms) for request in solo.asked})
+    assert found[0] == found[1]
+    assert len(found[0]) <= 2, "requests of different clients should be equal but for start and aux"
+
+
+def test_an_algorithm_is_a_frozen_value(case: str, network: str) -> None:
+    one, two = make(case), make(case)
+    assert one == two
+    assert hash(one) == hash(two)
+    names = [f.name for f in dataclasses.fields(one)]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(one, names[0], None)
+
+
+def limit_of(case: str) -> dict[str, Any] | None:
+    name, own = VARIANTS.get(case, (None, {}))
+    limit = getattr(TABLE.get(name or ""), "limit", None)
+    return None if limit is None or own else dict(limit)
+
+
+def test_at_its_declared_limit_it_is_fedavg(case: str, network: str) -> None:
+    limit = limit_of(case)
+    if limit is None:
+        pytest.skip(f"{case} declares no limit")
+    one = simulator(case, network, algorithm=make(case, **limit))
+    two = simulator("fedavg", network)
+    for (_, state, here), (_, expected, there) in zip(rounds(one), rounds(two), strict=True):
+        ours, theirs = one.algorithm.serve(state, None), two.algorithm.serve(expected, None)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+        assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
+
+
+ORDER = (3, 0, 5, 1, 4, 2)
+
+
+def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
+    """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
+    whole = dataclasses.replace(LOCAL, batch_size=None, local_epochs=3)
+    if case in VARIANTS and "local" in VARIANTS[case][1]:
+        whole = dataclasses.replace(VARIANTS[case][1]["local"], batch_size=None, local_epochs=3)
+    algorithm = make(case, local=whole)
+    if getattr(algorithm, "pooled", False):
+        pytest.skip(f"{case} knows one client only")
+    if case == "relay":
+        pytest.skip("a ring depends on who stands next to whom")
+    options: dict[str, Any] = {"algorithm": algorithm, "dtype": torch.float64, "clients_per_round": None}
+    before, after = simulator(case, network, **options), simulator(case, network, order=ORDER, **options)
+    for (t, one, _), (_, two, _) in zip(rounds(before), rounds(after), strict=True):
+        assert_close(before.algorithm.serve(one, None), after.algorithm.serve(two, None))
+        for new, old in enumerate(ORDER):
+            assert_close(before.personal(one, old, t), after.personal(two, new, t))
+
+
+def assert_close(one: Params | None, two: Params | None) -> None:
+    assert (one is None) == (two is None)
+    if one is not None and two is not None:
+        assert list(one) == list(two)
+        for name, t in one.items():
+            assert isinstance(t, Tensor)
+            torch.testing.assert_close(two[name], t, rtol=1e-8, atol=1e-10)

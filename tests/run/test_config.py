@@ -1,0 +1,495 @@
+"""Configuration: what is refused and in which words, what is spelled out, what reads back."""
+
+import dataclasses
+import math
+import tomllib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import annotated_types as at
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew import algorithms
+from unskew.algorithms.fedavg import FedAvg
+from unskew.data.split import SPLITS
+from unskew.errors import ConfigError
+from unskew.protocol import Cosine, Exponential, Milestones, SgdConfig
+from unskew.run import config, schema
+from unskew.run.config import Experiment, Runtime, Stop
+from unskew.world.outage import Outage
+
+TEXT = """
+rounds = 2
+split = { name = "dirichlet", num_clients = 4, alpha = 0.1 }
+[local]
+lr = 0.1
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedprox"
+"""
+
+
+def parsed(*overrides: str, text: str = TEXT) -> Experiment:
+    return config.parse(config.override(tomllib.loads(text), overrides), "my.toml")
+
+
+def refusal(*overrides: str, text: str = TEXT) -> str:
+    """The message, which is one line and names the file once, at its end."""
+    with pytest.raises(ConfigError) as caught:
+        parsed(*overrides, text=text)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(" (my.toml)")
+    assert message.count("my.toml") == 1
+    return message.removesuffix(" (my.toml)")
+
+
+# ---------------------------------------------------------------- unknown keys
+@pytest.mark.parametrize(
+    ("setting", "begin"),
+    [
+        ("roundz=3", "unknown key roundz; did you mean rounds? (an experiment has: "),
+        ("join_ratio=0.1", "unknown key join_ratio; did you mean fraction? "),
+        ("comm_round=3", "unknown key comm_round; did you mean rounds? "),
+        ("dataset=mnist", "unknown key dataset; did you mean task.data? "),
+        ("epochs=3", "unknown key epochs; did you mean local.local_epochs? "),
+        ("num_clients=3", "unknown key num_clients; did you mean split.num_clients? "),
+        ("zzz=3", "unknown key zzz; (an experiment has: "),
+        ("split.alfa=1", "unknown key split.alfa; did you mean alpha? (Dirichlet has: alpha, by, num_clients, "),
+        ("split.n_clients=1", "unknown key split.n_clients; did you mean num_clients? "),
+        ("local.epochs=1", "unknown key local.epochs; did you mean local_epochs? (SgdConfig has: lr, "),
+        ("methods.1.mew=1", "unknown key methods.1.mew; did you mean mu? (fedprox has: mu, local, "),
+        ("methods.0.local.learning_rate=1", "unknown key methods.0.local.learning_rate; did you mean lr? "),
+        ("methods.0.terms=[1]", "unknown key methods.0.terms; "),
+        ("world.outage.latte=1", "unknown key world.outage.latte; did you mean late? (Outage has: unreachable, late)"),
+        ("runtime.thread=1", "unknown key runtime.thread; did you mean threads? "),
+        ("stop.accurracy=1", "unknown key stop.accurracy; did you mean accuracy? "),
+        (
+            'local.lr_schedule={name="exponential", dekay=1}',
+            "unknown key local.lr_schedule.dekay; did you mean decay? (Exponential has: decay, name)",
+        ),
+    ],
+)
+def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_known_one(setting: str, begin: str) -> None:
+    assert refusal(setting).startswith(begin)
+
+
+# ---------------------------------------------------------------- wrong types, wrong values
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('rounds="3"', 'rounds must be an integer, got "3"'),
+        ("rounds=true", "rounds must be an integer, got true"),
+        ("rounds=1.5", "rounds must be an integer, got 1.5"),
+        ("rounds=2.0", "rounds must be an integer, got 2.0"),
+        ("rounds=0", "rounds must be >= 1, got 0"),
+        ("rounds=1979-05-27", "rounds must be text, a number, true or false, a list or a table, got 1979-05-27"),
+        ("name=3", "name must be a string, got 3"),
+        ("seed=x", 'seeds.0 must be an integer, got "x"'),
+        ("seeds=3", "seeds must be a list, got 3"),
+        ("seeds=[]", "seeds must have a length of at least 1, got 0"),
+        ("seeds=[1, 1]", "seeds must differ, got [1, 1]"),
+        ("seeds=[true]", "seeds.0 must be an integer, got true"),
+        ("fraction=1.5", "fraction must be <= 1, got 1.5"),
+        ("fraction=0", "fraction must be > 0, got 0"),
+        ("fraction=nan", "fraction must be a finite number, got nan"),
+        ("evaluate=global", 'evaluate must be a list, got "global"'),
+        (
+            'evaluate=["globl"]',
+            "evaluate.0 must be one of 'global', 'personal' or 'personal_on_global', got \"globl\"",
+        ),
+        ("bounds=1", "bounds must be true or false, got 1"),
+        ("local=3", "local must be a table, got 3"),
+        ('local.lr="0.1"', 'local.lr must be a number, got "0.1"'),
+        ("local.lr=true", "local.lr must be a number, got true"),
+        ("local.lr=-1", "local.lr must be > 0, got -1"),
+        ("local.lr=inf", "local.lr must be a finite number, got inf"),
+        ("local.lr=1e400", "local.lr must be a finite number, got inf"),
+        ("local.weight_decay=nan", "local.weight_decay must be a finite number, got nan"),
+        ("local.batch_size=1.5", "local.batch_size must be an integer, got 1.5"),
+        ("local.nesterov=1", "local.nesterov must be true or false, got 1"),
+        ("local.betas=[0.9]", "local.betas.1 is required"),
+        ("local.betas=[0.9, 0.9, 0.9]", "local.betas must have a length of at most 2, got 3"),
+        ("local.betas=[0.9, 1.0]", "local.betas.1 must be < 1, got 1.0"),
+        ("local.trainable=head", 'local.trainable must be a list, got "head"'),
+        ("local.nesterov=true", "local: nesterov needs momentum > 0, got 0; set momentum or leave nesterov out"),
+        (
+            "methods.1.local.nesterov=true",
+            "methods.1.local: nesterov needs momentum > 0, got 0; set momentum or leave nesterov out",
+        ),
+        ("methods.1.mu=-0.1", "methods.1.mu must be >= 0, got -0.1"),
+        ("methods.1.mu=inf", "methods.1.mu must be a finite number, got inf"),
+        ("methods.1.sampling=big", "methods.1.sampling must be one of 'uniform' or 'size', got \"big\""),
+        ("methods.0.label=3", "methods.0.label must be a line of at most 60 characters, got 3"),
+        (f"methods.0.label={'x' * 61}", f'methods.0.label must be a line of at most 60 characters, got "{"x" * 56}...'),
+        ("methods.0=3", "methods.0 must be a table with a name, got 3"),
+        ("methods=[]", "methods must be a list of at least one table, got []"),
+        ("methods=fedavg", 'methods must be a list of at least one table, got "fedavg"'),
+        ("split=iid", None),
+        ("split.alpha=0", "split.alpha must be > 0, got 0"),
+        ("split.alpha=-0.2", "split.alpha must be > 0, got -0.2"),
+        ("split.alpha=nan", "split.alpha must be a finite number, got nan"),
+        ("task.augment=blur", "task.augment must be one of 'none', 'crop', 'flip' or 'crop+flip', got \"blur\""),
+        ("task.model_options=3", "task.model_options must be a table, got 3"),
+        ("task.model_options.hidden=[nan]", "task.model_options.hidden.0 must be a finite number, got nan"),
+        ("stop.megabytes=0", "stop.megabytes must be > 0, got 0"),
+        ("stop.accuracy=1.01", "stop.accuracy must be <= 1, got 1.01"),
+        ("world=3", "world must be a table, got 3"),
+        ("world.outage=3", "world.outage must be a table, got 3"),
+        ("world.outage.late=2", "world.outage.late must be <= 1, got 2"),
+        ("runtime.executor=gpu", "runtime.executor must be one of 'auto' or 'sequential', got \"gpu\""),
+    ],
+)
+def test_a_wrong_value_is_never_guessed_at(setting: str, message: str | None) -> None:
+    if message is None:
+        message = f'split.name must be one of {", ".join(SPLITS)}, got "iid"'
+    assert refusal(setting) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ('"cosine"', 'local.lr_schedule must be a table, got "cosine"'),
+        ("{ rounds = 3 }", "local.lr_schedule.name must be one of constant, exponential, cosine, milestones, got none"),
+        (
+            '{ name = "exp" }',
+            'local.lr_schedule.name must be one of constant, exponential, cosine, milestones, got "exp"',
+        ),
+        ('{ name = "exponential" }', "local.lr_schedule.decay is required"),
+        ('{ name = "exponential", decay = 2.0 }', "local.lr_schedule.decay must be <= 1, got 2.0"),
+        ('{ name = "milestones", at = [3, "a"] }', 'local.lr_schedule.at.1 must be an integer, got "a"'),
+    ],
+)
+def test_a_schedule_is_what_its_name_says(value: str, message: str) -> None:
+    assert refusal(f"local.lr_schedule={value}") == message
+
+
+def test_every_schedule_can_be_written() -> None:
+    def schedule(value: str) -> object:
+        return parsed(f"local.lr_schedule={value}").methods[0].algorithm.local.lr_schedule
+
+    assert schedule('{ name = "exponential", decay = 0.9 }') == Exponential(0.9)
+    assert schedule('{ name = "cosine", rounds = 3 }') == Cosine(3)
+    assert schedule('{ name = "milestones", at = [2, 3], factor = 0.5 }') == Milestones((2, 3), 0.5)
+
+
+def test_contradictions_are_refused() -> None:
+    assert refusal("fraction=0.5", "clients_per_round=2") == (
+        "fraction and clients_per_round exclude each other, got 0.5 and 2; leave one out"
+    )
+    assert refusal("local.local_epochs=1", "local.local_steps=2") == (
+        "local: local_epochs and local_steps exclude each other, got 1 and 2; leave one out"
+    )
+    assert refusal("algorithm.name=fedavg") == "give either [algorithm] or [[methods]]"
+    assert refusal(text="rounds = 2") == "give either [algorithm] or [[methods]]"
+    assert refusal("seed=1", "seeds=[1]") == "seed and seeds exclude each other; leave one out"
+    assert refusal("methods.1.label=fedavg") == "two methods are called 'fedavg'; give one of them another label"
+    assert refusal(text='algorithm = { name = "fedavg" }') == "rounds is required"
+    assert refusal(text='rounds = 1\nalgorithm = "fedavg"') == (
+        'algorithm must be a table with a name, got "fedavg"'
+    )
+
+
+def test_an_unknown_method_is_refused_with_those_there_are() -> None:
+    message = refusal("methods.0.name=fedavgg")
+    assert message.startswith("methods.0.name: unknown algorithm 'fedavgg'; did you mean fedavg? (there are: ")
+    assert refusal("methods.0.name=no.such:thing").startswith("methods.0.name: algorithm 'no.such:thing' cannot be ")
+    assert refusal("methods.0.name=builtins:dict").startswith("methods.0.name: the settings of dict cannot be read ")
+    assert refusal("methods.0.name=unskew.data.split:IID") == (
+        "methods.0: unknown key methods.0.local; (IID has: num_clients, min_samples)"
+    ) or refusal("methods.0.name=unskew.data.split:IID").startswith(
+        "methods.0.name: unskew.data.split:IID makes no algorithm, it lacks init, round, serve"
+    )
+
+
+def unannotated(mu=0.1): ...  # noqa: ANN001, ANN201, D103
+
+
+def variadic(**fedavg: Any) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["unannotated", "variadic"])
+def test_a_method_whose_settings_cannot_be_checked_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithms, "resolve", lambda _name: globals()[name])
+    assert "give every setting a name and a type, as in mu: float = 0.1" in refusal("methods.0.name=mine")
+
+
+# ---------------------------------------------------------------- bounds, from the annotations themselves
+def outside(hint: Any) -> Iterator[Any]:
+    """Values just beyond each bound of an annotation."""
+    if typing.get_origin(hint) is not typing.Annotated:
+        for inner in typing.get_args(hint):
+            yield from outside(inner)
+        return
+    base, *rules = typing.get_args(hint)
+    step = 1 if base is int else 1e-9
+    for rule in (part for r in rules for part in (r if isinstance(r, at.GroupedMetadata) else [r])):
+        if isinstance(rule, at.Ge):
+            yield base(rule.ge) - step
+        elif isinstance(rule, at.Gt):
+            yield base(rule.gt)
+        elif isinstance(rule, at.Le):
+            yield base(rule.le) + step
+        elif isinstance(rule, at.Lt):
+            yield base(rule.lt)
+
+
+def bounded(target: Any, place: str) -> list[tuple[str, Any]]:
+    return [
+        (f"{place}{name}", value)
+        for name, (hint, _) in schema.parameters(target).items()
+        if name not in ("betas", "seeds")
+        for value in outside(hint)
+    ]
+
+
+CASES = [
+    *((name, "methods.0.", setting) for name in algorithms.TABLE for setting in bounded(algorithms.resolve(name), "")),
+    *(("fedavg", "local.", setting) for setting in bounded(SgdConfig, "")),
+    *(("fedavg", "", setting) for setting in bounded(Experiment, "")),
+    *(("fedavg", "stop.", setting) for setting in bounded(Stop, "")),
+    *(("fedavg", "runtime.", setting) for setting in bounded(Runtime, "")),
+    *(("fedavg", "world.outage.", setting) for setting in bounded(Outage, "")),
+]
+
+
+@pytest.mark.parametrize(("method", "place", "setting"), CASES)
+def test_a_value_just_outside_its_bound_is_refused_by_name(method: str, place: str, setting: tuple[str, Any]) -> None:
+    key, value = setting
+    message = refusal(f'methods=[{{name="{method}"}}]', f"{place}{key}={value!r}")
+    assert message.startswith(f"{place}{key} must be ")
+    assert message.endswith(f", got {value!r}")
+
+
+@pytest.mark.parametrize(("name", "setting"), [(n, s) for n, kind in SPLITS.items() for s in bounded(kind, "")])
+def test_a_split_just_outside_its_bound_is_refused_by_name(name: str, setting: tuple[str, Any]) -> None:
+    key, value = setting
+    path = ', path="p.json"' if name == "manifest" else ""
+    message = refusal(f'split={{name="{name}", {key}={value!r}{path}}}')
+    assert message.startswith(f"split.{key} must be ")
+    assert message.endswith(f", got {value!r}")
+
+
+def test_there_are_bounds_to_test() -> None:
+    """A change of the annotations' form must not leave the two tests above without cases."""
+    assert len(CASES) > 40
+    assert sum(len(bounded(kind, "")) for kind in SPLITS.values()) > 15
+
+
+# ---------------------------------------------------------------- files
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
+        config.load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    with pytest.raises(ConfigError, match=r"bad\.toml is not TOML: Invalid value \(at line 1, column 10\)"):
+        config.load(tmp_path / "bad.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"bytes\.toml is not UTF-8 text"):
+        config.load(tmp_path / "bytes.toml")
+
+
+def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(TEXT)
+    found = config.load(tmp_path / "e.toml", ["rounds=7", "methods.1.mu=0.5", "name=other name", "seeds=[3, 4]"])
+    assert (found.rounds, found.methods[1].options["mu"], found.name, found.seeds) == (7, 0.5, "other name", (3, 4))
+
+
+# ---------------------------------------------------------------- --set
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rounds", "--set takes key.path=value, got 'rounds'"),
+        ("=3", "--set takes key.path=value, got '=3'"),
+        ("a..b=3", "--set takes key.path=value, got 'a..b=3'"),
+        ("rounds.x=3", "--set rounds.x: rounds is a value, not a table"),
+        ("methods.2.mu=1", "--set methods.2.mu: '2' is no entry of a list of 2; say which one, counting from 0"),
+        ("methods.mu=1", "--set methods.mu: 'mu' is no entry of a list of 2; say which one, counting from 0"),
+        ("methods.-1.mu=1", "--set methods.-1.mu: '-1' is no entry of a list of 2; say which one, counting from 0"),
+        ("methods.².mu=1", "--set methods.².mu: '²' is no entry of a list of 2; say which one, counting from 0"),
+    ],
+)
+def test_a_setting_that_leads_nowhere_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.override(tomllib.loads(TEXT), [setting])
+    assert str(caught.value) == message
+
+
+def test_a_setting_is_toml_or_else_text() -> None:
+    raw = {"a": {"b": 1}, "list": [1, 2]}
+    settings = ["a.b=[1, 2]", "a.c = true", "d=plain text", 'e="3"', "list.1=5", "new.deep=0.5", "f=1\ng=2", "h=a=b"]
+    assert config.override(raw, settings) == {
+        "a": {"b": [1, 2], "c": True},
+        "list": [1, 5],
+        "d": "plain text",
+        "e": "3",
+        "new": {"deep": 0.5},
+        "f": "1\ng=2",
+        "h": "a=b",
+    }
+    assert raw == {"a": {"b": 1}, "list": [1, 2]}
+
+
+# ---------------------------------------------------------------- local, bounds, none
+def test_local_is_shared_unless_a_method_says_otherwise() -> None:
+    found = parsed("local.local_epochs=3", "methods.1.local.lr=0.5")
+    assert [m.algorithm.local.lr for m in (found.methods[0],)] == [0.1]
+    options = found.methods[1].options["local"]
+    assert (options["lr"], options["local_epochs"]) == (0.5, 3)
+
+
+def test_steps_of_a_method_put_the_shared_epochs_aside() -> None:
+    local = parsed("local.local_epochs=3", "methods.0.local.local_steps=5").methods[0].algorithm.local
+    assert (local.local_epochs, local.local_steps) == (None, 5)
+
+
+def test_none_is_written_as_a_word_where_nothing_is_allowed() -> None:
+    """TOML has no null, and the default batch size is 32: `"none"` takes all of a client's data in every step."""
+    found = parsed("local.batch_size=none", "fraction=none")
+    assert found.methods[0].algorithm.local.batch_size is None
+    assert found.fraction is None
+    assert config.parse(tomllib.loads(config.to_toml(found))) == found
+    assert refusal("rounds=none") == 'rounds must be an integer, got "none"'
+    assert parsed("task.data_dir=none").task.data_dir == "none"  # a folder may be called so
+
+
+def test_bounds_are_added_unless_they_are_there() -> None:
+    assert [m.label for m in parsed("bounds=true").methods] == ["fedavg", "fedprox", "independent", "centralised"]
+    assert all(m.options["local"]["lr"] == 0.1 for m in parsed("bounds=true").methods)
+
+
+def test_a_personal_relative_of_fedavg_is_not_the_bound() -> None:
+    found = parsed('methods=[{name="fedavg", label="fedper", personal=["head"]}]', "bounds=true")
+    assert [m.label for m in found.methods] == ["fedper", "independent", "fedavg", "centralised"]
+    assert [m.is_fedavg for m in found.methods] == [False, False, True, False]
+
+
+# ---------------------------------------------------------------- cohort
+def test_a_fraction_is_taken_as_written() -> None:
+    """floor(0.29 * 100): the product is 28.999999999999996 in binary, 29 clients are meant."""
+    base = parsed()
+    for fraction, clients, cohort in [(0.29, 100, 29), (0.57, 100, 57), (0.1, 4, 1), (0.5, 5, 2), (1.0, 7, 7)]:
+        assert dataclasses.replace(base, fraction=fraction).cohort(clients) == cohort
+    assert base.cohort(9) == 9
+
+
+@given(st.integers(1, 100), st.integers(1, 2000))
+def test_a_fraction_in_hundredths_is_exact(percent: int, clients: int) -> None:
+    cohort = Experiment(methods=(config.method("fedavg", {}),), rounds=1, fraction=percent / 100).cohort(clients)
+    assert cohort == max(percent * clients // 100, 1)
+
+
+def test_a_cohort_larger_than_the_population_is_refused() -> None:
+    with pytest.raises(ConfigError, match="clients_per_round must be at most the 4 clients, got 5"):
+        parsed("clients_per_round=5").cohort(4)
+
+
+def test_accuracy_as_a_reason_to_stop_brings_validation_data() -> None:
+    assert parsed("stop.accuracy=0.9").val_fraction == 0.1
+    assert parsed("stop.accuracy=0.9", "val_fraction=0.3").val_fraction == 0.3
+    assert parsed().val_fraction == 0.0
+
+
+def test_an_experiment_without_methods_is_refused() -> None:
+    with pytest.raises(ConfigError, match="methods must name at least one algorithm"):
+        Experiment(methods=(), rounds=1)
+
+
+# ---------------------------------------------------------------- spelled out and back
+floats = st.floats(1e-6, 0.999)
+optimisations = st.fixed_dictionaries(
+    {},
+    optional={
+        "lr": floats,
+        "batch_size": st.one_of(st.integers(1, 500), st.just("none")),
+        "momentum": floats,
+        "weight_decay": floats,
+        "buffers": st.sampled_from(["update", "freeze"]),
+        "trainable": st.lists(st.sampled_from(["all", "head", "body"]), min_size=1, max_size=2),
+        "lr_schedule": st.one_of(
+            st.just({"name": "constant"}),
+            st.fixed_dictionaries({"name": st.just("exponential"), "decay": floats}),
+            st.fixed_dictionaries({"name": st.just("milestones"), "at": st.lists(st.integers(1, 9), max_size=3)}),
+        ),
+    },
+)
+
+
+@given(
+    name=st.sampled_from(list(algorithms.TABLE)),
+    local=optimisations,
+    split=st.sampled_from(
+        [{"name": "iid"}, {"name": "dirichlet", "by": "client"}, {"name": "group"}, {"name": "manifest", "path": "p"}]
+    ),
+    top=st.fixed_dictionaries(
+        {"rounds": st.integers(1, 99)},
+        optional={
+            "seeds": st.lists(st.integers(-9, 99), min_size=1, unique=True),
+            "fraction": floats,
+            "name": st.text(max_size=9),
+            "stop": st.fixed_dictionaries({}, optional={"accuracy": floats, "seconds": floats}),
+            "task": st.fixed_dictionaries({}, optional={"loss": st.just("multi_margin"), "data_dir": st.text()}),
+            "runtime": st.fixed_dictionaries({}, optional={"threads": st.integers(1, 4)}),
+            "world": st.just({"outage": {"late": 0.25}}),
+        },
+    ),
+)
+def test_what_is_spelled_out_reads_back_equal(
+    name: str, local: dict[str, Any], split: dict[str, Any], top: dict[str, Any]
+) -> None:
+    first = config.parse({**top, "split": split, "algorithm": {"name": name, "local": local}})
+    again = config.parse(tomllib.loads(config.to_toml(first)))
+    assert again == first
+    assert config.fingerprint(again) == config.fingerprint(first)
+    assert again.methods[0].algorithm == first.methods[0].algorithm
+
+
+def test_a_whole_number_for_a_fraction_is_the_same_experiment() -> None:
+    assert config.fingerprint(parsed("methods.1.mu=1")) == config.fingerprint(parsed("methods.1.mu=1.0"))
+
+
+def test_a_default_spelled_out_is_the_same_experiment() -> None:
+    assert parsed("methods.1.mu=0.1", "eval_every=1", "local.momentum=0") == parsed()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["name=x", "runtime.checkpoint_every=3", "runtime.codec=true", "task.data_dir=/x"],
+)
+def test_the_fingerprint_does_not_depend_on_what_changes_no_number(setting: str) -> None:
+    assert config.fingerprint(parsed(setting)) == config.fingerprint(parsed())
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "rounds=3",
+        "seeds=[1]",
+        "split.alpha=0.2",
+        "local.lr=0.2",
+        "local.batch_size=none",
+        "methods.1.mu=0.2",
+        "methods.1.label=x",
+        "clients_per_round=2",
+        "val_fraction=0.1",
+        "task.augment=flip",
+        "task.model_options.hidden=[9]",
+        "world.outage.late=0.1",
+        "stop.megabytes=1",
+        "runtime.device=cpu",
+    ],
+)
+def test_the_fingerprint_depends_on_what_changes_numbers(setting: str) -> None:
+    assert config.fingerprint(parsed(setting)) != config.fingerprint(parsed())
+
+
+def test_a_method_is_made_from_its_name() -> None:
+    made = config.method("fedavg", {"personal": ["head"]}, "FedPer")
+    assert (made.label, made.kind, made.is_fedavg) == ("FedPer", "global", False)
+    assert made.algorithm == FedAvg(personal=("head",))
+    assert math.isclose(made.options["local"]["lr"], 0.1)
+    assert config.method("centralised", {}).kind == "bound"

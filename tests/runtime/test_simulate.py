@@ -1,0 +1,510 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unskew import wire
+from unskew.algorithms.fedavg import FedAvg, Trained, Weights
+from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
+from unskew.keys import Key
+from unskew.ledger import SERVER, Transfer, node, relayed, totals
+from unskew.local.executor import Sequential
+from unskew.local.solo import Shelf, Solo
+from unskew.protocol import (
+    Ask,
+    Carried,
+    ClientId,
+    Federation,
+    Held,
+    Keep,
+    Me,
+    Plan,
+    SgdConfig,
+    Step,
+    ask,
+    collect,
+    probe,
+    run,
+    sgd,
+    step,
+)
+from unskew.runtime.memory import Memory
+from unskew.runtime.simulate import Failure, Population, Simulator
+from unskew.task import make_task
+from unskew.tree import Params, weighted_mean
+from unskew.world.outage import Outage
+
+N, CLASSES = 5, 3
+CONFIG = SgdConfig(0.1, batch_size=4, local_epochs=2)
+
+
+def population() -> tuple[Population, Sequential]:
+    g = Key(0).generator()
+    x, y = torch.randn(60, 4, generator=g), torch.randint(CLASSES, (60,), generator=g)
+    rows = torch.split(torch.arange(60), [12, 3, 20, 15, 10])
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES)), CLASSES)
+    histograms = torch.stack([torch.bincount(y[r], minlength=CLASSES) for r in rows])
+    shelf = Shelf(x, y, rows, tuple(r[:0] for r in rows))
+    return Population(histograms, task.layout, task.init(Key(0)), task.init), Sequential(Solo(task, shelf))
+
+
+def simulator(algorithm: Any, **options: Any) -> Simulator[Any]:
+    return Simulator(algorithm, *population(), **options)
+
+
+# ---------------------------------------------------------------- FedAvg, worked by hand
+@pytest.mark.parametrize("codec", [False, True])
+def test_the_ledger_of_fedavg(codec: bool) -> None:
+    """One hop: the model down to each of the cohort, the model and a count up from each, each as long as its bytes."""
+    sim = simulator(FedAvg(CONFIG), clients_per_round=3, codec=codec)
+    state = sim.start()
+    _, trace = sim.round(state, 1)
+    cohort = sim._federation(1).sample()
+    sizes = sim.population.histograms.sum(1)
+    down = len(wire.encode(state))
+    up = {c: len(wire.encode(Trained(state.params, int(sizes[c])))) for c in cohort}
+    assert len(cohort) == 3
+    assert trace.transfers == [
+        *(Transfer(1, 0, SERVER, node(c), "model", down) for c in cohort),
+        *(Transfer(1, 0, node(c), SERVER, "model", up[c]) for c in cohort),
+    ]
+    assert [n for n, _ in trace.losses] == [int(sizes[c]) for c in cohort]
+    assert trace.failures == []
+
+
+def test_a_round_of_fedavg_is_the_weighted_mean_of_what_its_clients_trained() -> None:
+    sim = simulator(FedAvg(CONFIG))
+    state = sim.start()
+    new, _ = sim.round(state, 1)
+    pop, executor = population()
+    models = []
+    for c in pop.clients:
+        who = sim._me(c, 1, Key(0) / "round" / 1 / "client" / c / 0)
+        models.append(executor._solo.fit(who, _job(state.params), who.key / "sgd" / 0).params)
+    expected = weighted_mean(models, [float(n) for n in pop.histograms.sum(1)])
+    torch.testing.assert_close(new.params, expected, rtol=0, atol=0)
+
+
+def _job(params: Params) -> Any:
+    from unskew.protocol import Sgd
+
+    return Sgd(params, CONFIG)
+
+
+# ---------------------------------------------------------------- a toy that moves models from client to client
+@dataclass(frozen=True)
+class Parcel:
+    model: Carried
+    note: int
+
+
+@dataclass(frozen=True)
+class Relay:
+    """The model goes from each client to the next, and the server sees it at the end only."""
+
+    local: SgdConfig = CONFIG
+    hops: int = 1
+    trail: list[tuple[ClientId, int]] = field(default_factory=list, compare=False)
+
+    def init(self, params: Params, fed: Federation) -> Weights:
+        return Weights(params)
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        replies = yield from ask(self.train, {c: Parcel(state.params, 0) for c in fed.clients})
+        for hop in range(1, self.hops + 1):
+            moved = {(c + 1) % len(fed.clients): Parcel(replies[c].model, hop) for c in fed.clients}
+            replies = yield from ask(self.train, dict(sorted(moved.items())))
+        models = yield from collect([r.model for r in replies.values()])
+        return Weights(weighted_mean(models, [1.0] * len(models)))
+
+    @step
+    def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+        assert isinstance(msg.model, dict)  # a held value has arrived
+        self.trail.append((me.id, msg.note))
+        w = yield from sgd(msg.model, self.local)
+        return Parcel(Keep(w), msg.note), (mine or 0) + 1
+
+    def serve(self, state: Weights, client: ClientId | None) -> Params:
+        return state.params
+
+
+@pytest.mark.parametrize("codec", [False, True])
+def test_the_ledger_of_a_relay(codec: bool) -> None:
+    """Hop 0: model down, handle up.  Hop 1: handle down, model from the neighbour, handle up.  Hop 2: models up."""
+    sim = simulator(Relay(), codec=codec)
+    state = sim.start()
+    _, trace = sim.round(state, 1)
+    clients = range(N)
+    model = len(wire.encode(state.params))
+    first = len(wire.encode(Parcel(state.params, 0)))
+    handle = {(c, hop): len(wire.encode(Parcel(Held(c, f"{hop}/model"), hop))) for c in clients for hop in (0, 1)}
+    shown = {c: len(wire.encode(Parcel(Held((c - 1) % N, "0/model"), 1))) for c in clients}
+    expected = [Transfer(1, 0, SERVER, node(c), "model", first) for c in clients]
+    expected += [Transfer(1, 0, node(c), SERVER, "control", handle[c, 0]) for c in clients]
+    for c in clients:
+        expected.append(Transfer(1, 1, SERVER, node(c), "control", shown[c]))
+        expected.append(Transfer(1, 1, node((c - 1) % N), node(c), "model", model))
+    expected += [Transfer(1, 1, node(c), SERVER, "control", handle[c, 1]) for c in clients]
+    expected += [Transfer(1, 2, node(c), SERVER, "model", model) for c in clients]
+    assert trace.transfers == expected
+    assert totals(trace.transfers)["d2d"] == N * model
+    assert relayed(trace.transfers)["up"] == totals(trace.transfers)["up"] + N * model
+    assert [sim.memory.get(c) for c in clients] == [2] * N
+
+
+def test_a_value_that_is_sent_back_to_its_owner_costs_its_handle_only() -> None:
+    @dataclass(frozen=True)
+    class Stay(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
+            replies = yield from ask(self.train, {2: Parcel(replies[2].model, 1)})
+            return state
+
+    _, trace = (sim := simulator(Stay())).round(sim.start(), 1)
+    assert [(t.hop, t.src, t.dst, t.kind) for t in trace.transfers] == [
+        (0, SERVER, 3, "model"),
+        (0, 3, SERVER, "control"),
+        (1, SERVER, 3, "control"),
+        (1, 3, SERVER, "control"),
+    ]
+
+
+def test_a_value_kept_for_a_round_only_is_gone_in_the_next() -> None:
+    @dataclass(frozen=True)
+    class Stale(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            if fed.round == 1:
+                replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
+                kept.append(replies[2].model)
+                return state
+            yield from collect(kept)
+            return state
+
+    kept: list[Any] = []
+    sim = simulator(Stale())
+    state, _ = sim.round(sim.start(), 1)
+    with pytest.raises(
+        ProtocolError, match=r"round 2: client 2 holds no value '0/model'; held values live for one round"
+    ):
+        sim.round(state, 2)
+
+
+@pytest.mark.parametrize("codec", [False, True])
+def test_a_held_value_in_a_message_that_does_not_exist_is_refused(codec: bool) -> None:
+    @dataclass(frozen=True)
+    class Forged(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            yield from ask(self.train, {1: Parcel(Held(0, "0/model"), 0)})
+            return state
+
+    with pytest.raises(ProtocolError, match="client 0 holds no value '0/model'"):
+        (sim := simulator(Forged(), codec=codec)).round(sim.start(), 1)
+
+
+# ---------------------------------------------------------------- lost clients
+@pytest.mark.parametrize("codec", [False, True])
+def test_an_unreachable_client_is_sent_nothing_does_nothing_and_is_not_heard(codec: bool) -> None:
+    algorithm = Relay(hops=0)
+    sim = simulator(algorithm, outage=Outage(unreachable=0.5), codec=codec, seed=2)
+    state = sim.start()
+    _, trace = sim.round(state, 1)
+    lost = {f.client for f in trace.failures}
+    assert 0 < len(lost) < N
+    assert {f.reason for f in trace.failures} == {"unreachable"}
+    assert all(f == Failure(1, f.client, "train", "unreachable") for f in trace.failures)
+    assert {c for c, _ in algorithm.trail} == set(range(N)) - lost
+    assert {c for c in range(N) if sim.memory.get(c)} == set(range(N)) - lost
+    assert not {node(c) for c in lost} & {n for t in trace.transfers for n in (t.src, t.dst)}
+
+
+def test_a_late_client_was_sent_the_message_and_remembers_but_is_not_heard() -> None:
+    algorithm = Relay(hops=0)
+    sim = simulator(algorithm, outage=Outage(late=0.5), seed=1)
+    _, trace = sim.round(sim.start(), 1)
+    late = {f.client for f in trace.failures}
+    assert 0 < len(late) < N
+    assert {f.reason for f in trace.failures} == {"late"}
+    assert {c for c, _ in algorithm.trail} == set(range(N))
+    assert [sim.memory.get(c) for c in range(N)] == [1] * N
+    assert {t.dst for t in trace.transfers if t.src == SERVER} == {node(c) for c in range(N)}
+    assert {t.src for t in trace.transfers if t.dst == SERVER} == {node(c) for c in range(N) if c not in late}
+
+
+def test_too_few_replies_are_an_error_inside_the_plan() -> None:
+    caught: list[str] = []
+
+    @dataclass(frozen=True)
+    class Careful(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            to = {c: Parcel(state.params, 0) for c in fed.clients}
+            try:
+                yield from ask(self.train, to, at_least=N)
+            except QuorumError as error:
+                caught.append(str(error))
+            return state
+
+    sim = simulator(Careful(), outage=Outage(late=1.0))
+    state = sim.start()
+    new, trace = sim.round(state, 1)
+    assert new is state
+    assert caught == ["round 1, step 'train': 0 of 5 clients replied, 5 needed; lost: 0, 1, 2, 3, 4"]
+    assert len(trace.failures) == N
+    assert [sim.memory.get(c) for c in range(N)] == [1] * N  # they did their work
+
+
+def test_a_round_whose_quorum_is_missed_leaves_memory_and_round_as_they_were() -> None:
+    sim = simulator(Relay(), outage=Outage(late=1.0))
+    with pytest.raises(QuorumError, match="0 of 5 clients replied, 1 needed"):
+        sim.round(sim.start(), 1)
+    assert sim.memory.round == 0
+    assert sim.memory.get(0) is None
+
+
+def test_nobody_asked_is_nobody_heard() -> None:
+    @dataclass(frozen=True)
+    class Empty(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            assert (yield from ask(self.train, {}, at_least=0)) == {}
+            yield from ask(self.train, {})
+            return state
+
+    with pytest.raises(QuorumError, match="0 of 0 clients replied, 1 needed; lost: none"):
+        (sim := simulator(Empty())).round(sim.start(), 1)
+
+
+def test_the_same_losses_come_again_when_a_round_is_run_again() -> None:
+    failures = []
+    for _ in range(2):
+        sim = simulator(Relay(hops=0), outage=Outage(0.3, 0.3), seed=4)
+        failures.append(sim.round(sim.start(), 1)[1].failures)
+    assert failures[0] == failures[1] != []
+
+
+# ---------------------------------------------------------------- plans and steps that break the contract
+def breaking(plan: Any) -> Any:
+    class Breaking(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            yield from plan(self, state, fed)
+            return state
+
+        def secret(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+            yield from ()
+            return msg, mine
+
+    return Breaking()
+
+
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        (lambda a, s, f: ask(a.train, {0: Parcel(s.params, 0), 7: Parcel(s.params, 0)}), r"no such client: \[7\]"),
+        (lambda a, s, f: ask(a.train, {-1: Parcel(s.params, 0)}), r"no such client: \[-1\]"),
+        (lambda a, s, f: ask(a.train, {"0": Parcel(s.params, 0)}), r"no such client: \['0'\]"),
+        (
+            lambda a, s, f: ask(a.secret, {0: Parcel(s.params, 0)}),
+            r"'secret', which is not marked @step; known: \['train'\]",
+        ),
+        (lambda a, s, f: iter([Ask("__init__", {0: None})]), "'__init__', which is not marked @step"),
+        (lambda a, s, f: iter([probe()]), 'not generator: write "yield from"'),
+        (lambda a, s, f: iter([3]), "a plan may yield Ask, Collect or Probe, not int"),
+        (lambda a, s, f: collect([Held(9, "x")]), "client 9 holds no value 'x'"),
+    ],
+)
+def test_a_plan_that_asks_for_what_is_not_there_is_refused(plan: Any, text: str) -> None:
+    sim = simulator(breaking(plan))
+    with pytest.raises(ProtocolError, match=text):
+        sim.round(sim.start(), 1)
+    assert sim.memory.round == 0
+
+
+@dataclass(frozen=True)
+class Failing(Relay):
+    """The last client fails, after the others have written."""
+
+    why: str = "raises"
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        yield from ask(self.train, {c: Parcel(state.params, c) for c in fed.clients[:-1]})
+        yield from ask(self.train, {c: Parcel(state.params, c) for c in fed.clients})
+        return state
+
+    @step
+    def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+        if me.id == N - 1 and me.round == 2:
+            if self.why == "raises":
+                raise ZeroDivisionError("in a step")
+            if self.why == "yields":
+                yield probe()  # type: ignore[misc]
+            if self.why == "returns":
+                return Parcel({}, 1)  # type: ignore[return-value]
+            if self.why == "sends":
+                return Parcel({"w": {1, 2}}, 1), mine  # type: ignore[dict-item]
+        yield from ()
+        return Parcel({}, me.id), (mine or 0) + 1
+
+
+@pytest.mark.parametrize(
+    ("why", "error", "text"),
+    [
+        ("raises", ZeroDivisionError, "in a step"),
+        ("yields", ProtocolError, 'a step may yield Sgd, Fold or Run, not generator: write "yield from"'),
+        ("returns", ProtocolError, r"step 'train' must return \(reply, memory\), got Parcel"),
+        ("sends", WireError, r"set cannot travel \(at model/w\)"),
+    ],
+)
+def test_a_failure_in_a_step_leaves_memory_as_it_was(why: str, error: type[Exception], text: str) -> None:
+    sim = simulator(Failing(why=why))
+    state, _ = sim.round(sim.start(), 1)
+    before = dict(sim.memory.at(1))
+    assert before == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1}
+    with pytest.raises(error, match=text):
+        sim.round(state, 2)
+    assert sim.memory.round == 1
+    assert sim.memory.at(1) == before
+    assert [sim.memory.get(c) for c in range(N)] == [2, 2, 2, 2, 1]
+
+
+def test_a_step_that_is_asked_again_in_a_round_finds_what_it_wrote() -> None:
+    sim = simulator(Failing(why="never"))
+    state, _ = sim.round(sim.start(), 1)
+    sim.round(state, 2)
+    assert [sim.memory.get(c) for c in range(N)] == [4, 4, 4, 4, 2]
+
+
+def test_with_the_codec_a_reply_that_is_not_of_its_type_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Lying(Relay):
+        @step
+        def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+            yield from ()
+            return Parcel({}, "three"), mine  # type: ignore[arg-type]
+
+    with pytest.raises(WireError, match="expected int at note, got 'three'"):
+        (sim := simulator(Lying(), codec=True)).round(sim.start(), 1)
+
+
+@pytest.mark.parametrize("cohort", [0, -1])
+def test_a_cohort_of_nobody_is_refused(cohort: int) -> None:
+    with pytest.raises(ConfigError, match=f"clients_per_round must be >= 1, got {cohort}"):
+        simulator(FedAvg(CONFIG), clients_per_round=cohort)
+
+
+def test_a_step_without_types_is_refused_before_the_run() -> None:
+    class Untyped(Relay):
+        @step
+        def train(self, me, msg, mine):  # type: ignore[no-untyped-def]
+            return msg, mine
+
+    with pytest.raises(ProtocolError, match="train must be annotated"):
+        simulator(Untyped())
+
+
+# ---------------------------------------------------------------- probes, keys, personal models
+@dataclass(frozen=True)
+class Asymmetric:
+    """Link [i, j] carries 10 i + j, and a little more that only the key knows."""
+
+    def spectral_efficiency(self, key: Key, nodes: int) -> Tensor:
+        i = torch.arange(nodes, dtype=torch.float64)
+        return 10 * i[:, None] + i + torch.rand((), generator=key.generator(), dtype=torch.float64)
+
+
+def test_a_probe_shows_the_links_between_clients_without_the_server() -> None:
+    seen: list[Tensor] = []
+
+    def plan(a: Any, s: Any, f: Federation) -> Any:
+        for hop in (0, 1, 0):
+            seen.append((yield from probe(hop)))
+
+    sim = simulator(breaking(plan), channel=Asymmetric())
+    state, trace = sim.round(sim.start(), 1)
+    sim.round(state, 2)
+    assert all(g.shape == (N, N) for g in seen)
+    assert int(seen[0][1, 3]) == 10 * node(1) + node(3)
+    assert torch.equal(seen[0], seen[2])  # the same hop is the same channel
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[3])
+    assert trace.transfers == []
+
+
+def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> None:
+    seen: dict[str, list[int]] = {}
+
+    @dataclass(frozen=True)
+    class Drawing:
+        name: str
+
+        def init(self, params: Params, fed: Federation) -> Weights:
+            return Weights(params)
+
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            for _ in range(2):
+                yield from ask(getattr(self, self.name), {c: None for c in fed.clients})
+            return state
+
+        @step
+        def one(self, me: Me, msg: None, mine: None) -> Step[tuple[None, None]]:
+            number = yield from run(lambda local: local.key.number())
+            seen.setdefault(self.name, []).append(number)
+            return None, None
+
+        @step
+        def two(self, me: Me, msg: None, mine: None) -> Step[tuple[None, None]]:
+            return (yield from self.one(me, msg, mine))
+
+        def serve(self, state: Weights, client: ClientId | None) -> Params:
+            return state.params
+
+    for name in ("one", "two"):
+        sim = simulator(Drawing(name))
+        state = sim.start()
+        for t in (1, 2):
+            state, trace = sim.round(state, t)
+            assert trace.transfers == []  # nothing said, nothing charged
+    assert len(set(seen["one"])) == 2 * 2 * N
+    assert seen["one"] == seen["two"]
+
+
+def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> None:
+    sim = simulator(FedAvg(CONFIG, personal=("head",)))
+    state = sim.start()
+    early = sim.personal(state, 3, 0)
+    assert early is not None
+    torch.testing.assert_close(early, sim.population.initial, rtol=0, atol=0)
+    state, trace = sim.round(state, 1)
+    before = list(trace.transfers)
+    mine = sim.memory.get(3)
+    own = sim.personal(state, 3, 1)
+    assert own is not None
+    assert list(own) == list(sim.population.initial)
+    for name, t in own.items():
+        assert torch.equal(t, mine[name] if name in sim.population.layout.head else state.params[name])
+    assert trace.transfers == before
+    assert sim.memory.get(3) is mine
+    assert sim.algorithm.serve(state, None) is None
+
+
+def test_without_personalise_a_client_uses_what_it_is_served() -> None:
+    sim = simulator(Relay())
+    state = sim.start()
+    assert sim.personal(state, 0, 1) is state.params
+
+
+# ---------------------------------------------------------------- going on where a run stopped
+@pytest.mark.parametrize("algorithm", [FedAvg(CONFIG, personal=("head",)), Relay()])
+def test_a_run_goes_on_from_state_memory_and_round_alone(algorithm: Any) -> None:
+    straight = simulator(algorithm, clients_per_round=3)
+    state = straight.start()
+    for t in (1, 2, 3):
+        state, _ = straight.round(state, t)
+        if t == 2:
+            saved: tuple[Any, Mapping[int, Any]] = (state, straight.memory.at(2))
+    other = simulator(algorithm, clients_per_round=3)
+    other.memory = Memory(2, dict(saved[1]))
+    again, _ = other.round(saved[0], 3)
+    torch.testing.assert_close(again.params, state.params, rtol=0, atol=0)
+    for c in range(N):
+        assert wire.encode(other.memory.get(c)) == wire.encode(straight.memory.get(c))

@@ -1,0 +1,165 @@
+"""Gradients of fully connected networks by hand.
+
+For a stack of linear layers with ReLU between them and cross-entropy on top, autograd's bookkeeping costs more than the
+arithmetic.  Written out, with A_0 the batch, (B, d_0), and W_l of shape (d_l, d_{l-1}),
+
+    forward    Z_l = A_{l-1} W_l^T + b_l        A_l = max(Z_l, 0)                                     (1)
+    at the top G_L = (softmax(Z_L) - onehot(y)) / B                                                   (2)
+    backward   dW_l = G_l^T A_{l-1}             db_l = column sums of G_l                             (3)
+               G_{l-1} = (G_l W_l) * [A_{l-1} > 0]                                                    (4)
+
+and under plain SGD (3) can be added to weights or velocity directly, so that no gradient is ever stored.
+Equal to autograd within rounding; `kernel(...)` answers None for every network, loss or device it is not made for.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from unskew.models.network import Network
+from unskew.protocol import SgdConfig
+from unskew.task import Task, cross_entropy
+
+# Below this many multiply-adds a oneDNN call costs more than it saves.
+_ONEDNN_FROM = 1_250_000
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Names of a linear layer's tensors, and whether a ReLU follows."""
+
+    weight: str
+    bias: str | None
+    relu: bool
+
+
+def kernel(task: Task, device: torch.device) -> tuple[Layer, ...] | None:
+    """The network as a stack of linear layers; None if it is anything else, or its loss is."""
+    module = task.module()
+    if device.type != "cpu" or task.loss is not cross_entropy or type(module) is not Network or module.softmax:
+        return None
+    return _layers(module)
+
+
+def _layers(module: Network) -> tuple[Layer, ...] | None:
+    body = {"": module.body} if isinstance(module.body, nn.Flatten) else dict(module.body.named_children())
+    layers: list[Layer] = []
+    for name, part in body.items():
+        if isinstance(part, nn.Linear):
+            if layers and not layers[-1].relu:
+                return None
+            layers.append(Layer(f"body.{name}.weight", f"body.{name}.bias" if part.bias is not None else None, False))
+        elif isinstance(part, nn.ReLU) and layers and not layers[-1].relu:
+            layers[-1] = Layer(layers[-1].weight, layers[-1].bias, True)
+        elif not (isinstance(part, nn.Flatten) and not layers):
+            return None
+    if not isinstance(module.head, nn.Linear) or (layers and not layers[-1].relu):
+        return None
+    return (*layers, Layer("head.weight", "head.bias" if module.head.bias is not None else None, False))
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether linear layers should go through oneDNN: on AMD, where MKL takes its slow path.  A rule, not a timing."""
+    try:
+        vendor = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+        torch.ops.mkldnn._linear_pointwise(torch.ones(2, 2), torch.ones(2, 2), None, "none", [], "")
+    except (OSError, AttributeError, RuntimeError):
+        return False
+    return vendor and torch.backends.mkldnn.is_available()
+
+
+def _onednn(a: Tensor, b: Tensor) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+    return out
+
+
+def stepper(
+    layers: tuple[Layer, ...],
+    tensors: Mapping[str, Tensor],
+    gradient: Mapping[str, Tensor],
+    config: SgdConfig,
+    lr: float,
+    update: Callable[[], None],
+    extra: Callable[[], None] | None,
+) -> Step:
+    """A function `step(x, targets)` that takes one step in place and returns the batch's mean loss.
+
+    `targets` are one-hot rows, (batch, classes).
+
+    Args:
+        layers: The network.
+        tensors: Its parameters; changed in place.
+        gradient: Where the gradient of each goes.
+        config, lr: The optimisation; decides whether gradients can go straight into the weights.
+        update: Applies the optimiser to parameters and gradients, where they cannot.
+        extra: Adds the gradient of the terms to `gradient`; None if there are no terms.
+    """
+    weights = [tensors[layer.weight].data for layer in layers]
+    biases = [tensors[layer.bias].data if layer.bias else None for layer in layers]
+    d_weights = [gradient[layer.weight] for layer in layers]
+    d_biases = [gradient[layer.bias] if layer.bias else None for layer in layers]
+    relu = [layer.relu for layer in layers]
+    straight = (
+        config.optimizer == "sgd"
+        and config.clip_norm is None
+        and not config.weight_decay
+        and not config.momentum
+        and extra is None
+    )
+    fast = weights[0].dtype is torch.float32 and onednn_is_faster()
+    size = [w.numel() for w in weights]
+
+    @torch.no_grad()
+    def step(x: Tensor, targets: Tensor) -> Tensor:
+        n = len(targets)
+        big = [fast and n * k >= _ONEDNN_FROM for k in size]
+        a = x.reshape(n, -1)
+        inputs = []
+        for w, b, r, large in zip(weights, biases, relu, big, strict=True):  # (1)
+            inputs.append(a)
+            if large:
+                a = _onednn(a, w)
+                if b is not None:
+                    a.add_(b)
+            else:
+                a = a @ w.t() if b is None else torch.addmm(b, a, w.t())
+            if r:
+                a.relu_()
+        log_p = torch.log_softmax(a, 1)
+        loss = torch.dot(log_p.view(-1), targets.reshape(-1)).div_(-n)
+        g = log_p.exp_().sub_(targets).div_(n)  # (2)
+        for i in range(len(weights) - 1, -1, -1):
+            w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
+            below = None
+            if i:  # (4), before the weights move
+                below = (_onednn(g, w.t()) if big[i] else g @ w).mul_(a > 0)
+            if straight:  # (3), times -lr, added where it belongs
+                if big[i]:
+                    w.add_(_onednn(g.t(), a.t()), alpha=-lr)
+                else:
+                    w.addmm_(g.t(), a, alpha=-lr)
+                if b is not None:
+                    b.sub_(g.sum(0), alpha=lr)
+            else:
+                if big[i]:
+                    d_weights[i].copy_(_onednn(g.t(), a.t()))
+                else:
+                    torch.mm(g.t(), a, out=d_weights[i])
+                if d_b is not None:
+                    torch.sum(g, 0, out=d_b)
+            if below is not None:
+                g = below
+        if not straight:
+            if extra is not None:
+                extra()
+            update()
+        return loss
+
+    return step
