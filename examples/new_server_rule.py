@@ -40,17 +40,16 @@ class SignedFedAvg:
     def train(self, me: Me, msg: Params, mine: Params | None) -> Step[tuple[Signs, Params | None]]:
         w = yield from sgd(msg, self.local)
         wanted = map_params(lambda new, old, e: new - old + e, w, msg, mine or zeros_like(msg))
-        reply = Signs(
-            {n: t.sign().to(torch.int8) for n, t in wanted.items()}, map_params(lambda t: t.abs().mean(), wanted)
-        )
-        return reply, map_params(lambda t, s, a: t - s * a, wanted, reply.sign, reply.scale)
+        sign = map_params(lambda t: t.sign().to(torch.int8), wanted)
+        scale = map_params(lambda t: t.abs().mean(), wanted)
+        return Signs(sign, scale), map_params(lambda t, s, a: t - s * a, wanted, sign, scale)
 
     def serve(self, state: Params, client: ClientId | None) -> Params:
         return state
 
 
 def main(rounds: int = 15) -> None:
-    methods = {"FedAvg": us.FedAvg(us.SgdConfig(local_epochs=2)), "signs": SignedFedAvg()}
+    methods = {"FedAvg": us.FedAvg(SignedFedAvg.local), "signs": SignedFedAvg()}
     history = us.simulate(methods, split=us.Dirichlet(alpha=0.3, num_clients=10), rounds=rounds)
     print(history)
     print(f"up: {history.value('signs', 'bytes.up') / history.value('FedAvg', 'bytes.up'):.2f} of FedAvg's bytes")

@@ -64,6 +64,17 @@ def test_group_and_layer_norm_need_no_batch_and_have_no_buffers() -> None:
     assert not task.batch_norm
 
 
+def test_integer_counters_are_not_even_counted() -> None:
+    """They cost an operation per batch, and nothing reads them."""
+    assert all(b.is_floating_point() for b in make_task(batch_net, 3).module().buffers())
+
+
+def test_a_layer_whose_name_begins_like_a_norms_is_none() -> None:
+    task = make_task(lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), *(nn.Linear(3, 3) for _ in range(10))), 3)
+    assert task.layout.norm == ("1.weight", "1.bias")
+    assert {"10.weight", "11.weight"} <= set(task.layout.trainable)
+
+
 def test_rms_norm_is_a_normalisation_too() -> None:
     task = make_task(lambda: nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 3)), 3)
     assert task.layout.norm == ("0.weight",)

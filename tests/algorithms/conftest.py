@@ -58,7 +58,7 @@ class Play:
 
     def own(self, client: ClientId) -> Params:
         """What a client would use in the end."""
-        model = self.sim.personal(self.states[-1], client, len(self.traces))
+        model = self.sim.personal(self.states[-1], [client], len(self.traces)).get(client)
         assert model is not None
         return model
 

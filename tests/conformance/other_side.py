@@ -12,7 +12,7 @@ from recipe import make, world
 
 from unskew import wire
 from unskew.keys import Key
-from unskew.local.executor import Sequential
+from unskew.local.executor import Sequential, Work
 from unskew.protocol import Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.tree import Params
 
@@ -55,8 +55,8 @@ class Clients:
         me = Me(client, int(histogram.sum()), histogram, t, key, self.population.layout, self.population.initial)
         saved = self.staged.get(client, self.memory.get(client, b""))
         mine = wire.decode(saved, wire.memory_type(self.algorithm))
-        running = steps_of(self.algorithm)[header["step"]](me, msg, mine)
-        reply, memory = self.executor.complete({client: (me, running)}, lambda who, fitted: None)[client]
+        work = Work(header["step"], steps_of(self.algorithm)[header["step"]], me, msg, mine)
+        reply, memory = self.executor.complete({client: work})[client].value
         self.staged[client] = wire.encode(memory)
 
         def keep(kept: Keep, path: str) -> Held:

@@ -5,6 +5,7 @@ BatchNorm.  The pooled bound gets one client with everything.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,12 +94,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 CASES = [*VARIANTS, "relay"]
 
 
+factory_of = functools.cache(resolve)
+
+
 def make(case: str, **options: Any) -> Any:
     """The algorithm of a case, on the small world's local optimisation."""
     if case == "relay":
         return Relay(**options)
     name, own = VARIANTS[case]
-    factory = resolve(name)
+    factory = factory_of(name)
     local = {"local": LOCAL} if "local" in inspect.signature(factory).parameters else {}
     return factory(**{**local, **own, **options})
 
@@ -115,6 +119,7 @@ def normalised() -> nn.Module:
 NETWORKS = {"perceptron": perceptron, "normalised": normalised}
 
 
+@functools.cache
 def task_of(network: str) -> Task:
     return make_task(NETWORKS[network], CLASSES)
 

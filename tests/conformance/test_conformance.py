@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from recipe import CASES, LOCAL, NETWORKS, VARIANTS, bits, finite, make, rounds, simulator, world
-from torch import Tensor
+from recipe import CASES, NETWORKS, bits, finite, make, rounds, simulator, world
 
 from unskew import wire
-from unskew.algorithms import TABLE
 from unskew.errors import QuorumError
 from unskew.ledger import totals
 from unskew.local.executor import Sequential
@@ -17,7 +15,6 @@ from unskew.local.solo import Solo
 from unskew.protocol import Me, Sgd
 from unskew.runtime.memory import Memory
 from unskew.runtime.simulate import Simulator
-from unskew.tree import Params
 from unskew.world.outage import Outage
 
 pytestmark = [pytest.mark.parametrize("network", NETWORKS), pytest.mark.parametrize("case", CASES)]
@@ -102,7 +99,7 @@ def test_a_round_leaves_the_state_it_was_given_and_the_global_generator_alone(ca
         new, _ = sim.round(state, t)
         assert wire.encode(state) == before
         for c in sim.population.clients:
-            sim.personal(new, c, t)
+            sim.personal(new, [c], t)
         state = new
     assert torch.equal(torch.get_rng_state(), rng)
     assert wire.encode(sim.population.initial) == initial
@@ -126,7 +123,7 @@ def test_every_client_has_a_model_to_use(case: str, network: str) -> None:
     state = sim.start()
     for t in range(3):
         for c in sim.population.clients:
-            own = sim.personal(state, c, t)
+            own = sim.personal(state, [c], t).get(c)
             assert own is not None
             assert list(own) == everything
         served = sim.algorithm.serve(state, None)
@@ -168,51 +165,3 @@ def test_an_algorithm_is_a_frozen_value(case: str, network: str) -> None:
     names = [f.name for f in dataclasses.fields(one)]
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(one, names[0], None)
-
-
-def limit_of(case: str) -> dict[str, Any] | None:
-    name, own = VARIANTS.get(case, (None, {}))
-    limit = getattr(TABLE.get(name or ""), "limit", None)
-    return None if limit is None or own else dict(limit)
-
-
-def test_at_its_declared_limit_it_is_fedavg(case: str, network: str) -> None:
-    limit = limit_of(case)
-    if limit is None:
-        pytest.skip(f"{case} declares no limit")
-    one = simulator(case, network, algorithm=make(case, **limit))
-    two = simulator("fedavg", network)
-    for (_, state, here), (_, expected, there) in zip(rounds(one), rounds(two), strict=True):
-        ours, theirs = one.algorithm.serve(state, None), two.algorithm.serve(expected, None)
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-        assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
-
-
-ORDER = (3, 0, 5, 1, 4, 2)
-
-
-def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
-    """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
-    whole = dataclasses.replace(LOCAL, batch_size=None, local_epochs=3)
-    if case in VARIANTS and "local" in VARIANTS[case][1]:
-        whole = dataclasses.replace(VARIANTS[case][1]["local"], batch_size=None, local_epochs=3)
-    algorithm = make(case, local=whole)
-    if getattr(algorithm, "pooled", False):
-        pytest.skip(f"{case} knows one client only")
-    if case == "relay":
-        pytest.skip("a ring depends on who stands next to whom")
-    options: dict[str, Any] = {"algorithm": algorithm, "dtype": torch.float64, "clients_per_round": None}
-    before, after = simulator(case, network, **options), simulator(case, network, order=ORDER, **options)
-    for (t, one, _), (_, two, _) in zip(rounds(before), rounds(after), strict=True):
-        assert_close(before.algorithm.serve(one, None), after.algorithm.serve(two, None))
-        for new, old in enumerate(ORDER):
-            assert_close(before.personal(one, old, t), after.personal(two, new, t))
-
-
-def assert_close(one: Params | None, two: Params | None) -> None:
-    assert (one is None) == (two is None)
-    if one is not None and two is not None:
-        assert list(one) == list(two)
-        for name, t in one.items():
-            assert isinstance(t, Tensor)
-            torch.testing.assert_close(two[name], t, rtol=1e-8, atol=1e-10)

@@ -13,10 +13,10 @@ from torch.func import functional_call
 from unskew.data.batches import num_steps, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Sequential
+from unskew.local.executor import Sequential, Work
 from unskew.local.solo import Shelf, Solo
 from unskew.models import build
-from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
+from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
 from unskew.task import Task, make_task
 from unskew.tree import Params, map_params, squared_norm
 
@@ -210,6 +210,11 @@ def test_a_fit_equals_a_plain_loop_in_single_precision_too(network: str) -> None
         torch.testing.assert_close(fitted.params, params, rtol=1e-4, atol=1e-5)
 
 
+def work(who: Me, step: Any) -> Work:
+    """A step that has begun already, as an executor takes it."""
+    return Work("step", lambda *_: step, who, None, None)
+
+
 def test_a_schedule_is_asked_for_the_round() -> None:
     from unskew.protocol import Exponential
 
@@ -312,7 +317,7 @@ def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again
         return one.params, two.params, noise, other
 
     def ask() -> Any:
-        return Sequential(Solo(task, data)).complete({0: (me(task), train())}, lambda me, fitted: None)[0]
+        return Sequential(Solo(task, data)).complete({0: work(me(task), train())})[0].value
 
     one, two, noise, other = ask()
     assert noise != other
@@ -618,7 +623,7 @@ def test_a_fold_over_validation_data_that_is_not_there_is_refused() -> None:
         return (yield from fold(lambda carry, batch: carry, start_of(task), 0, part="val"))
 
     with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
-        Sequential(Solo(task, data)).complete({0: (me(task), step())}, lambda me, fitted: None)
+        Sequential(Solo(task, data)).complete({0: work(me(task), step())})
 
 
 @pytest.mark.parametrize(("network", "n"), [("batch_norm", 23), ("Hidden", 23), ("conv", 2100)])
@@ -682,16 +687,16 @@ def test_large_but_finite_parameters_are_no_divergence() -> None:
     assert math.isfinite(fitted.loss)
 
 
-def test_a_sequential_executor_tells_of_every_fit_in_the_order_given() -> None:
+def test_a_sequential_executor_tells_the_loss_of_every_fit_in_the_order_given() -> None:
     task, data = make("linear"), shelf()
-    seen: list[tuple[int, Fitted]] = []
+    start = start_of(task)
 
     def train(times: int) -> Any:
         for _ in range(times):
-            yield from fit(start_of(task), SgdConfig())
+            yield from fit(start, SgdConfig())
         return times
 
-    steps = {c: (me(task, c), train(c + 1)) for c in (2, 0, 1)}
-    done = Sequential(Solo(task, data)).complete(steps, lambda who, fitted: seen.append((who.id, fitted)))
-    assert list(done.items()) == [(2, 3), (0, 1), (1, 2)]
-    assert [c for c, _ in seen] == [2, 2, 2, 0, 1, 1]
+    done = Sequential(Solo(task, data)).complete({c: work(me(task, c), train(c + 1)) for c in (2, 0, 1)})
+    assert [(c, d.value, len(d.losses)) for c, d in done.items()] == [(2, 3, 3), (0, 1, 1), (1, 2, 2)]
+    alone = Solo(task, data).fit(me(task, 0), Sgd(start, SgdConfig()), me(task, 0).key / "sgd" / 0)
+    assert done[0].losses == (alone.loss,)

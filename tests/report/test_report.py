@@ -505,6 +505,6 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers() -> None:
     """SVG text has no mathematics: Matplotlib's own formatter would show `$\\mathdefault{10^{-2}}$`."""
     curve = tables.Curve((0.0, 1.0, 2.0), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), 1)
     look = figures.looks([False])[0]
-    drawn = str(figures.lines_chart("x", [figures.Line("m", curve, look)], "round", "loss", 1, "falls"))
+    drawn = str(figures.lines_chart("x", [figures.Line("m", look, curve)], "round", "loss", 1, "falls"))
     assert "mathdefault" not in drawn
     assert ">0.01<" in drawn

@@ -471,13 +471,13 @@ def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> 
 def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> None:
     sim = simulator(FedAvg(CONFIG, personal=("head",)))
     state = sim.start()
-    early = sim.personal(state, 3, 0)
+    early = sim.personal(state, [3], 0)[3]
     assert early is not None
     torch.testing.assert_close(early, sim.population.initial, rtol=0, atol=0)
     state, trace = sim.round(state, 1)
     before = list(trace.transfers)
     mine = sim.memory.get(3)
-    own = sim.personal(state, 3, 1)
+    own = sim.personal(state, [3], 1)[3]
     assert own is not None
     assert list(own) == list(sim.population.initial)
     for name, t in own.items():
@@ -490,7 +490,7 @@ def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> Non
 def test_without_personalise_a_client_uses_what_it_is_served() -> None:
     sim = simulator(Relay())
     state = sim.start()
-    assert sim.personal(state, 0, 1) is state.params
+    assert sim.personal(state, [0], 1)[0] is state.params
 
 
 # ---------------------------------------------------------------- going on where a run stopped

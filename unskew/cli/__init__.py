@@ -1,21 +1,41 @@
 """The command `unskew`."""
 
+import io
+import os
 import sys
 
 
 def main() -> None:
-    """Run the command; an error a user can cause is one line on stderr and exit code 2."""
+    """Run the command; an error a user can cause is one line on stderr and exit code 2, being stopped is 130."""
+    import click
+
     from unskew.cli.app import app
     from unskew.errors import UnskewError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
+            stream.reconfigure(errors="replace")
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except UnskewError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(130 if type(error).__name__ == "Interrupted" else 2)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # `unskew list models | head` is no failure
-        sys.stderr.close()
-        sys.exit(0)
+        _end(type(error).__name__, str(error), 130 if type(error).__name__ == "Interrupted" else 2)
+    except click.ClickException as error:
+        _end("UsageError", error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _end("Interrupted", "stopped by request", 130)
+    except BrokenPipeError:  # `unskew list | head` is no failure; what is left unsaid has nobody to hear it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        _end(type(error).__name__, str(error), 2)
+    else:
+        # Typer makes 130 of Ctrl-C by itself, without a word.
+        if code == 130:
+            _end("Interrupted", "stopped by request", 130)
+        sys.exit(code)
+
+
+def _end(name: str, text: str, code: int) -> None:
+    if text:  # none where a command without arguments has shown its help
+        print(f"{name}: {' '.join(text.splitlines())}", file=sys.stderr)
+    sys.exit(code)

@@ -4,9 +4,13 @@ Only JSON goes to stdout under `--json`; progress and remarks go to stderr.  Hea
 them, so that `--help` is quick.
 """
 
+import difflib
 import hashlib
 import json
+import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from unskew.errors import ConfigError, RunError
@@ -22,6 +27,7 @@ from unskew.version import __version__
 if TYPE_CHECKING:
     from unskew.run.loop import Outcome
 
+# What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -52,9 +58,7 @@ def top(
 # ---------------------------------------------------------------- run, resume
 @app.command()
 def run(
-    experiment: Annotated[
-        str | None, typer.Argument(help="A TOML file, or a name from [bold]unskew list experiments[/]; default digits.")
-    ] = None,
+    experiment: Annotated[str, typer.Argument()] = "digits",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
@@ -70,35 +74,40 @@ def run(
 ) -> None:
     """Run an experiment: every method on the same split, cohorts and initial model, for every seed.
 
-    Without arguments this compares several methods on real handwritten digits, in about a minute.  The run's folder
-    holds the resolved configuration, the split, every metric and transfer, checkpoints, and [bold]report.html[/].
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    Without it this compares several methods on real handwritten digits, in
+    about a minute.  The run's folder holds the resolved configuration, the
+    split, every metric and transfer, checkpoints, and [bold]report.html[/].
 
     [dim]unskew run[/]
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
     [dim]unskew run digits --set rounds=5 --json > results.json[/]
     """
-    from unskew.cli.progress import watcher
+    from unskew.cli.progress import watching
     from unskew.run import config, loop
 
-    path = _experiment(experiment or "digits")
-    overrides = list(settings or [])
+    path = _experiment(experiment)
+    chosen = config.load(path, [*(settings or []), *(["bounds=true"] if with_bounds else [])])
     if seeds:
-        overrides.append(f"seeds={list(seeds)}")
+        chosen = replace(chosen, seeds=tuple(seeds))
     if data_dir is not None:
-        overrides.append(f"task.data_dir={json.dumps(str(data_dir.resolve()))}")
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir.resolve())))
     if device is not None:
-        overrides.append(f"runtime.device={json.dumps(device)}")
-    if with_bounds:
-        overrides.append("bounds=true")
-    chosen = config.load(path, overrides)
-    folder = out or Path("runs") / f"{chosen.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    outcome = loop.start(chosen, folder, watcher(quiet), command=" ".join(["unskew", *sys.argv[1:]]))
+        chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
+    folder = out or Path("runs") / f"{_as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with watching(quiet) as watcher:
+        outcome = loop.start(chosen, folder, watcher, command=shlex.join(["unskew", *sys.argv[1:]]))
     _finish(outcome, report, as_json)
+
+
+def _as_file(name: str) -> str:
+    """The name of an experiment as a single part of a path."""
+    return "".join(c if c.isalnum() or c in "-_.+=" else "-" for c in name).lstrip(".")[:100] or "experiment"
 
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    folder: Annotated[Path, typer.Argument()],
     force: Annotated[
         bool, typer.Option("--force", help="Go on although versions, device or executor changed; bits may differ.")
     ] = False,
@@ -108,22 +117,36 @@ def resume(
 ) -> None:
     """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; it ends with the same bits.
 
+    FOLDER is the run's; of a run that is done it prints the results again.
+
     [dim]unskew resume runs/digits-20260101-120000[/]
     """
-    from unskew.cli.progress import watcher
+    from unskew.cli.progress import watching
     from unskew.run import loop
 
-    _finish(loop.resume(folder, watcher(quiet), force), report, as_json)
+    with watching(quiet) as watcher:
+        outcome = loop.resume(folder, watcher, force)
+    _finish(outcome, report, as_json)
 
 
 def _experiment(name: str) -> Path:
     path = Path(name)
-    if path.exists() or path.suffix == ".toml":
-        return path
     builtin = builtin_experiments()
+    # A folder `digits` beside us is no experiment; a file of that name is.
+    if path.is_file() or path.suffix == ".toml" or (path.exists() and name not in builtin):
+        return path
     if name not in builtin:
-        raise ConfigError(f"no file and no built-in experiment is called {name!r}; built in: {', '.join(builtin)}")
+        raise ConfigError(
+            f"no file and no built-in experiment is called {name!r}; {near(name, builtin)}"
+            f"(built in: {', '.join(builtin)})"
+        )
     return builtin[name]
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """`did you mean ...? ` if there is something like it."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {found[0]}? " if found else ""
 
 
 def builtin_experiments() -> dict[str, Path]:
@@ -132,11 +155,7 @@ def builtin_experiments() -> dict[str, Path]:
 
 
 def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
-    page = None
-    if report:
-        from unskew.report import write_report
-
-        page = write_report(outcome.folder)
+    # Results first: they are known even if the page cannot be written.
     if as_json:
         print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
     else:
@@ -145,12 +164,14 @@ def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
         for line in verdict(outcome.folder):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         for key, reason in (outcome.summary.get("stopped") or {}).items():
-            console.print(f"{key} ended early: {reason}", highlight=False, markup=False)
+            console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
         console.print(
             f"fingerprint {outcome.summary['fingerprint'][:16]}, {outcome.summary['seconds']:.0f} s", highlight=False
         )
-    if page is not None:
-        print(f"report: {page}", file=sys.stderr)
+    if report:
+        from unskew.report import write_report
+
+        print(f"report: {write_report(outcome.folder)}", file=sys.stderr)
 
 
 def results(summary: dict[str, Any]) -> Table:
@@ -164,13 +185,13 @@ def results(summary: dict[str, Any]) -> Table:
     ]
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
-        title=f"{summary['run']}: percent, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
+        title=f"{escape(summary['run'])}: percent, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
         caption="accuracy: last round, global test set; *best round on the test set, optimistic; "
         "own data: each client's model on its own test data",
         box=SIMPLE,
         padding=(0, 1),
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     for heading, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("MB", justify="right", no_wrap=True)
@@ -179,7 +200,10 @@ def results(summary: dict[str, Any]) -> Table:
         cells = [_percent(by.get((method, metric))) for _, metric in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(
-            method, *cells, f"{sent['mean'] / 1e6:.2f}" if sent else "", f"{seconds['mean']:.1f}" if seconds else ""
+            escape(method),
+            *cells,
+            f"{sent['mean'] / 1e6:.2f}" if sent else "",
+            f"{seconds['mean']:.1f}" if seconds else "",
         )
     return table
 
@@ -200,15 +224,18 @@ def verdict(folder: Path) -> list[str]:
 # ---------------------------------------------------------------- compare, list, reproduce
 @app.command()
 def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    folders: Annotated[list[Path], typer.Argument()],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: one table, one HTML page, and a word where they cannot be compared.
+    """Put runs that are done side by side: one table, one HTML page, and a word where they cannot be compared.
+
+    FOLDERS are those of two runs or more.
 
     [dim]unskew compare runs/a runs/b --out comparison.html[/]
     """
-    from unskew.report import write_comparison
+    from unskew.report import read, write_comparison
+    from unskew.report.tables import incomparable
     from unskew.run.folder import read_json
 
     for folder in folders:
@@ -216,11 +243,11 @@ def compare(
             raise RunError(
                 f"{folder} has no summary.json: it is no run folder or the run is not done; unskew resume {folder}"
             )
+    names = _names(folders)
+    page = write_comparison(folders, out)  # which also checks what is read
     summaries = [read_json(folder / "summary.json") for folder in folders]
-    names = [folder.name for folder in folders]
-    page = write_comparison(folders, out)
     rows = [
-        {**row, "method": f"{name}/{row['method']}" if len(folders) > 1 else row["method"]}
+        {**row, "method": f"{name}/{row['method']}"}
         for name, s in zip(names, summaries, strict=True)
         for row in s["rows"]
     ]
@@ -234,7 +261,19 @@ def compare(
         print(json.dumps(whole))
     else:
         Console().print(results(whole))
+    for remark in incomparable([read(folder) for folder in folders]):
+        print(remark, file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """What the runs are called: their folders' names, or the paths where two folders have the same name."""
+    places = [folder.resolve() for folder in folders]
+    twice = next((folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise RunError(f"{twice} is given twice; a run cannot be compared with itself")
+    names = [place.name for place in places]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 KINDS = ("algorithms", "datasets", "splits", "models", "experiments", "reproductions")
@@ -242,15 +281,18 @@ KINDS = ("algorithms", "datasets", "splits", "models", "experiments", "reproduct
 
 @app.command(name="list")
 def list_(
-    what: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; everything by default.")] = "all",
+    what: Annotated[str, typer.Argument()] = "all",
     as_json: AsJson = False,
 ) -> None:
     """Show what exists, one line each.
 
+    WHAT is one of algorithms, datasets, splits, models, experiments,
+    reproductions; everything by default.
+
     [dim]unskew list algorithms[/]
     """
     if what not in (*KINDS, "all"):
-        raise ConfigError(f"unskew list knows {', '.join(KINDS)}; got {what!r}")
+        raise ConfigError(f"unskew list knows {', '.join(KINDS)}; {near(what, KINDS)}got {what!r}")
     found = {kind: catalogue(kind) for kind in (KINDS if what == "all" else (what,))}
     if as_json:
         print(json.dumps(found))
@@ -273,12 +315,7 @@ def catalogue(kind: str) -> dict[str, str]:
     if kind == "datasets":
         from unskew.data.sources import SOURCES
 
-        named = {s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES}
-        return {
-            **named,
-            "npz:PATH": "a file with x_train, y_train and, if there, x_test, y_test (docs/guides/data.md)",
-            "folder:PATH": "the same as x_train.npy, y_train.npy, ... in a folder",
-        }
+        return {s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES}
     if kind == "splits":
         from unskew.data.split import SPLITS
 
@@ -298,7 +335,7 @@ def catalogue(kind: str) -> dict[str, str]:
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A name from [bold]unskew list reproductions[/].")],
+    name: Annotated[str, typer.Argument()],
     scale: Annotated[str, typer.Option(help="small fits two cores; paper is the published size.")] = "small",
     data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
     out: Annotated[
@@ -310,15 +347,19 @@ def reproduce(
 ) -> None:
     """Run a published experiment, or one of ours, and set the paper's number beside ours.
 
-    A claim holds, does not hold, or is undecided: it is decided by paired differences over seeds with a 95 % interval.
+    NAME is one from [bold]unskew list reproductions[/].
+
+    A claim holds, does not hold, or is undecided: it is decided by paired
+    differences over seeds with a 95 % interval.
 
     [dim]unskew reproduce noniid/digits[/]
     """
     from unskew import papers
-    from unskew.cli.progress import watcher
+    from unskew.cli.progress import watching
 
     folder = out or Path("runs") / f"{name.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
-    result = papers.reproduce(name, scale, folder, data_dir, watcher(quiet))
+    with watching(quiet) as watcher:
+        result = papers.reproduce(name, scale, folder, data_dir, watcher)
     if as_json:
         print(json.dumps(result.to_json()))
     else:

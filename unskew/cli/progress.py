@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
@@ -16,12 +18,20 @@ from unskew.run.loop import Silent, Tick, Watcher, setting
 PLAIN_EVERY_S = 5.0
 
 
-def watcher(quiet: bool, stream: TextIO | None = None) -> Watcher:
+@contextmanager
+def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Watcher]:
     """What fits the stream: a live display on a terminal, lines in a log, nothing if asked to be quiet."""
     stream = stream or sys.stderr
     if quiet:
-        return Silent()
-    return Live(Console(file=stream)) if stream.isatty() else Plain(stream)
+        yield Silent()
+    elif stream.isatty():
+        live = Live(Console(file=stream))
+        try:
+            yield live
+        finally:  # however the run ends: a bar that goes on turning hides the cursor and the error
+            live.close()
+    else:
+        yield Plain(stream)
 
 
 def headline(experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> list[str]:
@@ -99,16 +109,17 @@ class Live:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             console=console,
             transient=True,
         )
 
     def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
         """Show what is run, and the bar."""
+        self.close()
         for line in headline(experiment, bench, feds):
             self.note(line)
         total = len(experiment.methods) * len(experiment.seeds) * experiment.rounds
@@ -127,9 +138,13 @@ class Live:
         self._progress.update(self._task, completed=done, description=f"{tick.method}/{tick.seed}", numbers=numbers)
         if tick.round == tick.rounds:
             self.note(describe(tick))
-        if tick.cell == tick.cells and tick.round == tick.rounds:
-            self._progress.stop()
 
     def note(self, text: str) -> None:
         """A line above the bar."""
         self._console.print(text, highlight=False, markup=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)

@@ -184,9 +184,9 @@ def _check_fields(split: Split) -> None:
         value = getattr(split, field)
         for rule in getattr(hint, "__metadata__", ()):
             if isinstance(rule, Gt) and not value > rule.gt:
-                raise ConfigError(f"split.{field} must be > {rule.gt}, got {value} ({name})")
+                raise ConfigError(f"split.{field} must be > {rule.gt:g}, got {value} ({name})")
             if isinstance(rule, Ge) and not value >= rule.ge:
-                raise ConfigError(f"split.{field} must be >= {rule.ge}, got {value} ({name})")
+                raise ConfigError(f"split.{field} must be >= {rule.ge:g}, got {value} ({name})")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"split.{field} must be finite, got {value} ({name})")
     if isinstance(split, Dirichlet) and split.by not in ("class", "client"):

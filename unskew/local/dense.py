@@ -72,7 +72,7 @@ def onednn_is_faster() -> bool:
         torch.ops.mkldnn._linear_pointwise(torch.ones(2, 2), torch.ones(2, 2), None, "none", [], "")
     except (OSError, AttributeError, RuntimeError):
         return False
-    return vendor and torch.backends.mkldnn.is_available()
+    return vendor and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def _onednn(a: Tensor, b: Tensor) -> Tensor:

@@ -4,8 +4,9 @@ Every executor answers the same requests with the same values; `Sequential` is t
 """
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -13,23 +14,52 @@ from unskew.local.solo import Solo
 from unskew.protocol import ClientId, Fitted, Fold, Me, Run, Sgd, drive
 from unskew.tree import Params
 
-Observer = Callable[[Me, Fitted], None]
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One client's step, not yet begun.
+
+    Attributes:
+        step: Its name; "personalise" is the one that answers with a model instead of (reply, memory).
+        begin: The bound method.
+        me, message, memory: What it is called with.
+    """
+
+    step: str
+    begin: Callable[[Me, Any, Any], Any]
+    me: Me
+    message: Any
+    memory: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """A step at its end: what it returned, and the mean training loss of each optimisation on the way."""
+
+    value: Any
+    losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Paper:
+    """A model to be graded on rows of the global test set or of the training inputs; None is all rows."""
+
+    params: Params
+    part: Literal["test", "train"]
+    rows: Tensor | None = None
 
 
 class Executor(Protocol):
-    """Runs the steps of the clients asked in one exchange."""
+    """Runs the steps of the clients asked in one exchange, and grades models."""
 
     name: str
 
-    def complete(self, steps: Mapping[ClientId, tuple[Me, Any]], seen: Observer) -> dict[ClientId, Any]:
-        """Drive every step to its end; answered by what each returned, in the order given.
-
-        `seen` is told of every optimisation, for the record only.
-        """
+    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+        """Drive every step to its end; answered in the order given."""
         ...
 
-    def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(correct, loss) of each example, (n,) bool and (n,)."""
+    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
+        """(correct, loss) of each example of each paper, (n,) bool and (n,)."""
         ...
 
 
@@ -41,22 +71,25 @@ class Sequential:
     def __init__(self, solo: Solo) -> None:
         self._solo = solo
 
-    def complete(self, steps: Mapping[ClientId, tuple[Me, Any]], seen: Observer) -> dict[ClientId, Any]:
+    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
         """Drive every step to its end, one after the other."""
-        return {c: self._one(me, step, seen) for c, (me, step) in steps.items()}
+        return {c: drive_alone(self._solo, w) for c, w in work.items()}
 
-    def _one(self, me: Me, step: Any, seen: Observer) -> Any:
-        counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}
+    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
+        """Grade one paper after the other."""
+        return [self._solo.grade(p.params, p.part, p.rows) for p in papers]
 
-        def answer(request: Any) -> Any:
-            kind = type(request)
-            value = self._solo.answer(me, next(counts[kind]) if kind in counts else 0, request)
-            if isinstance(value, Fitted):
-                seen(me, value)
-            return value
 
-        return drive(step, answer)
+def drive_alone(solo: Solo, work: Work) -> Done:
+    """One client's step from its beginning to its end."""
+    counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}
+    losses: list[float] = []
 
-    def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(correct, loss) of each example."""
-        return self._solo.evaluate(params, x, y)
+    def answer(request: Any) -> Any:
+        kind = type(request)
+        value = solo.answer(work.me, next(counts[kind]) if kind in counts else 0, request)
+        if isinstance(value, Fitted):
+            losses.append(value.loss)
+        return value
+
+    return Done(drive(work.begin(work.me, work.message, work.memory), answer), tuple(losses))

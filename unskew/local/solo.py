@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ class Shelf:
         train: Row numbers of each client's training examples, (n,) int64.
         val: Row numbers kept aside from training, (m,) int64.
         augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
+        x_test, y_test: The global test set; None where nothing is graded on it.
     """
 
     x: Tensor
@@ -45,6 +46,8 @@ class Shelf:
     train: tuple[Tensor, ...]
     val: tuple[Tensor, ...]
     augment: Augment | None = None
+    x_test: Tensor | None = None
+    y_test: Tensor | None = None
 
 
 class _Network(nn.Module):
@@ -282,6 +285,15 @@ class Solo:
                     carry, Batch(x, y, torch.ones_like(each), features, logits, each, partial(self._refer, x))
                 )
         return carry
+
+    def grade(
+        self, params: Params, part: Literal["test", "train"], rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(correct, loss) on rows (None is all) of the global test set or of the training inputs."""
+        x, y = (self.shelf.x, self.shelf.y) if part == "train" else (self.shelf.x_test, self.shelf.y_test)
+        if x is None or y is None:
+            raise DataError("there is no global test set to grade on")
+        return self.evaluate(params, x, y) if rows is None else self.evaluate(params, x[rows], y[rows])
 
     def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(correct, loss) of each example, (n,) bool and (n,), in evaluation mode and without augmentation."""

@@ -3,6 +3,7 @@
 TABLE names every reproduction; `unskew reproduce NAME` runs one.
 """
 
+import difflib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -40,7 +41,9 @@ def reproduce(name: str, scale: str, folder: Path, data_dir: Path | None, watche
         DataError: If its data are not there.
     """
     if name not in TABLE:
-        raise ConfigError(f"no reproduction is called {name!r}; there are {', '.join(TABLE)}")
+        close = difflib.get_close_matches(name, TABLE, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"no reproduction is called {name!r}; {hint}(there are: {', '.join(TABLE)})")
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     module, _, attribute = TABLE[name].target.partition(":")

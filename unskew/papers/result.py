@@ -178,7 +178,8 @@ def _provenance(result: Result) -> str:
 def interval(differences: Sequence[float]) -> tuple[float, float, float] | None:
     """Mean and Student's 95 % interval of paired differences; None of fewer than two, or if they do not vary."""
     d = np.asarray(differences)
-    if len(d) < 2 or d.std(ddof=1) == 0.0:
+    # 0.3 - 0.1 and 0.4 - 0.2 are not quite the same; what only rounding tells apart has no spread.
+    if len(d) < 2 or np.ptp(d) <= 1e-12 * max(1.0, float(np.abs(d).max())):
         return None
     half = float(stats.t.ppf(0.975, len(d) - 1)) * float(d.std(ddof=1)) / len(d) ** 0.5
     return float(d.mean()), float(d.mean()) - half, float(d.mean()) + half
@@ -188,7 +189,11 @@ def decide(text: str, differences: Sequence[float], unit: str = "points") -> Cla
     """The claim that the paired differences (fractions) are above zero."""
     found = interval(differences)
     if found is None:
-        return Claim(text, None, f"no interval from {len(differences)} seeds")
+        n = len(differences)
+        each = (
+            f"{100 * differences[0]:+.2f} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}, " if n else ""
+        )
+        return Claim(text, None, f"{each}no interval")
     mean, low, high = (100 * v for v in found)
     holds = True if low > 0 else False if high < 0 else None
     return Claim(
@@ -236,13 +241,15 @@ def curves_of(history: History, name: str = "global.accuracy", factor: float = 1
 
 
 def keep(result: Result, root: Path) -> Path:
-    """Write result.json, README.md and plot.svg into `root/NAME/SCALE`; what lay there is replaced."""
+    """Write result.json, README.md and plot.svg into `root/NAME/SCALE`; what lay there is replaced, file by file."""
     folder = root / result.name / result.scale
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
     write_atomically(folder / "README.md", result.markdown())
     if result.curves:
         write_atomically(folder / "plot.svg", plot(result))
+    else:
+        (folder / "plot.svg").unlink(missing_ok=True)
     return folder
 
 

@@ -132,6 +132,8 @@ def simulator(
         tuple(c.train.to(device) for c in train.clients),
         tuple(c.val.to(device) for c in train.clients),
         None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
+        dataset.x_test.to(device),
+        dataset.y_test.to(device),
     )
     initial = {n: t.to(device) for n, t in bench.task.init(Key(seed) / "init").items()}
     population = Population(

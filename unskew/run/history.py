@@ -7,13 +7,17 @@ pandas.DataFrame(history.rows)      # every number of every round
 
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
+import torch
+
 from unskew import algorithms
-from unskew.data.split import Dirichlet, Split
+from unskew.data.split import SPLITS, Dirichlet, Split
 from unskew.errors import ConfigError
 from unskew.run import config, folder, loop, schema
 from unskew.run.config import Experiment, Method, Runtime, Stop, TaskConfig, World
@@ -105,14 +109,17 @@ def simulate(
 ) -> History:
     """Run methods on the same data, splits, cohorts and initial models.
 
+    What PyTorch is set to in this process, such as its number of threads, is as it was when this returns.
+
     Args:
-        methods: An algorithm, several, or {label: algorithm}; a string is a name from the table.
+        methods: An algorithm, several, or {label: algorithm}; a string is a name from the table.  The run of an
+            algorithm that holds functions or classes of your own cannot be resumed: no file can describe them.
         data, model: Where the examples come from and what is trained; `task` overrides both.
         split: Who holds what.
         rounds, seeds: How long, and how often.
         task: Data and model with all their settings.
         bounds: Add training alone, FedAvg, and pooled data.
-        out: Keep the run folder there, with its report; by default only the numbers are kept.
+        out: Keep the run's folder there, for `unskew resume` and `unskew.report`; by default only the numbers are kept.
         watcher: Sees every round.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
@@ -121,30 +128,49 @@ def simulate(
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
-        RunError: If `out` exists or cannot be written.
+        RunError: If `out` exists or cannot be written, or (Interrupted) Ctrl-C stopped the run.
+        DivergedError, QuorumError: If training fails, naming method, seed and round.
     """
     chosen = _methods(methods)
+    settings = {
+        "name": Path(out).name if out is not None else "simulation",
+        "rounds": rounds,
+        "seeds": list(seeds) if isinstance(seeds, Iterable) else seeds,
+        "task": task if task is not None else {"data": data, "model": model},
+        "fraction": fraction,
+        "clients_per_round": clients_per_round,
+        "test_fraction": test_fraction,
+        "val_fraction": val_fraction,
+        "eval_every": eval_every,
+        "stop": stop,
+        "world": world,
+        "runtime": runtime,
+    }
     experiment = Experiment(
         methods=tuple(config.with_bounds(chosen, _local_of(chosen)) if bounds else chosen),
-        rounds=rounds,
-        seeds=tuple(seeds),
-        name=Path(out).name if out is not None else "simulation",
-        task=task or TaskConfig(data=data, model=model),
-        split=split,
-        fraction=fraction,
-        clients_per_round=clients_per_round,
-        test_fraction=test_fraction,
-        val_fraction=val_fraction,
-        eval_every=eval_every,
-        stop=stop,
-        world=world,
-        runtime=runtime,
+        split=_split(split),
+        **schema.checked(Experiment, _plain(settings), "", skip=("methods", "split")),
     )
-    check(experiment)
-    if out is not None:
-        return history(loop.start(experiment, Path(out), watcher))
-    with tempfile.TemporaryDirectory(prefix="unskew-") as place:
-        return dataclasses.replace(history(loop.start(experiment, Path(place) / "run", watcher)), path=None)
+    with _torch_left_alone():
+        if out is not None:
+            return history(loop.start(experiment, Path(out), watcher))
+        with tempfile.TemporaryDirectory(prefix="unskew-") as place:
+            try:
+                return dataclasses.replace(history(loop.start(experiment, Path(place) / "run", watcher)), path=None)
+            except loop.Interrupted:
+                raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
+
+
+@contextmanager
+def _torch_left_alone() -> Iterator[None]:
+    """A run sets how PyTorch works in this process; whoever called it gets back what was set before."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
 def history(outcome: loop.Outcome) -> History:
@@ -153,43 +179,129 @@ def history(outcome: loop.Outcome) -> History:
     return History(rows, outcome.summary, outcome.folder)
 
 
-def check(experiment: Experiment) -> None:
-    """Put values made in Python under the same checks as a file's.
-
-    Raises:
-        ConfigError: Naming the setting, what was expected and what was got.
-    """
-    schema.checked(Experiment, _settings(experiment, skip=("methods", "split")), "", skip=("methods", "split"))
-    schema.checked(type(experiment.split), _settings(experiment.split), "split")
-    for method in experiment.methods:
-        schema.checked(type(method.algorithm), _settings(method.algorithm), method.label)
-
-
-def _settings(value: Any, skip: Sequence[str] = ()) -> dict[str, Any]:
-    known = schema.parameters(type(value), skip)
-    table = {n: config.plain(getattr(value, n)) for n in known}
-    return {n: v for n, v in table.items() if v is not None}
+# ---------------------------------------------------------------- values made in Python, under the checks of a file
+def _split(split: object) -> Split:
+    if type(split) not in SPLITS.values():
+        kinds = ", ".join(kind.__name__ for kind in SPLITS.values())
+        raise ConfigError(f"split must be one of {kinds}, as in Dirichlet(alpha=0.1, num_clients=20), got {split!r}")
+    checked: Split = schema.build(type(split), _settings(split), "split")
+    return checked
 
 
 def _methods(methods: object) -> list[Method]:
     if isinstance(methods, Mapping):
-        return [_method(m, str(label)) for label, m in methods.items()]
+        return [_method(m, _label(label)) for label, m in methods.items()]
     if isinstance(methods, list | tuple):
         return [_method(m) for m in methods]
     return [_method(methods)]
 
 
+def _label(label: object) -> str:
+    text = str(label)
+    if not text.strip() or not text.isprintable() or len(text) > config.LONGEST_LABEL:
+        raise ConfigError(
+            f"a method's label must be a line of at most {config.LONGEST_LABEL} characters, got {schema.show(text)}"
+        )
+    return text
+
+
 def _method(value: object, label: str | None = None) -> Method:
     if isinstance(value, str):
-        return config.method(value, {}, label)
+        return config.method(value, {}, label, label or "method")
     if not is_record(value) or not hasattr(value, "round"):
         raise ConfigError(
             f"a method is an algorithm (a frozen dataclass with a round) or the name of one, got {value!r}"
         )
     kind = type(value)
-    target = f"{kind.__module__}:{kind.__qualname__}"
-    name = next((n for n, entry in algorithms.TABLE.items() if entry.target == target), target)
-    return Method(label or name.rpartition(":")[2], name, _settings(value), value)
+    for name in (*algorithms.TABLE, f"{kind.__module__}:{kind.__qualname__}"):
+        options = _made_with(name, value)
+        if options is not None:
+            short = label or name.rpartition(":")[2]
+            with suppress(pydantic.PydanticSchemaGenerationError):
+                method = config.method(name, options, short, short)
+                if _same(method.algorithm, value):  # not if a record inside holds code, which `options` leave out
+                    return method
+    # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
+    _check(value, label or kind.__name__)
+    return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _sayable(_settings(value)), value)
+
+
+def _check(value: Any, place: str) -> None:
+    """Check the settings of a record that no file can make, and of the records it holds."""
+    held = {f.name: h for f in dataclasses.fields(value) if is_record(h := getattr(value, f.name))}
+    theirs = {name for name, (hint, _) in schema.parameters(type(value)).items() if not _has_schema(hint)}
+    options = {name: option for name, option in _settings(value).items() if name not in held and name not in theirs}
+    schema.checked(type(value), options, place, skip={*held, *theirs})
+    for name, record in held.items():
+        _check(record, f"{place}.{name}")
+
+
+def _has_schema(hint: Any) -> bool:
+    """Whether a type can be checked at all; a stranger's own is for the stranger to check."""
+    try:
+        pydantic.TypeAdapter(hint)
+    except pydantic.PydanticSchemaGenerationError:
+        return False
+    return True
+
+
+def _sayable(value: Any) -> Any:
+    """What a file can hold, with words for the rest."""
+    if isinstance(value, Mapping):
+        return {k: _sayable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_sayable(v) for v in value]
+    return value if isinstance(value, bool | int | float | str) else f"a {type(value).__qualname__}"
+
+
+def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
+    """The options with which the algorithm called `name` equals this one; None if it is another."""
+    said = _said(algorithm)
+    try:
+        target = algorithms.resolve(name)
+        options = {key: said[key] for key in schema.parameters(target) if key in said}
+        same = _same(target(**options), algorithm)
+    except Exception:  # whatever a stranger's code says to settings that are not its own: it did not make this
+        return None
+    plain = {k: _plain(schema.NONE if v is None else v) for k, v in options.items()}
+    return plain if same and plain == _sayable(plain) else None
+
+
+def _same(made: object, algorithm: object) -> bool:
+    return type(made) is type(algorithm) and bool(made == algorithm)
+
+
+def _said(value: Any) -> dict[str, Any]:
+    """Every setting in a record and in the records it holds; of two with one name, the outer."""
+    inner: dict[str, Any] = {}
+    own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    for held in own.values():
+        for record in held if isinstance(held, tuple) else (held,):
+            if is_record(record):
+                inner = {**_said(record), **inner}
+    return {**inner, **own}
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """The fields of a record as a file has them, without code, which no file has."""
+    return {
+        name: _settings(held)
+        if is_record(held := getattr(value, name))
+        else _plain(schema.NONE if held is None else held)
+        for name, (_, default) in schema.parameters(type(value)).items()
+        if getattr(value, name) is not None or default is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; NumPy's and PyTorch's numbers and arrays become Python's."""
+    if is_record(value):
+        return _settings(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _local_of(methods: Sequence[Method]) -> dict[str, Any]:

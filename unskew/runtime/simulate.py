@@ -5,8 +5,9 @@ moves when a message carries it, and every transfer is weighed.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,14 +17,13 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Executor
+from unskew.local.executor import Executor, Work
 from unskew.protocol import (
     Algorithm,
     Ask,
     ClientId,
     Collect,
     Federation,
-    Fitted,
     Held,
     Keep,
     Layout,
@@ -151,19 +151,25 @@ class Simulator(Generic[S]):
             raise
         return new, exchange.trace
 
-    def personal(self, state: S, client: ClientId, t: int) -> Params | None:
-        """The model this client would use after round `t`: what it is served, made its own by `personalise` if any.
+    def personal(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:
+        """The models these clients would use after round `t`; a client without a model is absent.
 
-        For evaluation: nothing is charged and nothing remembered.
+        What a client is served, made its own by `personalise` if there is one.  For evaluation: nothing is charged and
+        nothing remembered.
         """
-        served = self.algorithm.serve(state, client)
+        served = {c: self.algorithm.serve(state, c) for c in clients}
         personalise = getattr(self.algorithm, "personalise", None)
-        if personalise is None:
-            return served
-        me = self._me(client, t, self.key / "round" / t / "client" / client / "personalise")
-        step = personalise(me, served, self.memory.get(client))
-        own: Params | None = self.executor.complete({client: (me, step)}, _unseen)[client]
-        return own
+        own: dict[ClientId, Params | None] = dict(served)
+        if personalise is not None:
+            at = {c: self.key / "round" / t / "client" / c / "personalise" for c in clients}
+            work = {
+                c: Work("personalise", personalise, self._me(c, t, at[c]), served[c], self.memory.get(c))
+                for c in clients
+            }
+            alone = {c: _without_local_work(w) for c, w in work.items()}
+            done = self.executor.complete({c: work[c] for c, (finished, _) in alone.items() if not finished})
+            own = {c: done[c].value if c in done else alone[c][1] for c in clients}
+        return {c: model for c, model in own.items() if model is not None}
 
     def _federation(self, t: int) -> Federation:
         p = self.population
@@ -183,8 +189,17 @@ class Simulator(Generic[S]):
         return Me(client, int(histogram.sum()), histogram, t, key, p.layout, p.initial)
 
 
-def _unseen(_me: Me, _fitted: Fitted) -> None:
-    """Evaluation is not training: nothing to record."""
+def _without_local_work(work: Work) -> tuple[bool, Any]:
+    """(True, result) of a step that asks nothing of its device: most personal models are put together, not trained."""
+    step = work.begin(work.me, work.message, work.memory)
+    if not isinstance(step, GeneratorType):
+        return True, step
+    try:
+        next(step)
+    except StopIteration as stop:
+        return True, stop.value
+    step.close()
+    return False, None
 
 
 class _Round:
@@ -217,11 +232,12 @@ class _Round:
             raise ProtocolError(f"round {self.t}, step {want.step!r}: no such client: {strangers[:5]}")
         fates = {c: self.fate(want.step, c) for c in want.to}
         reached = {c: m for c, m in want.to.items() if fates[c] != "unreachable"}
-        steps = {c: self.begin(want.step, c, message) for c, message in reached.items()}
-        done = self.sim.executor.complete(steps, self.seen)
+        work = {c: self.begin(want.step, c, message) for c, message in reached.items()}
+        done = self.sim.executor.complete(work)
         replies: dict[ClientId, Any] = {}
         for c, result in done.items():
-            reply, memory = self.checked(want.step, result)
+            reply, memory = self.checked(want.step, result.value)
+            self.trace.losses.extend((work[c].me.n, loss) for loss in result.losses)
             self.sim.memory.stage(c, memory)
             if fates[c] is None:
                 replies[c] = self.receive(want.step, c, reply)
@@ -241,8 +257,8 @@ class _Round:
         key = self.sim.key / "round" / self.t / "outage" / step / self.asked[step] / client
         return self.sim.outage.fate(key)
 
-    def begin(self, step: str, client: ClientId, message: Any) -> tuple[Me, Any]:
-        """Deliver a message: weigh it, move the held values it carries, and start the client's step."""
+    def begin(self, step: str, client: ClientId, message: Any) -> Work:
+        """Deliver a message: weigh it, move the held values it carries, and make ready the client's step."""
         sim = self.sim
         self.charge(SERVER, node(client), message)
         if sim.codec:
@@ -251,7 +267,7 @@ class _Round:
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = sim.key / "round" / self.t / "client" / client / self.asked[step]
         me = sim._me(client, self.t, key)
-        return me, sim._steps[step](me, message, sim.memory.get(client))
+        return Work(step, sim._steps[step], me, message, sim.memory.get(client))
 
     def bring(self, held: Held, client: ClientId) -> Any:
         value = self.value(held)
@@ -285,9 +301,6 @@ class _Round:
         if self.sim.codec:
             reply = wire.decode(wire.encode(reply), self.sim._signatures[step].reply)
         return reply
-
-    def seen(self, me: Me, fitted: Fitted) -> None:
-        self.trace.losses.append((me.n, fitted.loss))
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, want: Collect) -> list[Any]:

@@ -1,0 +1,60 @@
+"""What an algorithm becomes where it should become FedAvg, and when its clients are numbered otherwise."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from recipe import CASES, LOCAL, NETWORKS, VARIANTS, make, rounds, simulator
+
+from unskew.algorithms import TABLE
+from unskew.tree import Params
+
+LIMITS = {name: dict(entry.limit) for name, entry in TABLE.items() if entry.limit is not None}
+# The pooled bound knows one client only; what travels round a ring depends on who stands next to whom.
+NUMBERED = [case for case in CASES if case != "relay" and not getattr(make(case), "pooled", False)]
+ORDER = (3, 0, 5, 1, 4, 2)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", LIMITS)
+def test_at_its_declared_limit_an_algorithm_is_fedavg(name: str, network: str) -> None:
+    one = simulator(name, network, algorithm=make(name, **LIMITS[name]))
+    two = simulator("fedavg", network)
+    for (_, state, here), (_, expected, there) in zip(rounds(one), rounds(two), strict=True):
+        ours, theirs = one.algorithm.serve(state, None), two.algorithm.serve(expected, None)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+        assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", LIMITS)
+def test_away_from_its_limit_an_algorithm_is_not_fedavg(name: str, network: str) -> None:
+    one, two = simulator(name, network), simulator("fedavg", network)
+    *_, (_, state, _) = rounds(one)
+    *_, (_, expected, _) = rounds(two)
+    ours, theirs = one.algorithm.serve(state, None), two.algorithm.serve(expected, None)
+    assert ours is not None
+    assert theirs is not None
+    assert any(float((ours[n] - theirs[n]).abs().max()) > 1e-4 for n in theirs)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("case", NUMBERED)
+def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
+    """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
+    own = VARIANTS[case][1].get("local", LOCAL)
+    algorithm = make(case, local=dataclasses.replace(own, batch_size=None, local_epochs=3))
+    options: dict[str, Any] = {"algorithm": algorithm, "dtype": torch.float64, "clients_per_round": None}
+    before, after = simulator(case, network, **options), simulator(case, network, order=ORDER, **options)
+    for (t, one, _), (_, two, _) in zip(rounds(before), rounds(after), strict=True):
+        assert_close(before.algorithm.serve(one, None), after.algorithm.serve(two, None))
+        for new, old in enumerate(ORDER):
+            assert_close(before.personal(one, [old], t)[old], after.personal(two, [new], t)[new])
+
+
+def assert_close(one: Params | None, two: Params | None) -> None:
+    assert (one is None) == (two is None)
+    if one is not None and two is not None:
+        assert list(one) == list(two)
+        torch.testing.assert_close(two, one, rtol=1e-8, atol=1e-10)

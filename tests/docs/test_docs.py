@@ -1,0 +1,210 @@
+"""What the documentation says is tried: links, files, commands, settings and code."""
+
+import ast
+import re
+import shlex
+import sys
+import tomllib
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unskew.algorithms import TABLE
+from unskew.errors import ConfigError
+from unskew.run import config
+
+ROOT = Path(__file__).parents[2]
+NOT_OURS = {"demo", "runs", "build", "dist"}
+PAGES = sorted(
+    p
+    for p in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part in NOT_OURS for part in p.relative_to(ROOT).parts)
+)
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
+SPAN = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=name)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for info, body in FENCE.findall(page.read_text("utf-8")) if info == language]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text("utf-8"))
+
+
+def spans(page: Path) -> list[str]:
+    return SPAN.findall(prose(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub links to them."""
+    heads = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+
+
+# ---------------------------------------------------------------- links and files
+@each_page
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(SPAN.sub("", prose(page))):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = (page.parent / path) if path else page
+        assert there.exists(), f"{name(page)} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{name(page)} links to {target}"
+
+
+@each_page
+def test_every_file_a_page_names_is_there(page: Path) -> None:
+    named = [s for s in spans(page) if re.fullmatch(r"(unskew|tests|examples|docs|news)/[\w./-]+", s)]
+    missing = [s for s in named if "NAME" not in s and not (ROOT / s).exists()]
+    assert missing == []
+
+
+def test_every_method_has_its_page_and_the_readme_links_to_it() -> None:
+    links = LINK.findall((ROOT / "README.md").read_text("utf-8"))
+    pages = [f"docs/algorithms/{method}.md" for method in TABLE]
+    assert [p for p in pages if not (ROOT / p).exists()] == []
+    assert [p for p in pages if p not in links] == []
+
+
+def test_what_the_readme_calls_planned_is_not_there() -> None:
+    planned = re.search(r"^Planned, and not there: (.*?)\n\n", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    assert planned is not None
+    words = {w.lower() for w in re.findall(r"\w+", planned[1])}
+    assert {"feddif", "hcct", "feddw", "feddistr", "flower"} <= words
+    assert words.isdisjoint(TABLE)
+
+
+def test_every_decision_is_in_the_list_and_says_what_it_costs() -> None:
+    folder = ROOT / "docs" / "decisions"
+    notes = sorted(folder.glob("0*.md"))
+    listed = LINK.findall((folder / "README.md").read_text("utf-8"))
+    assert listed == [p.name for p in notes]
+    assert [int(p.name[:4]) for p in notes] == list(range(1, len(notes) + 1))
+    for note in notes:
+        text = note.read_text("utf-8")
+        assert text.startswith(f"# {note.name[:4]} ")
+        assert "Status: " in text
+        assert "**What it costs.**" in text
+
+
+# ---------------------------------------------------------------- commands
+def commands(page: Path) -> Iterator[tuple[list[str], bool]]:
+    """(words, whole) of each `unskew` command line; a span in the prose may leave arguments out."""
+    for block in (*blocks(page, "sh"), *blocks(page, "bash")):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["unskew"]:
+                yield words[1:], True
+    for span in spans(page):
+        if re.match(r"unskew [a-z-]", span):
+            yield shlex.split(span)[1:], False
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    """The commands by name, as click sees them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # typer's own use of click
+        import typer
+
+        from unskew.cli.app import app
+
+        found: Any = typer.main.get_command(app)
+    return dict(found.commands)
+
+
+@each_page
+def test_every_command_line_is_one_that_the_command_takes(page: Path, known: dict[str, Any]) -> None:
+    from click import MissingParameter
+
+    for words, whole in commands(page):
+        command, *args = words
+        assert command in known, f"{name(page)}: unskew {' '.join(words)}"
+        try:
+            parsed = known[command].make_context(command, list(args)).params
+        except MissingParameter:
+            assert not whole, f"{name(page)}: unskew {' '.join(words)}"
+            continue
+        if parsed.get("settings"):
+            # Settings are tried on the built-in experiment, whichever file they are shown with.
+            config.load(ROOT / "unskew" / "run" / "builtin" / "digits.toml", parsed["settings"])
+
+
+def test_a_command_line_that_does_not_exist_would_be_noticed(known: dict[str, Any]) -> None:
+    from click import NoSuchOption
+
+    assert "run" in known
+    assert "plan" not in known
+    with pytest.raises(NoSuchOption):
+        known["run"].make_context("run", ["--sett", "rounds=5"])
+    with pytest.raises(ConfigError, match="did you mean rounds"):
+        config.load(ROOT / "unskew" / "run" / "builtin" / "digits.toml", ["round=5"])
+
+
+@each_page
+def test_every_make_target_is_there(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    named = [m[1] for text in (*lines, *spans(page)) if (m := re.match(r"make ([a-z-]+)", text))]
+    assert set(named) <= set(targets)
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    first, *_ = FENCE.findall(text)
+    assert [line.split("#")[0].strip() for line in first[1].splitlines()] == ["make demo", "make test"]
+    assert text.index("```python run") < text.index("<!-- results:begin -->") < text.index("<!-- results:end -->")
+    assert text[: text.index("<!-- results:begin -->")].count("\n#") == 0
+
+
+# ---------------------------------------------------------------- settings and code
+@each_page
+def test_every_experiment_shown_is_one_that_can_be_read(page: Path) -> None:
+    for block in blocks(page, "toml"):
+        config.parse(tomllib.loads(block), name(page))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python run")], ids=name)
+def test_code_that_is_marked_to_run_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page are run in order, as one module."""
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block in blocks(page, "python run"):
+        exec(compile(block, name(page), "exec"), module.__dict__)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_is_code_to_run() -> None:
+    pages = [name(p) for p in PAGES if blocks(p, "python run")]
+    assert {"README.md", "docs/guides/quickstart.md", "docs/guides/write-a-method.md"} <= set(pages)
+
+
+def test_the_readmes_example_has_five_lines_at_most() -> None:
+    (block,) = blocks(ROOT / "README.md", "python run")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 5
+
+
+def test_the_guide_shows_the_fedprox_of_the_example() -> None:
+    guide = ast.parse("\n".join(blocks(ROOT / "docs" / "guides" / "write-a-method.md", "python run")))
+    example = ast.parse((ROOT / "examples" / "write_your_own.py").read_text("utf-8"))
+
+    def shown(tree: ast.Module) -> list[str]:
+        return [ast.unparse(n) for n in tree.body if getattr(n, "name", "") in ("Pull", "my_fedprox")]
+
+    assert shown(guide) == shown(example)
+    assert len(shown(guide)) == 2

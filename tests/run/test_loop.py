@@ -1,0 +1,446 @@
+"""A run from its start to its end: what is written, when it ends early, what it refuses and how it fails."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.data.federated import FederatedData
+from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
+from unskew.run import assemble, loop
+from unskew.run.assemble import Bench
+from unskew.run.config import Experiment, Method, fingerprint
+from unskew.run.folder import rows
+from unskew.run.loop import Silent, Tick
+
+PLAIN = '[[methods]]\nname = "fedavg"\n'
+MIXED = """
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedavg"
+label = "fedper"
+personal = ["head"]
+[[methods]]
+name = "centralised"
+"""
+
+
+def metrics(folder: Path, **where: Any) -> list[dict[str, Any]]:
+    """The rows whose fields have these values."""
+    return [r for r in rows(folder / "metrics.jsonl") if all(r.get(k) == v for k, v in where.items())]
+
+
+def names(folder: Path, **where: Any) -> set[str]:
+    return {r["name"] for r in metrics(folder, **where)}
+
+
+def refused(kind: type[Exception], experiment: Experiment, folder: Path) -> str:
+    """The one line with which the run is refused, and nothing is left."""
+    before = sorted(folder.parent.iterdir())
+    with pytest.raises(kind) as caught:
+        loop.start(experiment, folder)
+    assert sorted(folder.parent.iterdir()) == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def mixed(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three methods, two seeds, four rounds evaluated every third: 0, 3 and 4."""
+    experiment = tiny("rounds=4", "eval_every=3", "seeds=[0, 5]", "val_fraction=0.1", methods=MIXED)
+    return loop.start(experiment, tmp_path_factory.mktemp("mixed") / "run").folder
+
+
+# ---------------------------------------------------------------- what is written
+def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
+    assert sorted(p.name for p in mixed.iterdir()) == [
+        ".lock",
+        "checkpoints",
+        "config.toml",
+        "failures.jsonl",
+        "ledger.jsonl",
+        "metrics.jsonl",
+        "models",
+        "partition.json",
+        "run.json",
+        "summary.json",
+    ]
+    # fedper's heads live on clients: there is no model for the world.
+    assert sorted(p.name for p in (mixed / "models").iterdir()) == [
+        f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg") for s in (0, 5)
+    ]
+
+
+def test_the_card_says_what_ran(mixed: Path) -> None:
+    card = json.loads((mixed / "run.json").read_text())
+    assert card["parameters"] == 64 * 8 + 8 + 8 * 10 + 10
+    assert card["environment"]["executor"] == "sequential"
+    setting = "dirichlet(alpha=0.5, by=class), 4 clients"
+    assert card["cells"] == [
+        {"method": m, "setting": setting, "seed": s, "bound": "pooled" if m == "centralised" else None}
+        for s in (0, 5)
+        for m in ("fedavg", "fedper", "centralised")
+    ]
+
+
+def test_evaluations_fall_on_their_rounds_and_the_last(mixed: Path) -> None:
+    for method in ("fedavg", "centralised"):
+        found = [r["round"] for r in metrics(mixed, method=method, seed=5, name="global.accuracy")]
+        assert found == [0, 3, 4]
+    for name in ("train.loss", "bytes.up", "seconds"):
+        assert [r["round"] for r in metrics(mixed, method="fedavg", seed=0, name=name)] == [1, 2, 3, 4]
+    assert "global.accuracy" not in names(mixed, method="fedper")
+
+
+def test_single_clients_are_listed_at_the_last_round_once(mixed: Path) -> None:
+    for method in ("fedavg", "fedper", "centralised"):
+        found = [r for r in metrics(mixed, method=method, seed=0) if "client" in r]
+        assert [(r["round"], r["name"], r["client"]) for r in found] == [
+            (4, "personal.accuracy", c) for c in range(4)
+        ]
+
+
+def test_client_numbers_give_the_reductions_beside_them(mixed: Path) -> None:
+    own = metrics(mixed, method="fedper", seed=5, name="personal.accuracy")
+    (mean,) = metrics(mixed, method="fedper", seed=5, round=4, name="personal.accuracy.mean")
+    (weighted,) = metrics(mixed, method="fedper", seed=5, round=4, name="personal.accuracy.weighted")
+    total = sum(r["weight"] for r in own)
+    assert mean["value"] == pytest.approx(sum(r["value"] for r in own) / 4)
+    assert weighted["value"] == pytest.approx(sum(r["value"] * r["weight"] for r in own) / total)
+    assert weighted["weight"] == total
+
+
+def test_bytes_of_the_metrics_are_those_of_the_ledger(mixed: Path) -> None:
+    ledger = list(rows(mixed / "ledger.jsonl"))
+    for method in ("fedavg", "fedper"):
+        for t in range(1, 5):
+            mine = [r for r in ledger if (r["method"], r["seed"], r["round"]) == (method, 0, t)]
+            down = sum(r["bytes"] for r in mine if r["src"] == 0)
+            up = sum(r["bytes"] for r in mine if r["dst"] == 0)
+            assert [r["value"] for r in metrics(mixed, method=method, seed=0, round=t, name="bytes.down")] == [down]
+            assert [r["value"] for r in metrics(mixed, method=method, seed=0, round=t, name="bytes.up")] == [up]
+            assert up > 0
+
+
+def test_a_pooled_bound_is_charged_nothing_and_tested_on_the_clients(mixed: Path) -> None:
+    assert all(r["value"] == 0.0 for r in metrics(mixed, method="centralised") if r["name"].startswith("bytes."))
+    assert not [r for r in rows(mixed / "ledger.jsonl") if r["method"] == "centralised"]
+    fedavg, pooled = (
+        [(r["client"], r["weight"]) for r in metrics(mixed, method=m, seed=0, name="personal.accuracy")]
+        for m in ("fedavg", "centralised")
+    )
+    assert fedavg == pooled
+    weights = [
+        {r["weight"] for r in metrics(mixed, method=m, seed=0, name="val.accuracy")} for m in ("fedavg", "centralised")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_all_methods_begin_with_the_same_model_on_the_same_split(mixed: Path) -> None:
+    """fedper's first models are the common initial model with the common initial head."""
+    for seed in (0, 5):
+        for name in ("personal.accuracy.mean", "personal.loss.weighted", "val.accuracy"):
+            assert len({r["value"] for r in metrics(mixed, seed=seed, round=0, name=name)}) == 1
+    (one,), (other,) = (
+        metrics(mixed, method="fedavg", seed=s, round=0, name="personal.loss.mean") for s in (0, 5)
+    )
+    assert one["value"] != other["value"]
+
+
+def test_the_saved_model_is_the_one_that_was_measured(mixed: Path, tiny: Callable[..., Experiment]) -> None:
+    bench = assemble.bench(tiny())
+    params = safetensors.torch.load_file(mixed / "models" / "fedavg-seed0.safetensors")
+    data = bench.dataset
+    with torch.no_grad():
+        hidden = torch.relu(data.x_test.flatten(1) @ params["body.fc1.weight"].T + params["body.fc1.bias"])
+        answers = (hidden @ params["head.weight"].T + params["head.bias"]).argmax(1)
+    (row,) = metrics(mixed, method="fedavg", seed=0, round=4, name="global.accuracy")
+    assert row["value"] == pytest.approx(float((answers == data.y_test).double().mean()))
+
+
+def test_the_log_is_strict_json(mixed: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for name in ("metrics", "ledger", "failures"):
+        for line in (mixed / f"{name}.jsonl").read_text().splitlines():
+            json.loads(line, parse_constant=refuse)
+
+
+def test_the_summary_compares_with_plain_fedavg(mixed: Path) -> None:
+    summary = json.loads((mixed / "summary.json").read_text())
+    found = {r["metric"]: r for r in summary["rows"] if r["method"] == "centralised"}
+    assert len(found["global.accuracy.minus_fedavg"]["seeds"]) == 2
+    assert found["bytes.total"]["mean"] == 0.0
+    assert summary["stopped"] is None
+
+
+def test_the_baseline_is_fedavg_and_not_a_personal_relative(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    relative = '[[methods]]\nname = "fedavg"\nlabel = "fedper"\npersonal = ["head"]\n'
+    outcome = loop.start(tiny("rounds=1", methods=relative + PLAIN), tmp_path / "run")
+    compared = {(r["method"], r["metric"]) for r in outcome.summary["rows"] if "minus" in r["metric"]}
+    assert compared == {("fedper", "personal.accuracy.mean.minus_fedavg")}
+
+
+def test_equal_runs_have_equal_fingerprints_and_other_seeds_others(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    prints = [
+        loop.start(tiny("rounds=1", *more), tmp_path / str(i)).summary["fingerprint"]
+        for i, more in enumerate([(), ("name=other",), ("seeds=[1]",), ("local.lr=0.2",), ("runtime.codec=true",)])
+    ]
+    assert prints[0] == prints[1] == prints[4]
+    assert len(set(prints)) == 3
+
+
+def test_labels_that_differ_keep_their_own_model_files(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    labels = ["a/b", "a_b", "a b", "FedAvg (lr=0.1)", "..", "é"]
+    methods = "".join(f'[[methods]]\nname = "fedavg"\nlabel = "{label}"\n' for label in labels)
+    outcome = loop.start(tiny("rounds=1", methods=methods), tmp_path / "run")
+    found = sorted(p.name for p in (outcome.folder / "models").iterdir())
+    assert len(found) == len(labels)
+    assert "FedAvg (lr=0.1)-seed0.safetensors" in found
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]
+
+
+# ---------------------------------------------------------------- who watches
+class Watcher(Silent):
+    def __init__(self) -> None:
+        self.ticks = list[Tick]()
+        self.begun = list[tuple[int, str, int]]()
+
+    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+        self.begun.append((bench.parameters, bench.executor, len(feds)))
+
+    def tick(self, tick: Tick) -> None:
+        self.ticks.append(tick)
+
+
+def test_a_watcher_sees_every_round(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    watcher = Watcher()
+    loop.start(tiny("rounds=2", "seeds=[3, 4]", methods=MIXED), tmp_path / "run", watcher)
+    assert watcher.begun == [(610, "sequential", 2)]
+    assert [(t.method, t.seed, t.round, t.cell) for t in watcher.ticks] == [
+        (method, seed, t, 1 + 3 * i + j)
+        for i, seed in enumerate((3, 4))
+        for j, method in enumerate(("fedavg", "fedper", "centralised"))
+        for t in (1, 2)
+    ]
+    assert {(t.rounds, t.cells) for t in watcher.ticks} == {(2, 6)}
+    assert all(t.clients_per_second > 0 and t.left_s >= 0 for t in watcher.ticks)
+    assert watcher.ticks[-1].left_s == 0
+    first = watcher.ticks[0]
+    (accuracy,) = metrics(tmp_path / "run", method="fedavg", seed=3, round=1, name="global.accuracy")
+    sent = [r["bytes"] for r in rows(tmp_path / "run" / "ledger.jsonl")]
+    assert first.accuracy == accuracy["value"]
+    assert first.megabytes == pytest.approx(sum(sent[: len(sent) // 8]) / 1e6, rel=0.2)
+    (own,) = metrics(tmp_path / "run", method="fedper", seed=3, round=2, name="personal.accuracy.mean")
+    assert watcher.ticks[3].accuracy == own["value"]
+
+
+def test_a_run_works_outside_the_main_thread(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    thread = threading.Thread(target=loop.start, args=(tiny("rounds=1"), tmp_path / "run"))
+    thread.start()
+    thread.join()
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+# ---------------------------------------------------------------- early stopping
+def test_stopping_by_accuracy_looks_at_validation_data_only(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """Up to where it stops, the run is the one that does not stop: nothing else may look at the target."""
+    settings = ("rounds=8", "val_fraction=0.2", "split.alpha=100", "local.batch_size=16")
+    whole = loop.start(tiny(*settings), tmp_path / "whole").folder
+    curve = [r["value"] for r in metrics(whole, name="val.accuracy")]
+    target = (curve[2] + curve[3]) / 2
+    assert max(curve[:3]) < target <= curve[3]
+    outcome = loop.start(tiny(*settings, f"stop.accuracy={target}"), tmp_path / "early")
+    early = [r for r in metrics(outcome.folder) if r["name"] != "seconds"]
+    until = [r for r in metrics(whole) if r["name"] != "seconds" and r["round"] <= 3]
+    assert [r for r in early if "client" not in r] == until
+    assert [(r["round"], r["client"]) for r in early if "client" in r] == [(3, c) for c in range(4)]
+    reason = outcome.summary["stopped"]["fedavg/0"]
+    assert reason == f"validation accuracy {curve[3]:.4f} >= {target:g} after round 3"
+
+
+def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("stop.accuracy=0.9")
+    fed = assemble.divide(experiment, assemble.bench(experiment).dataset, 0)
+    val, test, train = (torch.cat([getattr(c, part) for c in fed.clients]).tolist() for part in ("val", "test", "train"))
+    assert val
+    assert not set(val) & set(test)
+    assert not set(val) & set(train)
+
+
+def test_stopping_by_megabytes_and_by_seconds(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """One round of 4 clients sends 4 models down and 4 up, about 22 kB: 30 kB are reached after round 2.
+
+    Any time is more than a nanosecond, so `stop.seconds` ends after round 1.
+    """
+    by_bytes = loop.start(tiny("rounds=5", "stop.megabytes=0.03"), tmp_path / "bytes")
+    assert max(r["round"] for r in metrics(by_bytes.folder)) == 2
+    assert by_bytes.summary["stopped"]["fedavg/0"].endswith(" MB sent >= 0.03 after round 2")
+    by_time = loop.start(tiny("rounds=5", "stop.seconds=1e-9"), tmp_path / "seconds")
+    assert max(r["round"] for r in metrics(by_time.folder)) == 1
+
+
+def test_a_run_that_ends_between_evaluations_is_evaluated_there(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    folder = loop.start(tiny("rounds=9", "eval_every=4", "stop.megabytes=0.03"), tmp_path / "run").folder
+    assert [r["round"] for r in metrics(folder, name="global.accuracy")] == [0, 2]
+    found = [r for r in metrics(folder, round=2) if r["name"].startswith("personal.accuracy")]
+    assert len(found) == 4 + 4
+    assert len({(r["name"], r.get("client")) for r in metrics(folder, round=2)}) == len(metrics(folder, round=2))
+
+
+def test_a_target_that_is_met_at_once_trains_nothing(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    outcome = loop.start(tiny("stop.accuracy=1e-9"), tmp_path / "run")
+    assert {r["round"] for r in metrics(outcome.folder)} == {0}
+    assert outcome.summary["stopped"]["fedavg/0"].endswith("after round 0")
+
+
+# ---------------------------------------------------------------- refused before it begins
+@pytest.mark.parametrize(
+    ("kind", "settings", "says"),
+    [
+        (DataError, ["task.data=mnist", "task.data_dir=/nowhere"], "mnist was not found; looked for /nowhere/mnist"),
+        (DataError, ["task.data=npz:/nowhere/x.npz"], "there is no file /nowhere/x.npz"),
+        (DataError, ["task.data=digitz"], "unknown data set 'digitz'; did you mean digits?"),
+        (DataError, ["split.num_clients=1000"], "1000 clients x at least 2 samples = 2000, but there are 143"),
+        (DataError, ["stop.accuracy=0.5", "split={name='iid', num_clients=400}"], "stop.accuracy needs validation"),
+        (ConfigError, ["clients_per_round=5"], "clients_per_round must be at most the 4 clients, got 5"),
+        (ConfigError, ["task.model=mlpp"], "unknown model mlpp; did you mean mlp?"),
+        (ConfigError, ["task.model_options.hiden=[3]"], "model mlp has no option hiden; did you mean hidden?"),
+        (ConfigError, ["runtime.device=tpu"], "runtime.device must be auto, cpu or cuda[:n], got 'tpu'"),
+        (ConfigError, ["runtime.device=mps"], "runtime.device must be auto, cpu or cuda[:n], got 'mps'"),
+        (ConfigError, ["runtime.device=cuda:99"], "runtime.device cuda:99 is not there: PyTorch sees "),
+        (ConfigError, ["methods.0.personal=['hed']"], "fedavg: no tensor of the model is called 'hed'"),
+        (ConfigError, ["local.trainable=['hed']"], "fedavg: no tensor of the model is called 'hed'"),
+        (ConfigError, ["local.trainable=['norm']"], "fedavg: local.trainable = ['norm'] selects no parameter"),
+    ],
+)
+def test_an_impossible_experiment_is_refused_before_anything_is_written(
+    kind: type[Exception], settings: list[str], says: str, tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    assert says in refused(kind, tiny(*settings), tmp_path / "run")
+
+
+def test_augmentation_needs_images(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    import numpy as np
+
+    x = np.random.default_rng(0).random((40, 3), np.float32)
+    np.savez(tmp_path / "rows.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x, y_test=np.arange(40) % 2)
+    experiment = tiny(f"task.data=npz:{tmp_path / 'rows.npz'}", "task.augment=flip")
+    assert "task.augment = 'flip' needs images" in refused(ConfigError, experiment, tmp_path / "run")
+
+
+def test_a_folder_that_exists_is_refused_and_left_alone(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    message = refused(RunError, tiny(), tmp_path / "run")
+    assert message == f"{tmp_path}/run exists already; continue it with unskew resume {tmp_path}/run, or choose another --out"
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine.txt"]
+    (tmp_path / "file").write_text("a file")
+    assert "exists already" in refused(RunError, tiny(), tmp_path / "file")
+
+
+def test_an_empty_folder_is_taken(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert loop.start(tiny("rounds=1"), tmp_path / "run").folder == tmp_path / "run"
+
+
+def test_folders_above_are_made(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    loop.start(tiny("rounds=1"), tmp_path / "a" / "b" / "run")
+    assert [p.name for p in (tmp_path / "a" / "b").iterdir()] == ["run"]
+
+
+def test_the_current_folder_can_hold_runs_but_not_be_one(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(RunError, match=r"cannot make the run folder \.: "):
+        loop.start(tiny("rounds=1"), Path("."))
+    assert os.listdir(tmp_path) == ["here"]
+    assert loop.start(tiny("rounds=1"), Path("run")).folder == Path("run")
+
+
+@pytest.mark.parametrize("place", ["file/run", "file/a/b"])
+def test_a_place_that_cannot_be_written_is_refused(place: str, tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(RunError) as caught:
+        loop.start(tiny(), tmp_path / place)
+    assert str(caught.value) == (
+        f"cannot make the run folder {tmp_path / place}: Not a directory; make room or choose another --out"
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+# ---------------------------------------------------------------- failing on the way
+def test_a_loss_that_becomes_nan_names_method_seed_round_client_and_step(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    experiment = tiny("local.lr=1e30", "seeds=[6]", methods=MIXED)
+    with pytest.raises(DivergedError) as caught:
+        loop.start(experiment, tmp_path / "run")
+    message = str(caught.value)
+    assert message.startswith("fedavg, seed 6: round 1, client ")
+    assert ", step " in message
+    assert "\n" not in message
+    assert {r["round"] for r in metrics(tmp_path / "run")} == {0}
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert list((tmp_path / "run" / "models").iterdir()) == []
+    with pytest.raises(DivergedError, match=r"^fedavg, seed 6: round 1, client "):
+        loop.resume(tmp_path / "run")
+
+
+def test_a_server_that_diverges_is_caught_before_a_log_holds_nan(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Clients are well; the server's step of 1e38 makes the global model overflow, and JSON has no infinity."""
+    methods = '[[methods]]\nname = "fedavgm"\nserver_lr = 1e38\n'
+    with pytest.raises(DivergedError, match=r"^fedavgm, seed 0: round 1: global\.loss became (nan|inf); lower lr or "):
+        loop.start(tiny(methods=methods), tmp_path / "run")
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        assert "NaN" not in line
+        assert "Infinity" not in line
+
+
+def test_a_round_that_loses_everybody_ends_the_run_in_one_sentence(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    with pytest.raises(QuorumError) as caught:
+        loop.start(tiny("world.outage.unreachable=1.0"), tmp_path / "run")
+    assert str(caught.value) == (
+        "fedavg, seed 0: round 1, step 'train': 0 of 4 clients replied, 1 needed; lost: 0, 1, 2, 3"
+    )
+    assert {r["round"] for r in metrics(tmp_path / "run")} == {0}
+
+
+def test_lost_replies_are_listed(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    folder = loop.start(tiny("rounds=6", "world.outage.late=0.2"), tmp_path / "run").folder
+    lost = list(rows(folder / "failures.jsonl"))
+    assert lost
+    assert {tuple(r) for r in lost} == {("method", "seed", "round", "client", "step", "reason")}
+    ledger = list(rows(folder / "ledger.jsonl"))
+    for r in lost:  # the model went down, nothing came up
+        mine = [x for x in ledger if x["round"] == r["round"] and r["client"] + 1 in (x["src"], x["dst"])]
+        assert [x["src"] for x in mine] == [0]
+
+
+def test_a_method_made_by_hand_runs_like_one_from_a_file(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    experiment = tiny("rounds=1")
+    made = experiment.methods[0]
+    by_hand = Method(made.label, made.name, made.options, FedAvg(made.algorithm.local))
+    again = Experiment(methods=(by_hand,), rounds=1, task=experiment.task, split=experiment.split, name="other")
+    assert fingerprint(again) == fingerprint(experiment)
+    prints = {loop.start(e, tmp_path / e.name).summary["fingerprint"] for e in (experiment, again)}
+    assert len(prints) == 1

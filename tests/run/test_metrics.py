@@ -1,0 +1,140 @@
+"""Reductions over clients and the table of results, worked by hand."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.run.metrics import Metric, reduce_clients, spread, summarise
+
+
+def by_name(metrics: list[Metric]) -> dict[str, float]:
+    return {m.name: m.value for m in metrics}
+
+
+def test_the_four_reductions_of_two_clients() -> None:
+    """(0.5, 30 examples) and (1.0, 10): mean 0.75; weighted (15 + 10) / 40 = 0.625; deviation 0.25 of both: std 0.25."""
+    found = reduce_clients("personal.accuracy", {0: (0.5, 30.0), 1: (1.0, 10.0)})
+    assert by_name(found) == {
+        "personal.accuracy.mean": 0.75,
+        "personal.accuracy.weighted": 0.625,
+        "personal.accuracy.std": 0.25,
+        "personal.accuracy.worst_decile": 0.5,
+    }
+    assert {m.weight for m in found} == {40.0}
+    assert {m.client for m in found} == {None}
+
+
+def test_the_worst_tenth_is_the_lowest_accuracies_and_the_highest_losses() -> None:
+    """Of 0.00, 0.05, ..., 0.95 (20 clients) a tenth is two: (0.00 + 0.05) / 2 as accuracy, (0.90 + 0.95) / 2 as loss."""
+    values = {c: ((7 * c % 20) * 0.05, 1.0) for c in range(20)}
+    assert by_name(reduce_clients("val.accuracy", values))["val.accuracy.worst_decile"] == pytest.approx(0.025)
+    assert by_name(reduce_clients("val.loss", values))["val.loss.worst_decile"] == pytest.approx(0.925)
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
+def test_a_tenth_is_rounded_up(clients: int, worst: int) -> None:
+    """Accuracies 0, 1, 2, ...: the mean of the lowest w is (w - 1) / 2."""
+    found = by_name(reduce_clients("accuracy", {c: (float(c), 1.0) for c in range(clients)}))
+    assert found["accuracy.worst_decile"] == (worst - 1) / 2
+
+
+def test_nobody_has_no_mean() -> None:
+    assert reduce_clients("personal.accuracy", {}) == []
+
+
+@given(st.dictionaries(st.integers(0, 99), st.tuples(st.floats(0, 1), st.floats(1, 500)), min_size=1, max_size=40))
+def test_the_worst_tenth_is_never_better_than_the_mean(values: dict[int, tuple[float, float]]) -> None:
+    accuracy, loss = by_name(reduce_clients("accuracy", values)), by_name(reduce_clients("loss", values))
+    assert accuracy["accuracy.worst_decile"] <= accuracy["accuracy.mean"] + 1e-12
+    assert loss["loss.worst_decile"] >= loss["loss.mean"] - 1e-12
+    low, high = min(v for v, _ in values.values()), max(v for v, _ in values.values())
+    assert low - 1e-12 <= accuracy["accuracy.weighted"] <= high + 1e-12
+
+
+def test_a_spread_over_seeds_is_the_samples() -> None:
+    """1, 2, 3: squares of deviations 1 + 0 + 1 over n - 1 = 2."""
+    assert spread([1.0, 2.0, 3.0]) == 1.0
+    assert spread([4.0]) is None
+
+
+# ---------------------------------------------------------------- the table
+def row(method: str, seed: int, round: int, name: str, value: float, **more: Any) -> dict[str, Any]:
+    return {"method": method, "seed": seed, "round": round, "name": name, "value": value, "weight": 1.0, **more}
+
+
+def accuracies(method: str, seed: int, *values: float) -> list[dict[str, Any]]:
+    return [row(method, seed, t, "global.accuracy", v) for t, v in enumerate(values)]
+
+
+def cell(table: list[dict[str, Any]], method: str, metric: str) -> dict[str, Any]:
+    (found,) = [r for r in table if (r["method"], r["metric"]) == (method, metric)]
+    return found
+
+
+def test_last_best_mean_of_last_and_the_paired_difference() -> None:
+    """fedavg 0.1 0.6 0.5 and 0.1 0.4 0.3, other 0.1 0.7 0.8 and 0.1 0.2 0.3, seeds 7 and 9, k = 2.
+
+    other: last 0.8, 0.3 (mean 0.55, std |0.8 - 0.3| / sqrt 2); best 0.8, 0.3; mean of last two 0.75, 0.25;
+    minus fedavg 0.8 - 0.5 = 0.3 and 0.3 - 0.3 = 0, whose mean is 0.15 and whose std is 0.3 / sqrt 2.
+    """
+    rows = [
+        *accuracies("fedavg", 7, 0.1, 0.6, 0.5),
+        *accuracies("other", 7, 0.1, 0.7, 0.8),
+        *accuracies("fedavg", 9, 0.1, 0.4, 0.3),
+        *accuracies("other", 9, 0.1, 0.2, 0.3),
+    ]
+    table = summarise(rows, ["fedavg", "other"], [7, 9], "iid, 2 clients", 2, "fedavg")
+    last = cell(table, "other", "global.accuracy")
+    assert last["setting"] == "iid, 2 clients"
+    assert last["seeds"] == [0.8, 0.3]
+    assert last["mean"] == pytest.approx(0.55)
+    assert last["std"] == pytest.approx(0.5 / math.sqrt(2))
+    assert cell(table, "fedavg", "global.accuracy.best")["seeds"] == [0.6, 0.4]
+    assert cell(table, "other", "global.accuracy.mean_last_2")["seeds"] == pytest.approx([0.75, 0.25])
+    paired = cell(table, "other", "global.accuracy.minus_fedavg")
+    assert paired["seeds"] == pytest.approx([0.3, 0.0])
+    assert paired["std"] == pytest.approx(0.3 / math.sqrt(2))
+    assert not [r for r in table if r["method"] == "fedavg" and "minus" in r["metric"]]
+
+
+def test_bytes_and_seconds_are_summed_and_losses_are_the_last() -> None:
+    rows = [
+        *(row("m", 0, t, "bytes.down", 10.0) for t in (1, 2)),
+        *(row("m", 0, t, "bytes.up", 5.0) for t in (1, 2)),
+        *(row("m", 0, t, "bytes.d2d", 1.0) for t in (1, 2)),
+        *(row("m", 0, t, "seconds", 0.5) for t in (1, 2)),
+        row("m", 0, 1, "train.loss", 2.0),
+        row("m", 0, 2, "train.loss", 1.0),
+    ]
+    table = summarise(rows, ["m"], [0], "s", 5, None)
+    assert {r["metric"]: r["mean"] for r in table} == {
+        "bytes.down": 20.0,
+        "bytes.up": 10.0,
+        "bytes.d2d": 2.0,
+        "seconds": 1.0,
+        "train.loss": 1.0,
+        "bytes.total": 32.0,
+    }
+    assert all(r["std"] is None for r in table)
+
+
+def test_a_seed_without_the_number_is_left_out_and_pairs_are_kept() -> None:
+    """Seed 1 of fedavg is missing: the difference is that of seed 2 alone, 0.5 - 0.2, not of unlike seeds."""
+    rows = [*accuracies("m", 1, 0.9), *accuracies("m", 2, 0.5), *accuracies("fedavg", 2, 0.2)]
+    table = summarise(rows, ["fedavg", "m", "absent"], [1, 2], "s", 5, "fedavg")
+    assert cell(table, "m", "global.accuracy")["seeds"] == [0.9, 0.5]
+    assert cell(table, "m", "global.accuracy.minus_fedavg")["seeds"] == pytest.approx([0.3])
+    assert not [r for r in table if r["method"] == "absent"]
+
+
+def test_single_clients_stay_out_of_the_table() -> None:
+    rows = [
+        row("m", 0, 1, "personal.accuracy.mean", 0.5),
+        *(row("m", 0, 1, "personal.accuracy", 0.5, client=c) for c in range(3)),
+    ]
+    metrics = {r["metric"] for r in summarise(rows, ["m"], [0], "s", 5, None)}
+    assert "personal.accuracy" not in metrics
+    assert "personal.accuracy.mean.best" in metrics

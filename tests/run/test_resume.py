@@ -1,0 +1,544 @@
+"""Stopped, killed, starved of disk, tampered with: a run goes on to the same bits, or says why it does not."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unskew.errors import RunError
+from unskew.local.solo import Solo
+from unskew.run import assemble, checkpoint, loop
+from unskew.run.config import Experiment, load, to_toml
+from unskew.run.folder import locked
+from unskew.run.loop import Interrupted, Outcome, Silent, Tick
+
+# A state alone, client memory, both, neither, and two moments; two seeds.
+SEVERAL = """
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedavg"
+label = "fedper"
+personal = ["head"]
+[[methods]]
+name = "scaffold"
+[[methods]]
+name = "independent"
+[[methods]]
+name = "fedadam"
+"""
+SETTINGS = ("seeds=[0, 1]", "clients_per_round=3", "world.outage.late=0.1", "local.lr_schedule.name=constant")
+CELLS, ROUNDS = 10, 3
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """What a run left behind, without clocks."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    files = ["config.toml", "partition.json", "ledger.jsonl", "failures.jsonl"]
+    models = {p.name: p.read_bytes() for p in sorted((folder / "models").iterdir())}
+    summary = json.loads((folder / "summary.json").read_text())
+    return {
+        "metrics": [r for r in rows if r["name"] != "seconds"],
+        "fingerprint": summary["fingerprint"],
+        "rows": [r for r in summary["rows"] if r["metric"] != "seconds"],
+        "models": models,
+        **{name: (folder / name).read_bytes() for name in files},
+    }
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Whatever was only half-written, in the run's folder or beside it."""
+    inside = [str(p) for p in folder.rglob("*") if ".tmp" in p.name] if folder.exists() else []
+    return inside + [str(p) for p in folder.parent.iterdir() if p.name.startswith(".")]
+
+
+@pytest.fixture(scope="module")
+def several(tiny: Callable[..., Experiment]) -> Experiment:
+    return tiny(*SETTINGS, "runtime.checkpoint_every=1", methods=SEVERAL)
+
+
+@pytest.fixture(scope="module")
+def straight(several: Experiment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return contents(loop.start(several, tmp_path_factory.mktemp("straight") / "run").folder)
+
+
+class Presses(Silent):
+    """Ctrl-C, `times` times, at the end of round number `after` of the whole run."""
+
+    def __init__(self, after: int, times: int = 1, sign: signal.Signals = signal.SIGINT) -> None:
+        self.left, self.times, self.sign, self.notes = after, times, sign, list[str]()
+
+    def tick(self, tick: Tick) -> None:
+        self.left -= 1
+        if self.left == 0:
+            for _ in range(self.times):
+                signal.raise_signal(self.sign)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Death(BaseException):
+    """As sudden as a kill, for all the code can know."""
+
+
+@contextmanager
+def dies_in_fit(number: int) -> Iterator[None]:
+    """The `number`-th local optimisation from here is the last thing that happens."""
+    fit, done = Solo.fit, [0]
+
+    def counted(self: Solo, *args: Any) -> Any:
+        done[0] += 1
+        if done[0] == number:
+            raise Death
+        return fit(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Solo, "fit", counted)
+        yield
+
+
+# ---------------------------------------------------------------- Ctrl-C
+@pytest.mark.parametrize("after", [1, 2, ROUNDS, ROUNDS + 1, 3 * ROUNDS - 1, CELLS * ROUNDS - 1])
+def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
+    after: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    """`after = ROUNDS` falls between two cells: the next one must not be begun twice."""
+    watcher = Presses(after)
+    with pytest.raises(Interrupted, match="continue with: unskew resume"):
+        loop.start(several, tmp_path / "run", watcher)
+    assert watcher.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert not leftovers(tmp_path / "run")
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_ctrl_c_in_the_very_last_round_comes_too_late(
+    several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    assert contents(loop.start(several, tmp_path / "run", Presses(CELLS * ROUNDS)).folder) == straight
+
+
+def test_a_request_to_terminate_is_a_polite_stop(
+    several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted, match="stopped by request after round 2 of fedavg, seed 0; continue with"):
+        loop.start(several, tmp_path / "run", Presses(2, sign=signal.SIGTERM))
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_a_second_ctrl_c_ends_at_once_and_can_be_resumed(
+    several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted, match="stopped in the middle of a round; continue with: unskew resume"):
+        loop.start(several, tmp_path / "run", Presses(5, times=2))
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_a_run_stopped_at_every_round_ends_like_one_that_was_not(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """The worst of users; also without `checkpoint_every`, as stopping saves by itself."""
+    experiment = tiny("seeds=[4, 2]", methods=SEVERAL[: SEVERAL.index("[[methods]]\nname = \"scaffold\"")])
+    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    with pytest.raises(Interrupted):
+        loop.start(experiment, tmp_path / "run", Presses(1))
+    stops = 1
+    while True:
+        try:
+            outcome = loop.resume(tmp_path / "run", Presses(1))
+        except Interrupted:
+            stops += 1
+        else:
+            break
+    assert stops == 4 * ROUNDS - 1
+    assert contents(outcome.folder) == whole
+
+
+def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    loop.start(tiny("rounds=1"), tmp_path / "run")
+    with pytest.raises(Interrupted):
+        loop.start(tiny("rounds=2"), tmp_path / "again", Presses(1, times=2))
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+# ---------------------------------------------------------------- kill
+@pytest.mark.parametrize("number", [1, 6, 9, 10, 31, 50, 85])
+def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
+    number: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    with dies_in_fit(number), pytest.raises(Death):
+        loop.start(several, tmp_path / "run")
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from unskew.local.solo import Solo
+from unskew.run import config, loop
+
+def counted(number, sign, fit, done):
+    def wrapped(self, *args):
+        done[0] += 1
+        if done[0] == number:
+            os.kill(os.getpid(), getattr(signal, sign))
+        return fit(self, *args)
+    return wrapped
+
+def child(folder, toml, number, sign):
+    Solo.fit = counted(number, sign, Solo.fit, [0])
+    loop.SAVE_AFTER_S = 0.05
+    try:
+        loop.start(config.load(Path(toml)), Path(folder))
+    except loop.Interrupted as error:
+        Path(folder).with_suffix(".said").write_text(str(error))
+        os._exit(7)
+    os._exit(0)
+
+children = []
+for case in json.loads(sys.argv[1]):  # PyTorch is imported once and has not started a thread yet
+    pid = os.fork()
+    if pid == 0:
+        child(*case)
+    children.append(pid)
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]))
+"""
+
+
+def test_a_killed_process_leaves_a_run_that_can_be_resumed(
+    several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    """SIGKILL with a checkpoint after every round and with one after some time; SIGINT is a polite request."""
+    (tmp_path / "every.toml").write_text(to_toml(several))
+    (tmp_path / "timed.toml").write_text(to_toml(several).replace("checkpoint_every = 1", "checkpoint_every = 0"))
+    cases = {"every": (40, "SIGKILL"), "timed": (70, "SIGKILL"), "asked": (20, "SIGINT")}
+    toml = {name: tmp_path / f"{'timed' if name == 'timed' else 'every'}.toml" for name in cases}
+    told = [[str(tmp_path / name), str(toml[name]), number, sign] for name, (number, sign) in cases.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, json.dumps(told)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    assert json.loads(done.stdout) == [-signal.SIGKILL, -signal.SIGKILL, 7]
+    assert (tmp_path / "asked.said").read_text().startswith("stopped by request after round ")
+    for name in cases:
+        assert not (tmp_path / name / "summary.json").exists()
+        found = contents(loop.resume(tmp_path / name).folder)
+        if name == "timed":  # the one setting that differs is no part of the fingerprint
+            found["config.toml"] = found["config.toml"].replace(b"checkpoint_every = 0", b"checkpoint_every = 1")
+        assert found == straight
+
+
+# ---------------------------------------------------------------- checkpoints
+def test_two_checkpoints_are_kept_and_never_more_than_three_exist(
+    several: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    save = checkpoint.remove
+
+    def counted(path: Path) -> None:
+        seen.append(sum(1 for p in path.parent.iterdir() if not p.name.endswith(".tmp")))
+        save(path)
+
+    monkeypatch.setattr(checkpoint, "remove", counted)
+    loop.start(several, tmp_path / "run")
+    assert max(seen) == 3
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
+
+
+@pytest.fixture
+def stopped(tiny: Callable[..., Experiment], tmp_path: Path) -> Path:
+    """A run of one method that remembers, stopped after round 3 of 4; checkpoints 2 and 3 are there."""
+    experiment = tiny("rounds=4", "runtime.checkpoint_every=1", methods='[[methods]]\nname = "scaffold"\n')
+    with pytest.raises(Interrupted):
+        loop.start(experiment, tmp_path / "run", Presses(3))
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def unstopped(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    experiment = tiny("rounds=4", "runtime.checkpoint_every=1", methods='[[methods]]\nname = "scaffold"\n')
+    return contents(loop.start(experiment, tmp_path_factory.mktemp("unstopped") / "run").folder)
+
+
+def newest(folder: Path) -> Path:
+    return sorted((folder / "checkpoints").iterdir())[-1]
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def edit_manifest(path: Path) -> None:
+    path.write_text(path.read_text().replace('"round": 3', '"round": 2'))
+
+
+def empty_object(path: Path) -> None:
+    path.write_text("{}")
+
+
+def empty_list(path: Path) -> None:
+    path.write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "says"),
+    [
+        ("state.safetensors", truncate, "is damaged or was changed"),
+        ("state.safetensors", flip, "is damaged or was changed"),
+        ("state.safetensors", Path.unlink, "lacks state.safetensors"),
+        ("memory-0000.safetensors", flip, "is damaged or was changed"),
+        ("memory-0000.safetensors", Path.unlink, "lacks memory-0000.safetensors"),
+        ("manifest.json", edit_manifest, "is damaged or was changed"),
+        ("manifest.json", truncate, "is damaged or was changed"),
+        ("manifest.json", Path.unlink, "lacks manifest.json"),
+        ("seal.json", Path.unlink, "lacks seal.json"),
+        ("seal.json", truncate, "is no JSON"),
+        ("seal.json", empty_object, "is damaged or was changed"),
+        ("seal.json", empty_list, "holds no JSON object"),
+    ],
+)
+def test_a_harmed_checkpoint_is_refused_and_the_way_out_works(
+    name: str, harm: Callable[[Path], None], says: str, stopped: Path, unstopped: dict[str, Any]
+) -> None:
+    last = newest(stopped)
+    harm(last / name)
+    with pytest.raises(RunError) as caught:
+        loop.resume(stopped)
+    message = str(caught.value)
+    assert says in message
+    assert str(last) in message
+    assert "\n" not in message
+    before = sorted((stopped / "checkpoints").iterdir())[-2]
+    assert message.endswith(f"; remove {last} to continue from {before.name}")
+    shutil.rmtree(last)
+    assert contents(loop.resume(stopped).folder) == unstopped
+
+
+def test_without_any_good_checkpoint_the_way_out_is_the_beginning(stopped: Path, unstopped: dict[str, Any]) -> None:
+    shutil.rmtree(sorted((stopped / "checkpoints").iterdir())[0])
+    flip(newest(stopped) / "state.safetensors")
+    with pytest.raises(RunError, match=r"; remove .* to begin again from round 0$"):
+        loop.resume(stopped)
+    shutil.rmtree(stopped / "checkpoints")
+    assert contents(loop.resume(stopped).folder) == unstopped
+
+
+def test_a_file_that_was_slipped_in_is_not_read(stopped: Path, unstopped: dict[str, Any]) -> None:
+    shutil.copy(newest(stopped) / "state.safetensors", newest(stopped) / "memory-0007.safetensors")
+    assert contents(loop.resume(stopped).folder) == unstopped
+
+
+def test_a_half_written_checkpoint_is_passed_over(stopped: Path, unstopped: dict[str, Any]) -> None:
+    number = int(newest(stopped).name) + 1
+    half = stopped / "checkpoints" / f"{number:06d}.tmp"
+    half.mkdir()
+    (half / "state.safetensors").write_bytes(b"half")
+    assert contents(loop.resume(stopped).folder) == unstopped
+    assert not leftovers(stopped)
+
+
+def test_a_checkpoint_of_another_schema_is_refused(stopped: Path) -> None:
+    import hashlib
+
+    last = newest(stopped)
+    body = (last / "manifest.json").read_text().replace('"schema": 1', '"schema": 99').encode()
+    (last / "manifest.json").write_bytes(body)
+    (last / "seal.json").write_text(json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}))
+    with pytest.raises(RunError, match="was written by another version of unskew, with schema 99; remove "):
+        loop.resume(stopped)
+
+
+def test_a_checkpoint_of_another_run_is_refused(stopped: Path, tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        loop.start(tiny("rounds=9"), tmp_path / "other", Presses(1))
+    shutil.copytree(newest(tmp_path / "other"), stopped / "checkpoints" / "000099")
+    with pytest.raises(RunError, match="000099 belongs to another run; remove it to go on without it"):
+        loop.resume(stopped)
+
+
+# ---------------------------------------------------------------- the folder
+def test_resuming_a_finished_run_gives_its_summary(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    outcome = loop.start(tiny("rounds=1"), tmp_path / "run")
+    before = {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
+    again = loop.resume(tmp_path / "run")
+    assert again.summary == outcome.summary
+    assert {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_is_not_resumed_twice_at_once(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    class Impatient(Silent):
+        def tick(self, tick: Tick) -> None:
+            with pytest.raises(RunError) as caught:
+                loop.resume(tmp_path / "run")
+            refused.append(str(caught.value))
+
+    loop.start(tiny("rounds=2"), tmp_path / "run", Impatient())
+    assert refused == 2 * [f"{tmp_path / 'run'} is in use by another process; wait for it or stop it"]
+
+
+def test_a_lock_ends_with_its_holder(stopped: Path, unstopped: dict[str, Any]) -> None:
+    with locked(stopped), pytest.raises(RunError, match="is in use by another process"):
+        loop.resume(stopped)
+    assert contents(loop.resume(stopped).folder) == unstopped
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is no run folder: it has no run\.json"):
+        loop.resume(tmp_path / "nothing")
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(RunError, match=r"run\.json holds no JSON object"):
+        loop.resume(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunError, match=r"cannot read .*run\.json"):
+        loop.resume(tmp_path)
+
+
+def test_a_changed_configuration_is_refused(stopped: Path) -> None:
+    config_file = stopped / "config.toml"
+    config_file.write_text(config_file.read_text().replace("lr = 0.1", "lr = 0.2"))
+    with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
+        loop.resume(stopped)
+
+
+def test_what_changes_no_number_may_be_changed(stopped: Path, unstopped: dict[str, Any]) -> None:
+    config_file = stopped / "config.toml"
+    config_file.write_text(config_file.read_text().replace("checkpoint_every = 1", "checkpoint_every = 2"))
+    assert load(config_file).runtime.checkpoint_every == 2
+    found = contents(loop.resume(stopped).folder)
+    assert found["fingerprint"] == unstopped["fingerprint"]
+
+
+def test_other_surroundings_are_refused_unless_forced(
+    stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = assemble.environment
+    monkeypatch.setattr(assemble, "environment", lambda bench: {**real(bench), "torch": "0.0", "executor": "stacked"})
+    with pytest.raises(RunError, match=r"was begun elsewhere \(torch \S+ -> 0\.0; executor sequential -> stacked\)"):
+        loop.resume(stopped)
+    assert contents(loop.resume(stopped, force=True).folder)["metrics"] == unstopped["metrics"]
+
+
+@pytest.mark.parametrize("log", ["metrics", "ledger"])
+def test_a_log_that_lost_rows_is_refused(log: str, stopped: Path) -> None:
+    truncate(stopped / f"{log}.jsonl")
+    with pytest.raises(RunError, match=rf"{log}\.jsonl has \d+ bytes, the checkpoint saw \d+: rows were removed"):
+        loop.resume(stopped)
+
+
+def test_rows_after_the_checkpoint_are_cut_off(stopped: Path, unstopped: dict[str, Any]) -> None:
+    for name in ("metrics", "ledger", "failures"):
+        with (stopped / f"{name}.jsonl").open("a") as f:
+            f.write('{"half a row')
+    assert contents(loop.resume(stopped).folder) == unstopped
+
+
+@pytest.mark.parametrize("key", ["sha256", "dataset_sha256"])
+def test_other_data_are_refused(key: str, stopped: Path) -> None:
+    partition = json.loads((stopped / "partition.json").read_text())
+    partition["seeds"]["0"][key] = "0" * 64
+    (stopped / "partition.json").write_text(json.dumps(partition))
+    with pytest.raises(RunError, match="data or split are not those the run began with"):
+        loop.resume(stopped)
+
+
+# ---------------------------------------------------------------- a disk that fills
+@contextmanager
+def full(bytes_per_file: int) -> Iterator[None]:
+    """No file can grow beyond this; writing more fails with EFBIG, half-way through, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_per_file, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def refused(write: Callable[[], Outcome]) -> str:
+    with pytest.raises(RunError) as caught:
+        write()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    with full(3000):
+        message = refused(lambda: loop.start(tiny(), tmp_path / "run"))
+    assert message.startswith(f"cannot make the run folder {tmp_path / 'run'}: File too large; make room or ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", [24_000, 30_000, 60_000])
+def test_a_log_that_finds_no_room_can_be_continued(
+    limit: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    """The partition needs 10 kB, SCAFFOLD's memory 20 kB, all metrics about 90 kB."""
+    with full(limit):
+        message = refused(lambda: loop.start(several, tmp_path / "run"))
+    assert f"cannot write {tmp_path / 'run'}/" in message
+    assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
+    assert ".jsonl" in message
+    assert not leftovers(tmp_path / "run")
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """300 x 64 + 300 + 3,010 float32 = 90 kB of state; the logs stay below 30 kB."""
+    experiment = tiny("rounds=2", "task.model_options.hidden=[300]", "runtime.checkpoint_every=1")
+    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    with full(60_000):
+        message = refused(lambda: loop.start(experiment, tmp_path / "run"))
+    assert message.startswith(f"cannot write {tmp_path / 'run' / 'checkpoints' / '000001'}: File too large; ")
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+    assert contents(loop.resume(tmp_path / "run").folder) == whole
+
+
+@pytest.mark.parametrize("name", ["summary.json", "fedavg-seed0.safetensors", "manifest.json", "metrics.jsonl"])
+def test_a_disk_that_fills_at_any_file_is_survived(
+    name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny("rounds=2", "runtime.checkpoint_every=1")
+    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    fsync, seen = os.fsync, [0]
+
+    def failing(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if "/run/" in path and path.removesuffix(".tmp").endswith(name):
+            seen[0] += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        message = refused(lambda: loop.start(experiment, tmp_path / "run"))
+    assert seen == [1]
+    assert "No space left on device" in message
+    assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
+    assert not leftovers(tmp_path / "run")
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert contents(loop.resume(tmp_path / "run").folder) == whole

@@ -1,0 +1,5 @@
+"""`python -m unskew` is `unskew`."""
+
+from unskew.cli import main
+
+main()
