@@ -10,7 +10,7 @@ from typing import Any
 
 import annotated_types as at
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew import algorithms
@@ -190,9 +190,7 @@ def test_contradictions_are_refused() -> None:
     assert refusal("seed=1", "seeds=[1]") == "seed and seeds exclude each other; leave one out"
     assert refusal("methods.1.label=fedavg") == "two methods are called 'fedavg'; give one of them another label"
     assert refusal(text='algorithm = { name = "fedavg" }') == "rounds is required"
-    assert refusal(text='rounds = 1\nalgorithm = "fedavg"') == (
-        'algorithm must be a table with a name, got "fedavg"'
-    )
+    assert refusal(text='rounds = 1\nalgorithm = "fedavg"') == ('algorithm must be a table with a name, got "fedavg"')
 
 
 def test_an_unknown_method_is_refused_with_those_there_are() -> None:
@@ -205,7 +203,7 @@ def test_an_unknown_method_is_refused_with_those_there_are() -> None:
     )
 
 
-def unannotated(mu=0.1): ...  # noqa: ANN001, ANN201, D103
+def unannotated(mu=0.1): ...
 
 
 def variadic(**fedavg: Any) -> None: ...
@@ -417,6 +415,7 @@ optimisations = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(list(algorithms.TABLE)),
     local=optimisations,

@@ -99,7 +99,7 @@ def test_one_model_for_all() -> None:
 
 def test_each_client_with_its_own_model() -> None:
     """Client 0 says 1 for positive, client 1 for negative x.  Own data: 2/2 and (right, right, wrong) 2/3.
-    On the global test: 3/4 and 1/4 (only x = -1).  There is no model for the world.  Validation: -3 right; 3 -> 0 right.
+    On the global test: 3/4 and 1/4 (only x = -1).  There is no model for the world.  Validation: both right.
     """
     fed = world()
     sim = simulator(Independent(), fed)
@@ -141,9 +141,7 @@ def test_nothing_is_measured_that_was_not_asked_for() -> None:
 def test_a_client_without_test_data_is_left_out() -> None:
     fed = world()
     first, second = fed.clients
-    fed = FederatedData(
-        fed.dataset, (first, ClientIndex(second.train, second.val, second.test[:0])), fed.split, 0, ""
-    )
+    fed = FederatedData(fed.dataset, (first, ClientIndex(second.train, second.val, second.test[:0])), fed.split, 0, "")
     sim = simulator(FedAvg(), fed)
     metrics = evaluate(sim, sim.start(), 0, exam(fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0

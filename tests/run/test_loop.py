@@ -103,9 +103,7 @@ def test_evaluations_fall_on_their_rounds_and_the_last(mixed: Path) -> None:
 def test_single_clients_are_listed_at_the_last_round_once(mixed: Path) -> None:
     for method in ("fedavg", "fedper", "centralised"):
         found = [r for r in metrics(mixed, method=method, seed=0) if "client" in r]
-        assert [(r["round"], r["name"], r["client"]) for r in found] == [
-            (4, "personal.accuracy", c) for c in range(4)
-        ]
+        assert [(r["round"], r["name"], r["client"]) for r in found] == [(4, "personal.accuracy", c) for c in range(4)]
 
 
 def test_client_numbers_give_the_reductions_beside_them(mixed: Path) -> None:
@@ -149,9 +147,7 @@ def test_all_methods_begin_with_the_same_model_on_the_same_split(mixed: Path) ->
     for seed in (0, 5):
         for name in ("personal.accuracy.mean", "personal.loss.weighted", "val.accuracy"):
             assert len({r["value"] for r in metrics(mixed, seed=seed, round=0, name=name)}) == 1
-    (one,), (other,) = (
-        metrics(mixed, method="fedavg", seed=s, round=0, name="personal.loss.mean") for s in (0, 5)
-    )
+    (one,), (other,) = (metrics(mixed, method="fedavg", seed=s, round=0, name="personal.loss.mean") for s in (0, 5))
     assert one["value"] != other["value"]
 
 
@@ -273,7 +269,9 @@ def test_stopping_by_accuracy_looks_at_validation_data_only(tiny: Callable[..., 
 def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("stop.accuracy=0.9")
     fed = assemble.divide(experiment, assemble.bench(experiment).dataset, 0)
-    val, test, train = (torch.cat([getattr(c, part) for c in fed.clients]).tolist() for part in ("val", "test", "train"))
+    val, test, train = (
+        torch.cat([getattr(c, part) for c in fed.clients]).tolist() for part in ("val", "test", "train")
+    )
     assert val
     assert not set(val) & set(test)
     assert not set(val) & set(train)
@@ -333,6 +331,19 @@ def test_an_impossible_experiment_is_refused_before_anything_is_written(
     assert says in refused(kind, tiny(*settings), tmp_path / "run")
 
 
+def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """1,438 examples over 700 clients are 2 each, half of them for tests; a bound that pools them has enough."""
+    small = ["split={name='iid', num_clients=700}", "test_fraction=0.5"]
+    network = ["task.model=cnn_small", "task.model_options={norm='batch'}"]
+    message = refused(DataError, tiny(*small, *network), tmp_path / "run")
+    assert message.startswith("fedavg: a client has 1 training samples, a batch needs at least 2; ")
+    message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
+    assert message.startswith("fedavg: batch_size must be >= 2")
+    experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')
+    bench = assemble.bench(experiment)
+    assemble.rehearse(experiment, experiment.methods[0], bench, {0: assemble.divide(experiment, bench.dataset, 0)})
+
+
 def test_augmentation_needs_images(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     import numpy as np
 
@@ -346,7 +357,10 @@ def test_a_folder_that_exists_is_refused_and_left_alone(tiny: Callable[..., Expe
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     message = refused(RunError, tiny(), tmp_path / "run")
-    assert message == f"{tmp_path}/run exists already; continue it with unskew resume {tmp_path}/run, or choose another --out"
+    assert (
+        message
+        == f"{tmp_path}/run exists already; continue it with unskew resume {tmp_path}/run, or choose another --out"
+    )
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine.txt"]
     (tmp_path / "file").write_text("a file")
     assert "exists already" in refused(RunError, tiny(), tmp_path / "file")

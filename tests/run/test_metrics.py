@@ -15,7 +15,7 @@ def by_name(metrics: list[Metric]) -> dict[str, float]:
 
 
 def test_the_four_reductions_of_two_clients() -> None:
-    """(0.5, 30 examples) and (1.0, 10): mean 0.75; weighted (15 + 10) / 40 = 0.625; deviation 0.25 of both: std 0.25."""
+    """(0.5, 30 examples) and (1.0, 10): mean 0.75; weighted (15 + 10) / 40 = 0.625; both deviate by 0.25."""
     found = reduce_clients("personal.accuracy", {0: (0.5, 30.0), 1: (1.0, 10.0)})
     assert by_name(found) == {
         "personal.accuracy.mean": 0.75,
@@ -28,7 +28,7 @@ def test_the_four_reductions_of_two_clients() -> None:
 
 
 def test_the_worst_tenth_is_the_lowest_accuracies_and_the_highest_losses() -> None:
-    """Of 0.00, 0.05, ..., 0.95 (20 clients) a tenth is two: (0.00 + 0.05) / 2 as accuracy, (0.90 + 0.95) / 2 as loss."""
+    """Of 0.00, 0.05, ..., 0.95 (20 clients) a tenth is two: mean of 0.00, 0.05 as accuracy, of 0.90, 0.95 as loss."""
     values = {c: ((7 * c % 20) * 0.05, 1.0) for c in range(20)}
     assert by_name(reduce_clients("val.accuracy", values))["val.accuracy.worst_decile"] == pytest.approx(0.025)
     assert by_name(reduce_clients("val.loss", values))["val.loss.worst_decile"] == pytest.approx(0.925)

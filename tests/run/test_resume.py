@@ -50,6 +50,7 @@ def contents(folder: Path) -> dict[str, Any]:
     return {
         "metrics": [r for r in rows if r["name"] != "seconds"],
         "fingerprint": summary["fingerprint"],
+        "stopped": summary["stopped"],
         "rows": [r for r in summary["rows"] if r["metric"] != "seconds"],
         "models": models,
         **{name: (folder / name).read_bytes() for name in files},
@@ -109,7 +110,7 @@ def dies_in_fit(number: int) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- Ctrl-C
-@pytest.mark.parametrize("after", [1, 2, ROUNDS, ROUNDS + 1, 3 * ROUNDS - 1, CELLS * ROUNDS - 1])
+@pytest.mark.parametrize("after", [1, ROUNDS, 3 * ROUNDS - 1, CELLS * ROUNDS - 1])
 def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
     after: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -129,9 +130,7 @@ def test_ctrl_c_in_the_very_last_round_comes_too_late(
     assert contents(loop.start(several, tmp_path / "run", Presses(CELLS * ROUNDS)).folder) == straight
 
 
-def test_a_request_to_terminate_is_a_polite_stop(
-    several: Experiment, straight: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_request_to_terminate_is_a_polite_stop(several: Experiment, straight: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="stopped by request after round 2 of fedavg, seed 0; continue with"):
         loop.start(several, tmp_path / "run", Presses(2, sign=signal.SIGTERM))
     assert contents(loop.resume(tmp_path / "run").folder) == straight
@@ -149,7 +148,7 @@ def test_a_run_stopped_at_every_round_ends_like_one_that_was_not(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     """The worst of users; also without `checkpoint_every`, as stopping saves by itself."""
-    experiment = tiny("seeds=[4, 2]", methods=SEVERAL[: SEVERAL.index("[[methods]]\nname = \"scaffold\"")])
+    experiment = tiny("seeds=[4, 2]", methods=SEVERAL[: SEVERAL.index('[[methods]]\nname = "scaffold"')])
     whole = contents(loop.start(experiment, tmp_path / "whole").folder)
     with pytest.raises(Interrupted):
         loop.start(experiment, tmp_path / "run", Presses(1))
@@ -165,6 +164,37 @@ def test_a_run_stopped_at_every_round_ends_like_one_that_was_not(
     assert contents(outcome.folder) == whole
 
 
+def test_a_reason_to_end_early_survives_a_stop(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """About 22 kB a round: 60 kB are reached in round 3, whoever counted the first two rounds."""
+    experiment = tiny("rounds=6", "eval_every=2", "stop.megabytes=0.06")
+    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    assert whole["stopped"]["fedavg/0"].endswith("after round 3")
+    with pytest.raises(Interrupted):
+        loop.start(experiment, tmp_path / "run", Presses(2))
+    assert contents(loop.resume(tmp_path / "run").folder) == whole
+
+
+def test_a_resumed_run_shows_what_one_that_was_not_stopped_shows(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Between two evaluations the last one stands, whoever saw it."""
+
+    class Sees(Silent):
+        def __init__(self) -> None:
+            self.ticks = list[tuple[int, float | None, float | None, float]]()
+
+        def tick(self, tick: Tick) -> None:
+            self.ticks.append((tick.round, tick.accuracy, tick.loss, tick.megabytes))
+
+    experiment = tiny("rounds=5", "eval_every=2")
+    whole, rest = Sees(), Sees()
+    loop.start(experiment, tmp_path / "whole", whole)
+    with pytest.raises(Interrupted):
+        loop.start(experiment, tmp_path / "run", Presses(2))
+    loop.resume(tmp_path / "run", rest)
+    assert rest.ticks == whole.ticks[2:]
+
+
 def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     loop.start(tiny("rounds=1"), tmp_path / "run")
@@ -174,7 +204,7 @@ def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) 
 
 
 # ---------------------------------------------------------------- kill
-@pytest.mark.parametrize("number", [1, 6, 9, 10, 31, 50, 85])
+@pytest.mark.parametrize("number", [1, 10, 31, 50])
 def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
     number: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -491,7 +521,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Exp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("limit", [24_000, 30_000, 60_000])
+@pytest.mark.parametrize("limit", [24_000, 60_000])
 def test_a_log_that_finds_no_room_can_be_continued(
     limit: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -505,9 +535,7 @@ def test_a_log_that_finds_no_room_can_be_continued(
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
 
-def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     """300 x 64 + 300 + 3,010 float32 = 90 kB of state; the logs stay below 30 kB."""
     experiment = tiny("rounds=2", "task.model_options.hidden=[300]", "runtime.checkpoint_every=1")
     whole = contents(loop.start(experiment, tmp_path / "whole").folder)

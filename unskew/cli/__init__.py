@@ -24,8 +24,9 @@ def main() -> None:
         _end("UsageError", error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _end("Interrupted", "stopped by request", 130)
-    except BrokenPipeError:  # `unskew list | head` is no failure; what is left unsaid has nobody to hear it
+    except BrokenPipeError:  # `unskew list | head`: nobody is left to hear it, nor of it; 1, as click has it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         _end(type(error).__name__, str(error), 2)
     else:

@@ -9,7 +9,7 @@ arithmetic.  Written out, with A_0 the batch, (B, d_0), and W_l of shape (d_l, d
                G_{l-1} = (G_l W_l) * [A_{l-1} > 0]                                                    (4)
 
 and under plain SGD (3) can be added to weights or velocity directly, so that no gradient is ever stored.
-Equal to autograd within rounding; `kernel(...)` answers None for every network, loss or device it is not made for.
+Equal to autograd within rounding; `kernel` answers None for every network or loss it is not made for.
 """
 
 import functools
@@ -25,7 +25,7 @@ from unskew.protocol import SgdConfig
 from unskew.task import Task, cross_entropy
 
 # Below this many multiply-adds a oneDNN call costs more than it saves.
-_ONEDNN_FROM = 1_250_000
+ONEDNN_FROM = 1_250_000
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -39,10 +39,10 @@ class Layer:
     relu: bool
 
 
-def kernel(task: Task, device: torch.device) -> tuple[Layer, ...] | None:
+def kernel(task: Task) -> tuple[Layer, ...] | None:
     """The network as a stack of linear layers; None if it is anything else, or its loss is."""
     module = task.module()
-    if device.type != "cpu" or task.loss is not cross_entropy or type(module) is not Network or module.softmax:
+    if task.loss is not cross_entropy or type(module) is not Network or module.softmax:
         return None
     return _layers(module)
 
@@ -75,7 +75,8 @@ def onednn_is_faster() -> bool:
     return vendor and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
-def _onednn(a: Tensor, b: Tensor) -> Tensor:
+def onednn(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b.T` by oneDNN; strided views are taken as they are."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
     return out
 
@@ -119,13 +120,13 @@ def stepper(
     @torch.no_grad()
     def step(x: Tensor, targets: Tensor) -> Tensor:
         n = len(targets)
-        big = [fast and n * k >= _ONEDNN_FROM for k in size]
+        big = [fast and n * k >= ONEDNN_FROM for k in size]
         a = x.reshape(n, -1)
         inputs = []
         for w, b, r, large in zip(weights, biases, relu, big, strict=True):  # (1)
             inputs.append(a)
             if large:
-                a = _onednn(a, w)
+                a = onednn(a, w)
                 if b is not None:
                     a.add_(b)
             else:
@@ -139,17 +140,17 @@ def stepper(
             w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
             below = None
             if i:  # (4), before the weights move
-                below = (_onednn(g, w.t()) if big[i] else g @ w).mul_(a > 0)
+                below = (onednn(g, w.t()) if big[i] else g @ w).mul_(a > 0)
             if straight:  # (3), times -lr, added where it belongs
                 if big[i]:
-                    w.add_(_onednn(g.t(), a.t()), alpha=-lr)
+                    w.add_(onednn(g.t(), a.t()), alpha=-lr)
                 else:
                     w.addmm_(g.t(), a, alpha=-lr)
                 if b is not None:
                     b.sub_(g.sum(0), alpha=lr)
             else:
                 if big[i]:
-                    d_weights[i].copy_(_onednn(g.t(), a.t()))
+                    d_weights[i].copy_(onednn(g.t(), a.t()))
                 else:
                     torch.mm(g.t(), a, out=d_weights[i])
                 if d_b is not None:

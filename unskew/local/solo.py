@@ -13,10 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
+from unskew.local import dense
+from unskew.local.kernels import tune, wants_channels_last
 from unskew.local.optimise import optimiser
 from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, refuse_request, sees_features
 from unskew.task import Task, accuracy
@@ -84,6 +87,7 @@ class _Workspace:
     # Buffers by owner and name: a forward pass may put a new tensor in the place of the old.
     buffers: dict[str, tuple[nn.Module, str]]
     counters: tuple[tuple[nn.Module, str, Tensor], ...]
+    flatten: Callable[[Tensor], Tensor]
 
     @torch.no_grad()
     def load(self, start: Params) -> None:
@@ -97,16 +101,41 @@ class _Workspace:
     @torch.no_grad()
     def take(self) -> Params:
         held = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
-        return {name: t.detach().clone() for name, t in held.items()}
+        return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in held.items()}
+
+
+def _as_it_is(t: Tensor) -> Tensor:
+    return t.reshape(-1)
+
+
+def _channels_last_order(t: Tensor) -> Tensor:
+    """As `_as_it_is`, but convolutions channels last."""
+    return (t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1)
+
+
+Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Solo:
-    """Meets one client's requests on `device`."""
+    """Meets one client's requests on `device`.
+
+    `kernels` is "auto" for the fastest equal form of the network (`local/kernels.py`, `local/dense.py`), or "plain" for
+    PyTorch's layers as they are.
+    """
 
     def __init__(
-        self, task: Task, shelf: Shelf, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        task: Task,
+        shelf: Shelf,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        kernels: Literal["auto", "plain"] = "auto",
     ):
         self.task, self.shelf, self.device, self.dtype = task, shelf, torch.device(device), dtype
+        self._tuned = kernels == "auto" and self.device.type == "cpu"
+        self._layers = dense.kernel(task) if self._tuned else None
+        self._channels_last = self._tuned and wants_channels_last(task.module())
+        self._targets = one_hot(shelf.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
         self._min_batch = 2 if task.batch_norm else 1
         self._names = frozenset((*task.layout.trainable, *task.layout.buffers))
@@ -157,21 +186,16 @@ class Solo:
             min_batch=self._min_batch,
             drop_last=config.drop_last,
         )
-        update = optimiser(config, lr, space.vector)
-        objective = self._objective(space, job)
-        trained = [space.parameters[n] for n in space.names]
+        step = self._stepper(space, job, lr)
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if self.shelf.augment else None
         # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
         with key.ambient(self.device):
-            for i, (x, y) in enumerate(self._gather(rows, batches)):
+            labels = self._targets if self._targets is not None and self._by_hand(space, job) else self.shelf.y
+            for i, (x, y) in enumerate(self._gather(rows, labels, batches)):
                 if draws is not None and self.shelf.augment is not None:
                     x = self.shelf.augment(x, draws)
-                loss, value = objective(x, y)
-                gradients = torch.autograd.grad(value, trained, materialize_grads=True)
-                torch.cat([g.reshape(-1) for g in gradients], out=space.gradient)
-                with torch.no_grad():
-                    update(space.vector, space.gradient)
+                loss, value = step(x, y)
                 total += loss
                 if watch and not bool(torch.isfinite(value) & torch.isfinite(space.vector).all()):
                     at = value.item()
@@ -184,6 +208,65 @@ class Solo:
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
         mean = float(total / len(batches.sizes) + 0.0 * torch.linalg.vector_norm(space.vector, math.inf))
         return Fitted(space.take(), len(batches.sizes), lr, mean)
+
+    def _stepper(self, space: _Workspace, job: Sgd, lr: float) -> Step:
+        """A function (x, y) -> (mean task loss, the same plus terms) that takes one step in place.
+
+        `y` is what `_gather` gives: labels, or one-hot rows where gradients are written out by hand.
+        """
+        update = optimiser(job.config, lr, space.vector)
+        trained = [space.parameters[n] for n in space.names]
+        if self._by_hand(space, job):
+            return self._dense_stepper(space, job, lr, update, trained)
+        objective = self._objective(space, job)
+
+        def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            loss, value = objective(x, y)
+            gradients = torch.autograd.grad(value, trained, materialize_grads=True)
+            torch.cat([space.flatten(g) for g in gradients], out=space.gradient)
+            with torch.no_grad():
+                update(space.vector, space.gradient)
+            return loss, value
+
+        return step
+
+    def _by_hand(self, space: _Workspace, job: Sgd) -> bool:
+        everything = len(space.names) == len(self.task.layout.trainable)
+        return self._layers is not None and everything and not any(sees_features(t) for t in job.terms)
+
+    def _dense_stepper(
+        self, space: _Workspace, job: Sgd, lr: float, update: Callable[[Tensor, Tensor], None], trained: list[Tensor]
+    ) -> Step:
+        assert self._layers is not None
+        sizes = [t.numel() for t in trained]
+        views = [v.view(t.shape) for v, t in zip(torch.split(space.gradient, sizes), trained, strict=True)]
+        params = dict(space.parameters)
+        terms: list[Any] = list(job.terms)
+
+        def add_terms() -> None:
+            with torch.enable_grad():
+                value = torch.stack([term(params, job.aux) for term in terms]).sum()
+                if not value.requires_grad:  # a constant, as a method's term may be in its first round
+                    return
+                gradients = torch.autograd.grad(value, trained, materialize_grads=True)
+            for view, g in zip(views, gradients, strict=True):
+                view.add_(g)
+
+        step = dense.stepper(
+            self._layers,
+            params,
+            dict(zip(space.names, views, strict=True)),
+            job.config,
+            lr,
+            lambda: update(space.vector, space.gradient),
+            add_terms if terms else None,
+        )
+
+        def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            loss = step(x, y)
+            return loss, loss
+
+        return both
 
     def _objective(self, space: _Workspace, job: Sgd) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """(mean task loss, the same plus terms) of a batch."""
@@ -207,11 +290,13 @@ class Solo:
 
         return objective
 
-    def _gather(self, rows: Tensor, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gather(self, rows: Tensor, labels: Tensor, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches as views of one gather per epoch."""
         for order, sizes in batches.epochs():
             pick = rows[order.to(self.device)]
-            x, y = self.shelf.x[pick], self.shelf.y[pick]
+            x, y = self.shelf.x[pick], labels[pick]
+            if self._channels_last and x.dim() == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
             yield from zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
 
     def _workspace(self, trainable: tuple[str, ...], freeze: bool) -> _Workspace:
@@ -226,11 +311,17 @@ class Solo:
         if not names:
             raise ConfigError("local.trainable selects no parameter; there would be nothing to train")
         module = self.task.module().to(self.device, self.dtype)
+        if self._tuned:
+            tune(module)
         old = dict(module.named_parameters())
-        vector = torch.cat([old[n].detach().reshape(-1) for n in names])
+        flatten = _channels_last_order if self._channels_last else _as_it_is
+        vector = torch.cat([flatten(old[n].detach()) for n in names])
         views = torch.split(vector, [old[n].numel() for n in names])
         for n, view in zip(names, views, strict=True):
-            setattr(*_place_of(module, n), nn.Parameter(view.view_as(old[n])))
+            shape = old[n].shape
+            if self._channels_last and len(shape) == 4:
+                view = view.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+            setattr(*_place_of(module, n), nn.Parameter(view.view(shape)))
         for n in layout.trainable:
             if n not in chosen:
                 setattr(*_place_of(module, n), nn.Parameter(old[n].detach(), requires_grad=False))
@@ -250,6 +341,7 @@ class Solo:
             {n: held[n] for n in layout.trainable},
             {n: places[n] for n in layout.buffers},
             tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
+            flatten,
         )
 
     # ------------------------------------------------------------------ Fold, references, evaluation

@@ -14,6 +14,7 @@ import torch
 
 from unskew import models, version
 from unskew.data.augment import augmentation
+from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
@@ -156,20 +157,32 @@ def simulator(
     )
 
 
-def rehearse(experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, seed: int) -> None:
-    """Refuse what the first round would refuse: tensors that the network does not have, a split that leaves none.
+def rehearse(experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
+    """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it.
 
     Raises:
-        ConfigError, ProtocolError: As a run would, naming the method.
+        ConfigError, DataError, ProtocolError: As a run would, naming the method.
     """
+    layout = bench.task.layout
     try:
-        simulator(experiment, method, bench, fed, seed)[0].start()
-        for local in _optimisations(method.algorithm):
-            if not bench.task.layout.select(local.trainable).intersection(bench.task.layout.trainable):
-                raise ConfigError(
-                    f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to train"
+        for i, (seed, fed) in enumerate(feds.items()):
+            sim, train = simulator(experiment, method, bench, fed, seed)
+            if i == 0:
+                sim.start()
+            for local in _optimisations(method.algorithm):
+                if not layout.select(local.trainable).intersection(layout.trainable):
+                    raise ConfigError(
+                        f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to "
+                        "train"
+                    )
+                num_steps(
+                    int(train.label_counts.sum(1).min()),
+                    batch_size=local.batch_size,
+                    epochs=local.epochs,
+                    steps=local.local_steps,
+                    min_batch=2 if bench.task.batch_norm else 1,
                 )
-    except (ConfigError, ProtocolError) as error:
+    except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
 
 

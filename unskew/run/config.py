@@ -93,7 +93,7 @@ class Runtime:
 
     executor: Literal["auto", "sequential"] = "auto"
     device: str = "auto"
-    threads: Annotated[int, Ge(1)] | None = None
+    threads: Annotated[int, Interval(ge=1, le=256)] | None = None
     deterministic: bool = False
     checkpoint_every: Annotated[int, Ge(0)] = 0
     codec: bool = False

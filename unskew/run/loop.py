@@ -127,7 +127,7 @@ def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, 
     bench = assemble.bench(experiment)
     feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
     for method in experiment.methods:
-        assemble.rehearse(experiment, method, bench, feds[experiment.seeds[0]], experiment.seeds[0])
+        assemble.rehearse(experiment, method, bench, feds)
     create(
         folder,
         {

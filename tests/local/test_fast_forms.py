@@ -1,0 +1,274 @@
+"""Whatever form a network is trained in for speed, it is the network: each case is held against a plain loop.
+
+The loop is a module, a torch optimiser and a `for`; it shares nothing with the code under test but the batch order.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unskew.data.batches import plan
+from unskew.errors import DivergedError
+from unskew.keys import Key
+from unskew.local.solo import Shelf, Solo
+from unskew.models import LOSS, build
+from unskew.protocol import Fold, Me, Sgd, SgdConfig
+from unskew.task import Task, make_task
+from unskew.tree import Params
+
+CLASSES, SHAPE = 4, (1, 8, 8)
+SIZES = (37, 9)
+
+
+def shared_relu() -> nn.Module:
+    """One activation object in two places, as many write it."""
+    relu, pool = nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 3, padding=1), relu, pool, nn.Conv2d(3, 5, 3, padding=1), relu, pool),
+        *(nn.Flatten(), nn.Linear(20, CLASSES)),
+    )
+
+
+def shared_relu_of_ours() -> nn.Module:
+    layers = list(shared_relu().children())
+    relu, pool = nn.ReLU(), nn.MaxPool2d(2)
+    return Network(nn.Sequential(layers[0], relu, pool, layers[3], relu, pool, nn.Flatten()), nn.Linear(20, CLASSES))
+
+
+def padded_pool() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 3), nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)),
+        *(nn.Flatten(), nn.Linear(27, CLASSES)),
+    )
+
+
+class Residual(nn.Module):
+    """A forward pass that walks through a Sequential and adds a branch on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        self.side, self.head = nn.Linear(192, 48), nn.Linear(48, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = torch.zeros(())
+        for part in self.parts:
+            x = part(x)
+            if isinstance(part, nn.ReLU):
+                side = self.side(x.flatten(1)) if x.flatten(1).shape[1] == 192 else side
+        out: Tensor = self.head(x + side)
+        return out
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "logistic": lambda: build("logistic", SHAPE, CLASSES),
+    "svm": lambda: build("svm", SHAPE, CLASSES),
+    "mlp": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,)),
+    "mlp, two layers": lambda: build("mlp", SHAPE, CLASSES, hidden=(12, 7)),
+    "mlp, no bias in the head": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,), head_bias=False),
+    "mlp, nothing hidden": lambda: build("mlp", SHAPE, CLASSES, hidden=()),
+    "mlp, dropout": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,), dropout=0.3),
+    "hcct_mlp, softmax twice": lambda: build("hcct_mlp", SHAPE, CLASSES, hidden=8, dropout=0.0, double_softmax=True),
+    "cnn_small": lambda: build("cnn_small", SHAPE, CLASSES),
+    "cnn_small, batch": lambda: build("cnn_small", SHAPE, CLASSES, norm="batch"),
+    "cnn_small, group": lambda: build("cnn_small", SHAPE, CLASSES, norm="group"),
+    "one activation twice": shared_relu,
+    "one activation twice, ours": shared_relu_of_ours,
+    "padded pooling": padded_pool,
+    "a walk": Residual,
+}
+CONFIGS = {
+    "plain": SgdConfig(0.05, batch_size=8, local_epochs=2),
+    "everything": SgdConfig(0.02, batch_size=8, local_epochs=2, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "clipped": SgdConfig(0.05, batch_size=8, local_steps=7, clip_norm=0.3),
+    "whole": SgdConfig(0.1, batch_size=None, local_epochs=3),
+    "adamw": SgdConfig(0.005, batch_size=8, local_epochs=2, optimizer="adamw", weight_decay=0.1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pull:
+    mu: float = 0.3
+
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        return 0.5 * self.mu * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A term without a gradient, as a method's term may be in its first round."""
+
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        return torch.ones(())
+
+
+def task_of(network: str) -> Task:
+    head = "head" if network == "a walk" else None
+    return make_task(NETWORKS[network], CLASSES, loss=LOSS.get(network, "cross_entropy"), head=head)
+
+
+def shelf(dtype: torch.dtype) -> Shelf:
+    g = Key(1).generator()
+    n = sum(SIZES)
+    x, y = torch.randn(n, *SHAPE, generator=g, dtype=dtype), torch.randint(CLASSES, (n,), generator=g)
+    rows = torch.split(torch.randperm(n, generator=g), SIZES)
+    return Shelf(x, y, rows, tuple(r[:0] for r in rows))
+
+
+def me(task: Task, data: Shelf, client: int) -> Me:
+    y = data.y[data.train[client]]
+    histogram = torch.bincount(y, minlength=CLASSES)
+    return Me(client, len(y), histogram, 1, Key(7) / client, task.layout, task.init(Key(0)))
+
+
+def start_of(task: Task, dtype: torch.dtype, seed: int = 5) -> Params:
+    return {n: t.to(dtype) for n, t in task.init(Key(seed)).items()}
+
+
+def by_hand(task: Task, data: Shelf, client: int, job: Sgd, key: Key, dtype: torch.dtype) -> Params:
+    config = job.config
+    with Key(99).ambient():
+        module = task.build().to(dtype)
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    chosen = task.layout.select(config.trainable)
+    with torch.no_grad():
+        for name, t in job.start.items():
+            own[name].copy_(t)
+    trained = [p for n, p in module.named_parameters() if n in chosen]
+    optimiser: torch.optim.Optimizer
+    if config.optimizer == "sgd":
+        optimiser = torch.optim.SGD(
+            trained, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+        )
+    else:
+        optimiser = torch.optim.AdamW(trained, config.lr, config.betas, config.eps, config.weight_decay)
+    rows = data.train[client]
+    batches = plan(
+        len(rows),
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        steps=config.local_steps,
+        key=key / "shuffle",
+        min_batch=2 if task.batch_norm else 1,
+    )
+    module.train()
+    for name, part in module.named_modules():
+        if isinstance(part, nn.BatchNorm2d) and f"{name}.weight" not in chosen:
+            part.eval()
+    with key.ambient():
+        for pick in batches.steps():
+            optimiser.zero_grad()
+            value = task.loss(module(data.x[rows[pick]]), data.y[rows[pick]]).mean()
+            for term in job.terms:
+                value = value + term(dict(module.named_parameters()), job.aux)  # type: ignore[call-arg, operator]
+            value.backward()  # type: ignore[no-untyped-call]
+            if config.clip_norm is not None:
+                nn.utils.clip_grad_norm_(trained, config.clip_norm)
+            optimiser.step()
+    return {n: own[n].detach() for n in job.start}
+
+
+def close(one: Params, two: Params, dtype: torch.dtype) -> None:
+    assert list(one) == list(two)
+    exact = {"rtol": 1e-8, "atol": 1e-10} if dtype is torch.float64 else {"rtol": 1e-3, "atol": 2e-5}
+    torch.testing.assert_close(one, two, **exact)
+    assert all(t.is_contiguous() for t in one.values())
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_form_trains_the_network_it_stands_for(network: str, config: str) -> None:
+    task, dtype = task_of(network), torch.float64
+    data, start = shelf(dtype), start_of(task, dtype)
+    solo, job = Solo(task, data, dtype=dtype), Sgd(start, CONFIGS[config])
+    for client in (0, 1, 0):
+        fitted = solo.fit(me(task, data, client), job, Key(client))
+        close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_in_single_precision_too(network: str) -> None:
+    task, dtype = task_of(network), torch.float32
+    data, start = shelf(dtype), start_of(task, dtype)
+    job = Sgd(start, CONFIGS["plain"])
+    fitted = Solo(task, data).fit(me(task, data, 0), job, Key(0))
+    close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    "terms", [(Pull(),), (Constant(),), (Pull(), Constant(), Pull(0.1))], ids=["pull", "none", "all"]
+)
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("network", ["mlp", "cnn_small, batch"])
+def test_terms_come_on_top(network: str, config: str, terms: tuple[Any, ...]) -> None:
+    task, dtype = task_of(network), torch.float64
+    data, start = shelf(dtype), start_of(task, dtype)
+    job = Sgd(start, CONFIGS[config], terms, {"anchor": start_of(task, dtype, 8)})
+    fitted = Solo(task, data, dtype=dtype).fit(me(task, data, 0), job, Key(0))
+    close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
+
+
+@pytest.mark.parametrize("trainable", [("head",), ("body",), ("head.bias",)], ids=str)
+@pytest.mark.parametrize("network", ["mlp", "mlp, two layers", "cnn_small, batch"])
+def test_a_part_of_the_network_may_be_trained_alone(network: str, trainable: tuple[str, ...]) -> None:
+    task, dtype = task_of(network), torch.float64
+    data, start = shelf(dtype), start_of(task, dtype)
+    job = Sgd(start, dataclasses.replace(CONFIGS["everything"], trainable=trainable))
+    fitted = Solo(task, data, dtype=dtype).fit(me(task, data, 0), job, Key(0))
+    close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
+    chosen = task.layout.select(trainable)
+    assert all(torch.equal(fitted.params[n], start[n]) == (n not in chosen) for n in start)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_loss_that_is_reported_is_the_mean_over_the_batches(network: str) -> None:
+    """One whole batch: the loss at the start, which a fold or a plain forward pass can tell as well."""
+    task, dtype = task_of(network), torch.float64
+    data, start = shelf(dtype), start_of(task, dtype)
+    solo, who = Solo(task, data, dtype=dtype), me(task, data, 0)
+    fitted = solo.fit(who, Sgd(start, SgdConfig(0.1, batch_size=None)), Key(0))
+    module = task.build().to(dtype).train()
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad(), Key(0).ambient():
+        for name, t in start.items():
+            own[name].copy_(t)
+        expected = task.loss(module(data.x[data.train[0]]), data.y[data.train[0]]).mean()
+    assert fitted.loss == pytest.approx(float(expected), rel=1e-9)
+    if not task.batch_norm and not task.random:
+        folded = solo.fold(who, Fold(lambda carry, batch: carry + float(batch.loss.sum()), start, 0.0))
+        assert fitted.loss == pytest.approx(folded / who.n, rel=1e-9)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_plain_form_is_within_rounding_of_the_chosen_one(network: str) -> None:
+    task = task_of(network)
+    data, start = shelf(torch.float32), start_of(task, torch.float32)
+    job = Sgd(start, CONFIGS["everything"])
+    one, two = (Solo(task, data, kernels=k).fit(me(task, data, 0), job, Key(0)) for k in ("auto", "plain"))
+    torch.testing.assert_close(one.params, two.params, rtol=1e-3, atol=2e-5)
+    assert one.steps == two.steps
+    assert one.loss == pytest.approx(two.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn_small"])
+def test_divergence_is_named_in_every_form(network: str) -> None:
+    task = task_of(network)
+    data, start = shelf(torch.float32), start_of(task, torch.float32)
+    config = dataclasses.replace(CONFIGS["plain"], lr=1e30)
+    with pytest.raises(DivergedError, match=r"round 1, client 0, step \d+ of 10"):
+        Solo(task, data).fit(me(task, data, 0), Sgd(start, config), Key(0))
+
+
+def test_data_and_start_stay_as_they_were_in_every_form() -> None:
+    for network in NETWORKS:
+        task = task_of(network)
+        data, start = shelf(torch.float32), start_of(task, torch.float32)
+        x, y, before = data.x.clone(), data.y.clone(), {n: t.clone() for n, t in start.items()}
+        Solo(task, data).fit(me(task, data, 0), Sgd(start, CONFIGS["whole"]), Key(0))
+        assert torch.equal(data.x, x)
+        assert torch.equal(data.y, y)
+        assert all(torch.equal(start[n], before[n]) for n in start)

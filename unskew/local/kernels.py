@@ -1,0 +1,76 @@
+"""Faster forms of common layers on a CPU, with the same mathematics.
+
+Chosen by rule, never by timing: what a network is made of and which processor it runs on decide.  Every rewriting is
+equal to PyTorch's own layers within rounding, and where a private operator is missing the public one takes its place.
+
+    channels last   convolutions read and write memory in the order oneDNN's kernels want
+    pool, then ReLU max(relu(x)) = relu(max(x)), on a quarter of the numbers
+    linear layers   through oneDNN on AMD, where MKL takes its slow path (unskew/local/dense.py)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew.local.dense import ONEDNN_FROM, onednn, onednn_is_faster
+from unskew.models.network import Network
+
+
+def wants_channels_last(module: nn.Module) -> bool:
+    """Whether convolutions gain: yes, unless group norm, which has no kernel for that order, would undo it."""
+    parts = list(module.modules())
+    has_conv = any(isinstance(m, nn.Conv2d) for m in parts)
+    return has_conv and not any(isinstance(m, nn.GroupNorm) for m in parts)
+
+
+def tune(module: nn.Module) -> None:
+    """Rewrite a network in place; parameters keep their names and shapes."""
+    if type(module) is Network:  # a stranger's forward pass may walk through its layers, and then their order shows
+        for part in module.modules():
+            if type(part) is nn.Sequential:
+                _pool_first(part)
+    if onednn_is_faster():
+        for part in module.modules():
+            if type(part) is nn.Linear:
+                part.__class__ = _Linear
+
+
+def _pool_first(sequence: nn.Sequential) -> None:
+    children = list(sequence._modules.items())
+    if len({id(child) for _, child in children}) < len(children):  # a layer in two places keeps both
+        return
+    for i in range(len(children) - 1):
+        if type(children[i][1]) is nn.ReLU and type(children[i + 1][1]) is nn.MaxPool2d:
+            children[i], children[i + 1] = children[i + 1], children[i]
+    for name, _ in children:
+        del sequence._modules[name]
+    sequence._modules.update(children)
+
+
+class _Linear(nn.Linear):
+    """A linear layer that goes through oneDNN where the product is large enough."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As nn.Linear."""
+        if x.dim() != 2 or x.dtype is not torch.float32 or len(x) * self.weight.numel() < ONEDNN_FROM:
+            return super().forward(x)
+        out: Tensor = _Product.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        return out if self.bias is None else out + self.bias
+
+
+class _Product(torch.autograd.Function):
+    """`x @ w.T` and its two gradients through oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return onednn(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, w = ctx.saved_tensors
+        g = grads[0].contiguous()
+        dx = onednn(g, w.t()) if ctx.needs_input_grad[0] else None
+        dw = onednn(g.t(), x.t()) if ctx.needs_input_grad[1] else None
+        return dx, dw
