@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from unskew.data.batches import plan
 from unskew.errors import DivergedError
 from unskew.keys import Key
+from unskew.local import dense, kernels
 from unskew.local.solo import Shelf, Solo
 from unskew.models import LOSS, build
+from unskew.models.network import Network
 from unskew.protocol import Fold, Me, Sgd, SgdConfig
 from unskew.task import Task, make_task
 from unskew.tree import Params
@@ -197,6 +199,29 @@ def test_in_single_precision_too(network: str) -> None:
     job = Sgd(start, CONFIGS["plain"])
     fitted = Solo(task, data).fit(me(task, data, 0), job, Key(0))
     close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("network", ["mlp", "mlp, two layers", "mlp, dropout", "logistic", "cnn_small", "svm"])
+def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every processor and at every size, though the rule takes it for large layers on some processors only."""
+    one = torch.ones(2, 2)
+    try:
+        dense.onednn(one, one)
+    except (AttributeError, RuntimeError):
+        pytest.skip("this PyTorch has no private operator mkldnn._linear_pointwise")
+    for module in (dense, kernels):
+        monkeypatch.setattr(module, "ONEDNN_FROM", 0)
+        monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
+    task, dtype = task_of(network), torch.float32
+    data, start = shelf(dtype), start_of(task, dtype)
+    solo, job = Solo(task, data), Sgd(start, CONFIGS[config], (Pull(),), {"anchor": start_of(task, dtype, 8)})
+    for client in (0, 1):
+        fitted = solo.fit(me(task, data, client), job, Key(client))
+        close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
+    plain = Sgd(start, CONFIGS[config])
+    fitted = solo.fit(me(task, data, 0), plain, Key(0))
+    close(fitted.params, by_hand(task, data, 0, plain, Key(0), dtype), dtype)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_labels_that_differ_keep_their_own_model_files(tiny: Callable[..., Exper
     labels = ["a/b", "a_b", "a b", "FedAvg (lr=0.1)", "..", "é"]
     methods = "".join(f'[[methods]]\nname = "fedavg"\nlabel = "{label}"\n' for label in labels)
     outcome = loop.start(tiny("rounds=1", methods=methods), tmp_path / "run")
-    found = sorted(p.name for p in (outcome.folder / "models").iterdir())
+    found = sorted(p.name for p in (outcome.folder / "models").iterdir() if p.is_file())
     assert len(found) == len(labels)
     assert "FedAvg (lr=0.1)-seed0.safetensors" in found
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]

@@ -1,0 +1,57 @@
+"""The command, called as from a shell, in a folder of its own that holds one small experiment."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from unskew.cli import main
+
+TINY = """
+name = "tiny"
+rounds = 2
+seeds = [0, 1]
+task = { data = "digits", model = "logistic" }
+split = { name = "dirichlet", num_clients = 4, alpha = 0.5, min_samples = 10 }
+local = { lr = 0.1, local_epochs = 1, batch_size = 64 }
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedprox"
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+Unskew = Callable[..., Said]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return tmp_path
+
+
+@pytest.fixture
+def unskew(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Unskew:
+    def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["unskew", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Said(int(code) if code is not None else 0, *capsys.readouterr())
+
+    return call

@@ -1,0 +1,299 @@
+"""What the commands print: JSON and nothing else on stdout, progress on stderr, help that teaches."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unskew import papers
+from unskew.algorithms import TABLE
+from unskew.data.sources import SOURCES
+from unskew.data.split import SPLITS
+from unskew.models import TABLE as MODELS
+from unskew.papers import noniid
+from unskew.version import __version__
+
+from .conftest import Unskew
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def document(text: str) -> Any:
+    """One JSON document and nothing after it; NaN and Infinity are no JSON."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def is_summary(found: Any) -> None:
+    """As decisions.md fixes it."""
+    assert list(found) == ["run", "fingerprint", "seconds", "rows"]
+    assert re.fullmatch("[0-9a-f]{64}", found["fingerprint"])
+    assert found["seconds"] > 0
+    assert found["rows"]
+    for row in found["rows"]:
+        assert list(row) == ["method", "setting", "metric", "mean", "std", "seeds"]
+        assert row["mean"] == pytest.approx(math.fsum(row["seeds"]) / len(row["seeds"]))
+        assert (row["std"] is None) == (len(row["seeds"]) < 2)
+
+
+# ---------------------------------------------------------------- run and resume
+def test_json_is_one_document_and_everything_else_is_on_stderr(unskew: Unskew, here: Path) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "--json")
+    assert said.code == 0
+    found = document(said.out)
+    is_summary(found)
+    assert found["run"] == "tiny"
+    assert {r["method"] for r in found["rows"]} == {"fedavg", "fedprox"}
+    assert {"global.accuracy", "global.accuracy.best", "global.accuracy.mean_last_5", "bytes.total"} <= {
+        r["metric"] for r in found["rows"]
+    }
+    assert "fedprox (seed 1)  round 2/2" in said.err
+    assert said.err.splitlines()[-1] == f"report: {Path('r/report.html')}"
+    assert (here / "r" / "report.html").is_file()
+
+
+def test_progress_without_a_terminal_is_plain_lines(unskew: Unskew) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r")
+    assert not CONTROL.search(said.err)
+    assert not CONTROL.search(said.out)
+    for cell in ("fedavg (seed 0)", "fedprox (seed 0)", "fedavg (seed 1)", "fedprox (seed 1)"):
+        line = next(line for line in said.err.splitlines() if line.startswith(f"{cell}  round 2/2"))
+        for word in ("accuracy", "loss", "clients/s", "MB", "left"):
+            assert word in line
+    assert "IID distance" in said.err
+    assert "650 parameters" in said.err
+
+
+def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "-q")
+    assert "mean ± standard deviation over 2 seeds" in " ".join(said.out.split())
+    assert max(map(len, said.out.splitlines()[:8])) <= 80
+    assert "cannot be told apart" in said.out or "higher than" in said.out or "lower than" in said.out
+
+
+def test_quiet_leaves_the_line_about_the_report_and_no_more(unskew: Unskew) -> None:
+    assert unskew("run", "tiny.toml", "--out", "a", "-q").err == f"report: {Path('a/report.html')}\n"
+    assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").err == ""
+    assert not Path("b/report.html").exists()
+
+
+def test_the_same_seed_twice_has_one_fingerprint_and_another_seed_another(unskew: Unskew) -> None:
+    def fingerprint(out: str, *words: object) -> str:
+        return str(
+            document(unskew("run", "tiny.toml", "--out", out, "--json", "-q", "--no-report", *words).out)["fingerprint"]
+        )
+
+    first = fingerprint("a", "--seed", 3)
+    assert fingerprint("b", "--seed", 3) == first
+    assert fingerprint("c", "--seed", 4) != first
+    assert fingerprint("d", "--seed", 3, "--set", "methods.1.mu=0.2") != first
+
+
+def test_resume_of_a_run_that_is_done_prints_the_same_results(unskew: Unskew) -> None:
+    first = unskew("run", "tiny.toml", "--out", "r", "--json").out
+    again = unskew("resume", "r", "--json")
+    assert (again.code, again.out) == (0, first)
+
+
+def test_a_seed_option_wins_over_the_files_seed(unskew: Unskew, here: Path) -> None:
+    text = (here / "tiny.toml").read_text()
+    (here / "one.toml").write_text(text.replace("seeds = [0, 1]", "seed = 7"))
+    said = unskew("run", "one.toml", "--out", "r", "--seed", 2, "--seed", 5, "--json", "-q")
+    assert {len(r["seeds"]) for r in document(said.out)["rows"]} == {2}
+    assert "seeds = [\n    2,\n    5,\n]" in (here / "r" / "config.toml").read_text()
+
+
+def test_options_reach_the_resolved_configuration(unskew: Unskew, here: Path) -> None:
+    odd = here / 'a "b" ☂ c'
+    odd.mkdir()
+    said = unskew(
+        "run",
+        "tiny.toml",
+        "--out",
+        "r",
+        "--seed",
+        0,
+        "--data-dir",
+        odd,
+        "--device",
+        "cpu",
+        "--with-bounds",
+        "-q",
+        "--json",
+    )
+    assert list(dict.fromkeys(r["method"] for r in document(said.out)["rows"])) == [
+        "fedavg", "fedprox", "independent", "centralised"
+    ]  # fmt: skip
+    again = unskew("resume", "r", "--json")
+    assert again.out == said.out
+    import tomllib
+
+    config = tomllib.loads((here / "r" / "config.toml").read_text("utf-8"))
+    assert config["task"]["data_dir"] == str(odd)
+    assert config["runtime"]["device"] == "cpu"
+
+
+def test_a_run_without_out_lies_under_runs_whatever_it_is_called(unskew: Unskew, here: Path) -> None:
+    said = unskew("run", "tiny.toml", "-q", "--no-report", "--seed", 0, "--set", 'name="../a b"')
+    assert said.code == 0
+    (folder,) = (here / "runs").iterdir()
+    assert re.fullmatch(r"-a-b-\d{8}-\d{6}", folder.name)
+
+
+def test_labels_and_names_are_never_read_as_markup(unskew: Unskew) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "--set", 'methods.0.label="[/b] [red]x"', "--set", 'name="[/q]"')
+    assert said.code == 0
+    assert "[/b] [red]x" in said.out
+    assert "[/q]: percent" in said.out
+
+
+def test_a_method_that_ended_early_says_why(unskew: Unskew) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "-q", "--seed", 0, "--set", "stop.megabytes=0.001")
+    assert re.search(r"fedavg/0 ended early: 0\.\d+ MB sent >= 0\.001 after round 1", said.out)
+
+
+# ---------------------------------------------------------------- compare
+def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
+    one = document(unskew("run", "tiny.toml", "--out", "x/one", "--json").out)
+    two = document(unskew("run", "tiny.toml", "--out", "two", "--json", "--set", "split.alpha=5.0").out)
+    said = unskew("compare", "x/one", "two", "--out", "page.html", "--json")
+    assert said.code == 0
+    found = document(said.out)
+    is_summary(found)
+    assert list(dict.fromkeys(r["method"] for r in found["rows"])) == [
+        "one/fedavg", "one/fedprox", "two/fedavg", "two/fedprox"
+    ]  # fmt: skip
+    strip = [{**r, "method": r["method"].partition("/")[2]} for r in found["rows"]]
+    assert strip == one["rows"] + two["rows"]
+    assert said.err.splitlines()[-1] == "comparison: page.html"
+    page = (here / "page.html").read_text("utf-8")
+    assert "fedprox" in page
+    table = unskew("compare", "x/one", "two", "--out", "page.html").out
+    assert "two/fedprox" in table
+
+
+def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> None:
+    unskew("run", "tiny.toml", "--out", "one", "-q", "--no-report")
+    unskew("run", "tiny.toml", "--out", "two", "-q", "--no-report", "--set", "split.alpha=5.0")
+    unskew("run", "tiny.toml", "--out", "same", "-q", "--no-report")
+    assert "split" in unskew("compare", "one", "two", "--json").err
+    assert unskew("compare", "one", "same", "--json").err == "comparison: comparison.html\n"
+
+
+def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: Unskew) -> None:
+    for place in ("a/run", "b/run"):
+        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--seed", 0)
+    found = document(unskew("compare", "a/run", "b/run", "--json").out)
+    assert {r["method"] for r in found["rows"]} == {
+        "a/run/fedavg", "a/run/fedprox", "b/run/fedavg", "b/run/fedprox"
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- list
+NAMES = {
+    "algorithms": set(TABLE),
+    "datasets": {s.name for s in SOURCES},
+    "splits": set(SPLITS),
+    "models": {*MODELS, "module.path:factory"},
+    "experiments": {"digits"},
+    "reproductions": set(papers.TABLE),
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_list_names_everything_there_is_and_nothing_else(kind: str, unskew: Unskew) -> None:
+    lines = unskew("list", kind).out.splitlines()
+    assert {line.split()[0] for line in lines} == NAMES[kind]
+    assert len(lines) == len(NAMES[kind])
+    assert all(re.fullmatch(r"  \S+ +\S.*", line) for line in lines), "one line each, and something about it"
+    assert set(document(unskew("list", kind, "--json").out)[kind]) == NAMES[kind]
+
+
+def test_list_alone_shows_every_kind(unskew: Unskew) -> None:
+    found = document(unskew("list", "--json").out)
+    assert {kind: set(names) for kind, names in found.items()} == NAMES
+    out = unskew("list").out
+    assert all(f"\n{kind}\n" in out for kind in NAMES)
+
+
+# ---------------------------------------------------------------- reproduce
+@pytest.fixture
+def tiny_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reproduction's own code on two methods, two seeds and two rounds."""
+    monkeypatch.setattr(
+        noniid, "METHODS", 'bounds = true\n[[methods]]\nname = "fedavg"\n[[methods]]\nname = "fedprox"\nmu = 0.1\n'
+    )
+    monkeypatch.setattr(
+        noniid,
+        "DIGITS",
+        'rounds = 2\nseeds = [0, 1]\ntask = { data = "digits", model = "logistic" }\n'
+        'split = { name = "dirichlet", num_clients = 4, alpha = 0.5, min_samples = 10 }\n',
+    )
+
+
+@pytest.mark.usefixtures("tiny_paper")
+def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Path) -> None:
+    said = unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "--keep")
+    assert said.code == 0
+    found = document(said.out)
+    assert list(found) == ["name", "scale", "seconds", "rows", "claims"]
+    assert (found["name"], found["scale"]) == ("noniid/digits", "small")
+    for row in found["rows"]:
+        assert list(row) == ["method", "setting", "metric", "paper", "ours", "std", "spread_over", "seeds"]
+        assert row["paper"] is None
+        assert row["spread_over"] == "seeds"
+        assert len(row["seeds"]) == 2
+    assert [c["text"] for c in found["claims"]] == [
+        "fedprox ends above fedavg at alpha 0.1",
+        "on a client's own test data fedavg is above training alone",
+    ]
+    for claim in found["claims"]:
+        assert list(claim) == ["text", "holds", "evidence"]
+        assert claim["holds"] is True or claim["holds"] is False or claim["holds"] == "undecided"
+        assert claim["evidence"]
+    assert (here / "runs" / "here" / "summary.json").is_file()
+    kept = here / "docs" / "results" / "noniid" / "digits" / "small"
+    assert sorted(p.name for p in kept.iterdir()) == ["README.md", "plot.svg", "result.json"]
+    assert json.loads((kept / "result.json").read_text()) == found
+    assert said.err.splitlines()[-1] == f"kept: {kept.relative_to(here)}"
+
+
+@pytest.mark.usefixtures("tiny_paper")
+def test_a_reproduction_shows_people_a_table_and_verdicts(unskew: Unskew, here: Path) -> None:
+    said = unskew("reproduce", "noniid/digits", "-q")
+    assert said.code == 0
+    assert said.err == ""
+    assert "fedprox" in said.out
+    assert re.search(r"^\[(holds|does not hold|undecided)\] fedprox ends above fedavg", said.out, re.MULTILINE)
+    assert not (here / "docs").exists()
+    (folder,) = (here / "runs").iterdir()
+    assert folder.name.startswith("noniid-digits-")
+
+
+# ---------------------------------------------------------------- help
+@pytest.mark.parametrize("command", ["run", "resume", "compare", "list", "reproduce"])
+def test_help_teaches_by_an_example(command: str, unskew: Unskew) -> None:
+    said = unskew(command, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert re.search(rf"^ unskew {command}( .+)?$", said.out, re.MULTILINE), "an example to copy"
+    assert max(map(len, said.out.splitlines())) <= 80
+    for argument in re.findall(r"Usage: unskew \w+ \[OPTIONS\] (\S+)", said.out):
+        name = argument.strip("[].")
+        assert re.search(rf"^ .*{name}(?! \[OPTIONS).* (is|are) ", said.out, re.MULTILINE), f"{name} is explained"
+
+
+def test_help_and_version_of_the_whole(unskew: Unskew) -> None:
+    said = unskew("--help")
+    assert (said.code, said.err) == (0, "")
+    for command in ("run", "resume", "compare", "list", "reproduce"):
+        assert re.search(rf"│ {command} +\S", said.out)
+    assert (unskew("--version").code, unskew("--version").out) == (0, f"{__version__}\n")
+    bare = unskew()
+    assert bare.err == ""
+    assert "Commands" in bare.out

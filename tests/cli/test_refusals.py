@@ -1,0 +1,220 @@
+"""Bad input, end to end: one line that begins with the error's class, an exit code that is not 0, nothing left."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unskew.run.folder import read_json
+
+from .conftest import Said, Unskew
+
+
+def refused(said: Said, kind: str, *parts: str, code: int = 2) -> None:
+    assert said.code == code, said.err
+    assert said.out == ""
+    assert said.err.startswith(f"{kind}: "), said.err
+    assert said.err.count("\n") == 1
+    assert said.err.endswith("\n")
+    for part in parts:
+        assert part in said.err
+
+
+def untouched(here: Path, *known: str) -> None:
+    """Neither a run folder nor its unfinished twin."""
+    assert sorted(p.name for p in here.iterdir()) == sorted(["tiny.toml", *known])
+
+
+def arrays(path: Path, **changed: Any) -> None:
+    x = np.linspace(-1, 1, 300, dtype=np.float32).reshape(60, 5)
+    y = np.arange(60) % 3
+    np.savez(path, **({"x_train": x[:45], "y_train": y[:45], "x_test": x[45:], "y_test": y[45:]} | changed))
+
+
+SETTINGS = {
+    "an unknown key": (["task.modle=mlp"], "ConfigError", "task.modle", "did you mean model?"),
+    "another tool's key": (["num_rounds=3"], "ConfigError", "num_rounds", "did you mean rounds?"),
+    "a wrong type": (['rounds="3"'], "ConfigError", "rounds must be an integer", '"3"'),
+    "a wrong type inside": (["local.lr=true"], "ConfigError", "local.lr must be a number", "true"),
+    "out of range": (["rounds=0"], "ConfigError", "rounds must be >= 1", "got 0"),
+    "a fraction above one": (["fraction=1.5"], "ConfigError", "fraction must be <= 1", "1.5"),
+    "not finite": (["local.lr=nan"], "ConfigError", "local.lr must be a finite number"),
+    "two cohort sizes": (["fraction=0.5", "clients_per_round=2"], "ConfigError", "fraction", "clients_per_round"),
+    "too large a cohort": (["clients_per_round=9"], "ConfigError", "at most the 4 clients", "9"),
+    "alpha zero": (["split.alpha=0"], "ConfigError", "split.alpha must be > 0", "got 0"),
+    "alpha negative": (["split.alpha=-0.2"], "ConfigError", "split.alpha must be > 0", "-0.2"),
+    "more clients than samples": (["split.num_clients=5000"], "DataError", "5000", "1438"),
+    "an unknown model": (["task.model=lgistic"], "ConfigError", "did you mean logistic?"),
+    "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
+    "an unknown algorithm": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
+    "an unknown split": (["split.name=dirichle"], "ConfigError", "split.name", "dirichlet", '"dirichle"'),
+    "an unknown data set": (["task.data=digit"], "DataError", "did you mean digits?"),
+    "data that are not here": (["task.data=mnist"], "DataError", "mnist.npz", "--data-dir", "UNSKEW_DATA"),
+    "a file that is not here": (["task.data=npz:no.npz"], "DataError", "no.npz"),
+    "no equals sign": (["rounds"], "ConfigError", "--set takes key.path=value", "'rounds'"),
+    "no such entry": (["methods.7.mu=3"], "ConfigError", "methods.7.mu", "list of 2"),
+    "methods of one name": (["methods.1.label=fedavg"], "ConfigError", "two methods are called 'fedavg'"),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_setting_that_cannot_be_is_refused_in_one_line(case: str, unskew: Unskew, here: Path) -> None:
+    settings, kind, *parts = SETTINGS[case]
+    said = unskew("run", "tiny.toml", "--out", "r", *(word for s in settings for word in ("--set", s)))
+    refused(said, kind, *parts)
+    untouched(here)
+
+
+def test_options_that_make_no_sense_are_refused_in_one_line(unskew: Unskew, here: Path) -> None:
+    refused(unskew("run", "tiny.toml", "--seed", "x"), "UsageError", "--seed", "integer")
+    refused(unskew("run", "tiny.toml", "--sed", "1"), "UsageError", "--sed")
+    refused(unskew("frobnicate"), "UsageError", "frobnicate")
+    refused(unskew("resume"), "UsageError", "FOLDER")
+    refused(unskew("run", "tiny.toml", "--seed", "1", "--seed", "1"), "ConfigError", "seeds must differ")
+    refused(unskew("run", "tiny.toml", "--device", "gpu"), "ConfigError", "runtime.device", "'gpu'")
+    untouched(here)
+
+
+def test_a_missing_data_folder_names_every_place_that_was_looked_at(unskew: Unskew, here: Path) -> None:
+    said = unskew("run", "tiny.toml", "--set", "task.data=mnist", "--data-dir", "nowhere")
+    refused(said, "DataError", str(here / "nowhere" / "mnist.npz"), "x_train, y_train")
+    untouched(here)
+
+
+def test_experiments_that_are_none_are_refused(unskew: Unskew, here: Path) -> None:
+    (here / "broken.toml").write_text("rounds = = 3\n")
+    (here / "latin.toml").write_bytes("name = 'é'".encode("latin-1"))
+    (here / "folder").mkdir()
+    refused(unskew("run", "digit"), "ConfigError", "'digit'", "did you mean digits?")
+    refused(unskew("run", "nowhere.toml"), "ConfigError", "nowhere.toml", "No such file")
+    refused(unskew("run", "broken.toml"), "ConfigError", "broken.toml is not TOML", "line 1")
+    refused(unskew("run", "latin.toml"), "ConfigError", "latin.toml is not UTF-8")
+    refused(unskew("run", "folder"), "ConfigError", "folder", "Is a directory")
+    untouched(here, "broken.toml", "latin.toml", "folder")
+
+
+def test_a_folder_named_like_a_builtin_experiment_does_not_hide_it(unskew: Unskew, here: Path) -> None:
+    (here / "digits").mkdir()
+    refused(unskew("run", "digits", "--set", "rounds=0"), "ConfigError", "rounds must be >= 1", "digits.toml")
+
+
+@pytest.mark.parametrize(
+    ("changed", "parts"),
+    [
+        ({"y_train": np.arange(45) % 3 - 1}, ("y_train[0] is -1", "bad.npz")),
+        ({"classes": np.array(["a", "b"])}, ("y_train[2] is 2", "0..1")),
+        ({"x_train": np.full((45, 5), np.nan, np.float32)}, ("x_train[0]", "NaN")),
+        ({"x_test": np.full((15, 5), np.inf, np.float32)}, ("x_test[0]", "infinite")),
+        ({"y_train": np.arange(44) % 3}, ("44 entries", "45 examples")),
+        ({"y_train": np.zeros(45)}, ("y_train must be integers", "float64")),
+    ],
+)
+def test_data_that_are_wrong_are_refused_with_the_place(
+    changed: dict[str, Any], parts: tuple[str, ...], unskew: Unskew, here: Path
+) -> None:
+    arrays(here / "bad.npz", **changed)
+    refused(unskew("run", "tiny.toml", "--set", "task.data=npz:bad.npz"), "DataError", *parts)
+    untouched(here, "bad.npz")
+
+
+def test_a_corrupt_file_is_refused_with_its_hash(unskew: Unskew, here: Path) -> None:
+    import hashlib
+
+    arrays(here / "whole.npz")
+    data = (here / "whole.npz").read_bytes()
+    (here / "cut.npz").write_bytes(data[: len(data) // 2])
+    flipped = bytearray(data)
+    flipped[300] ^= 1
+    (here / "flipped.npz").write_bytes(flipped)
+    for name in ("cut.npz", "flipped.npz"):
+        said = unskew("run", "tiny.toml", "--set", f"task.data=npz:{name}", "--out", "r")
+        refused(said, "DataError", name, hashlib.sha256((here / name).read_bytes()).hexdigest())
+    untouched(here, "whole.npz", "cut.npz", "flipped.npz")
+
+
+def test_an_empty_client_is_refused_by_its_number(unskew: Unskew, here: Path) -> None:
+    assert unskew("run", "tiny.toml", "--out", "good", "-q", "--no-report", "--seed", 0).code == 0
+    manifest = read_json(here / "good" / "partition.json")["seeds"]["0"]
+    whole = unskew_manifest(here, manifest)
+    assert unskew("run", "tiny.toml", "--out", "again", "-q", "--no-report", "--set", whole, "--seed", 0).code == 0
+    manifest["clients"][2]["train"] = []
+    said = unskew("run", "tiny.toml", "--out", "r", "--set", unskew_manifest(here, manifest), "--seed", 0)
+    refused(said, "DataError", "client 2 has no training samples")
+    untouched(here, "good", "again", "split.json")
+
+
+def unskew_manifest(here: Path, manifest: dict[str, Any]) -> str:
+    (here / "split.json").write_text(json.dumps(manifest))
+    return 'split={ name = "manifest", path = "split.json" }'
+
+
+def test_a_run_folder_that_exists_or_cannot_be_made_is_refused(unskew: Unskew, here: Path) -> None:
+    (here / "taken").mkdir()
+    (here / "taken" / "thesis.tex").write_text("years of work")
+    refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already", "unskew resume", "--out")
+    refused(unskew("run", "tiny.toml", "--out", "tiny.toml/r"), "RunError", "tiny.toml/r", "Not a directory")
+    refused(unskew("run", "tiny.toml", "--out", "/proc/r"), "RunError", "/proc/r", "--out")
+    assert (here / "taken" / "thesis.tex").read_text() == "years of work"
+    untouched(here, "taken")
+
+
+def test_a_loss_that_becomes_nan_names_client_round_and_step(unskew: Unskew, here: Path) -> None:
+    said = unskew(
+        "run", "tiny.toml", "--out", "r", "-q", "--set", "local.lr=1e9", "--set", "task.model=mlp", "--set", "rounds=9"
+    )
+    refused(said, "DivergedError", "fedavg, seed 0", "round ", "client ", "step ", "lower lr")
+
+
+def test_a_damaged_checkpoint_is_refused_with_the_way_out(unskew: Unskew, here: Path) -> None:
+    assert unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report").code == 0
+    (here / "r" / "summary.json").unlink()
+    last = max((here / "r" / "checkpoints").iterdir())
+    manifest = last / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole.replace(b'"cell"', b'"Cell"'))
+    refused(unskew("resume", "r"), "RunError", "manifest.json is damaged", "SHA-256", f"remove {Path('r') / 'chec'}")
+    manifest.unlink()
+    refused(unskew("resume", "r"), "RunError", "lacks manifest.json")
+    manifest.write_bytes(whole)
+    assert unskew("resume", "r", "-q", "--no-report").code == 0
+
+
+def test_what_is_no_run_is_not_resumed_and_not_written_to(unskew: Unskew, here: Path) -> None:
+    (here / "other").mkdir()
+    refused(unskew("resume", "nowhere"), "RunError", "nowhere is no run folder")
+    refused(unskew("resume", "other"), "RunError", "other is no run folder")
+    assert list((here / "other").iterdir()) == []
+    untouched(here, "other")
+
+
+def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) -> None:
+    assert unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report").code == 0
+    assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
+    refused(unskew("compare", "a"), "RunError", "at least two")
+    refused(unskew("compare", "a", "nowhere"), "RunError", "nowhere has no summary.json")
+    refused(unskew("compare", "a", "b", "./a"), "RunError", "a is given twice")
+    refused(unskew("compare", "a", "b", "--out", "no/page.html"), "RunError", "no/page.html cannot be written")
+    (here / "b" / "summary.json").write_text("{}")
+    refused(unskew("compare", "a", "b"), "RunError", "summary.json", "missing")
+    (here / "b" / "summary.json").write_text("[")
+    refused(unskew("compare", "a", "b"), "RunError", "summary.json", "not JSON")
+    untouched(here, "a", "b")
+
+
+def test_names_that_lists_do_not_have_are_refused(unskew: Unskew, here: Path) -> None:
+    refused(unskew("list", "modles"), "ConfigError", "did you mean models?", "'modles'")
+    refused(unskew("reproduce", "noniid/digit"), "ConfigError", "did you mean noniid/digits?")
+    refused(unskew("reproduce", "noniid/digits", "--scale", "huge"), "ConfigError", "small, paper", "'huge'")
+    untouched(here)
+
+
+def test_a_page_that_cannot_be_written_does_not_take_the_results_with_it(unskew: Unskew, here: Path) -> None:
+    assert unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report").code == 0
+    (here / "r" / "report.html").mkdir()
+    said = unskew("resume", "r", "--json")
+    assert said.code == 2
+    assert json.loads(said.out)["run"] == "tiny"
+    assert said.err.startswith("RunError: ")
+    assert said.err.count("\n") == 1

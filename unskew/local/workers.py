@@ -1,0 +1,561 @@
+"""One single-thread process per core, fed from a queue: the default on a CPU.
+
+Workers are forked once, before the run does any parallel work, so data and networks are shared by copy-on-write and a
+worker is ready in milliseconds.  What goes to and fro is a client's message, memory and reply, in the wire's own form:
+tensors in shared memory, the rest as JSON; nothing is pickled.  A message that many clients share is written once.  A
+worker runs a client's whole step with its own `Solo`, the same code as `Sequential`, so the bits are the same too.
+
+Where a system cannot fork, workers are started afresh and build the same things from the same recipe.
+"""
+
+import json
+import math
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_all_start_methods
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew import errors, wire
+from unskew.errors import ProtocolError, UnskewError, WorkerError
+from unskew.keys import Key
+from unskew.local.executor import Done, Paper, Work, drive_alone
+from unskew.local.solo import Solo
+from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
+from unskew.tree import Params
+
+_ALIGN = 64
+_AHEAD = 2  # jobs in flight per worker: one being done, one waiting, so that no worker waits for the parent
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What a worker needs for one method under one seed.
+
+    Attributes:
+        algorithm: Whose steps are run.
+        solo: Meets their requests; also grades models.
+        me: (client, round, key) -> what the client knows about itself.
+    """
+
+    algorithm: Any
+    solo: Solo
+    me: Callable[[ClientId, int, Key], Me]
+
+
+Open = Callable[[int], Cell]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a worker that could not be forked builds its cells: `module:function` called with `arguments` gives `Open`."""
+
+    target: str
+    arguments: tuple[str, ...]
+
+    def open(self) -> Open:
+        """The function that opens cells."""
+        module, _, name = self.target.partition(":")
+        opener: Open = getattr(import_module(module), name)(*self.arguments)
+        return opener
+
+
+# ---------------------------------------------------------------- values in shared memory
+class _Arena:
+    """A piece of memory that parent and worker both see."""
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, size)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def put(self, tensors: Mapping[str, Tensor], at: int) -> tuple[list[Any], int] | None:
+        """Write tensors from offset `at`: their index and the end; None if they do not fit."""
+        index: list[Any] = []
+        for name, t in tensors.items():
+            n = t.numel() * t.element_size()
+            if at + n > len(self._bytes):
+                return None
+            if n:
+                self._bytes[at : at + n].view(t.dtype).view(t.shape).copy_(t.detach())
+            index.append([name, wire.DTYPES[t.dtype], list(t.shape), at])
+            at += -(-n // _ALIGN) * _ALIGN
+        return index, at
+
+    def views(self, index: Sequence[Any]) -> dict[str, Tensor]:
+        """The tensors of an index, without copying."""
+        return _views(self._bytes, index, 0)
+
+    def copies(self, index: Sequence[Any], start: int, end: int) -> dict[str, Tensor]:
+        """The tensors of an index in memory of their own, taken in one go."""
+        return _views(self._bytes[start:end].clone(), index, start)
+
+
+def _views(octets: Tensor, index: Sequence[Any], start: int) -> dict[str, Tensor]:
+    out = {}
+    for name, dtype, shape, at in index:
+        kind = wire.BY_NAME[dtype]
+        n = math.prod(shape) * kind.itemsize
+        out[name] = octets[at - start : at - start + n].view(kind).view(shape) if n else torch.empty(shape, dtype=kind)
+    return out
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A part of an arena that holds the values of one job."""
+
+    arena: _Arena
+    start: int
+    size: int
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A process, the parent's end of its pipe, and where jobs and answers lie."""
+
+    number: int
+    process: "_Process"
+    pipe: Connection
+    inbox: list[_Slot]
+    outbox: list[_Slot]
+    doing: deque["_Job"]
+
+
+@dataclass(eq=False)
+class _Job:
+    """A request on its way, and the slot pair it uses."""
+
+    what: dict[str, Any]
+    name: Any
+    slot: int = 0
+
+
+class _Process:
+    """A child process, forked or started."""
+
+    def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid, self._popen, self._status = pid, popen, None
+
+    def ended(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        if self._popen is not None:
+            code = self._popen.poll()
+            return None if code is None else _how(code)
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return "it is gone"
+        return _how(os.waitstatus_to_exitcode(status)) if pid else None
+
+    def end(self) -> None:
+        """Stop it and wait until it is gone."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()
+            return
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
+
+
+# ---------------------------------------------------------------- the parent's side
+class Pool:
+    """The worker processes of a run.
+
+    Args:
+        open_cell: Makes a cell by its number; called inside the workers.
+        workers: How many.
+        model_bytes: Size of a model; sets how much memory is shared.
+        recipe: For systems that cannot fork.
+        fork: Fork if the system can.
+    """
+
+    def __init__(
+        self, open_cell: Open, workers: int, model_bytes: int, recipe: Recipe | None = None, fork: bool = True
+    ) -> None:
+        can_fork = fork and "fork" in get_all_start_methods()
+        if not can_fork and recipe is None:
+            raise ProtocolError("workers that cannot be forked need a recipe to build their cells from")
+        self.forked = can_fork
+        self.shared = _Arena(8 * model_bytes + (8 << 20)) if can_fork else None
+        size = -(-(4 * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
+        self.workers: list[_Worker] = []
+        for number in range(workers):
+            arena = _Arena(2 * _AHEAD * size) if can_fork else None
+            slots = [_Slot(arena, i * size, size) for i in range(2 * _AHEAD)] if arena else []
+            mine, theirs = Pipe()
+            if can_fork:
+                process = self._fork(open_cell, mine, theirs, slots)
+            else:
+                assert recipe is not None
+                process = _start(recipe, theirs)
+            theirs.close()
+            self.workers.append(_Worker(number, process, mine, slots[:_AHEAD], slots[_AHEAD:], deque()))
+
+    def _fork(self, open_cell: Open, mine: Connection, theirs: Connection, slots: list[_Slot]) -> _Process:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return _Process(pid)
+        try:  # the child never returns from here
+            mine.close()
+            for other in self.workers:  # an inherited end would keep a sister's pipe open when the parent dies
+                other.pipe.close()
+            _serve(open_cell, theirs, slots, self.shared)
+        finally:
+            os._exit(0)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.end()
+        self.workers = []
+
+    # ------------------------------------------------------------------ jobs
+    def run(self, jobs: list[_Job], where: str) -> dict[Any, dict[str, Any]]:
+        """Bring jobs to their end on whichever worker is free; answers by the job's name."""
+        answers: dict[Any, dict[str, Any]] = {}
+        queue = deque(jobs)
+        try:
+            for _ in range(_AHEAD):
+                for worker in self.workers:
+                    if queue and len(worker.doing) < _AHEAD:
+                        self._send(worker, queue.popleft())
+            while len(answers) < len(jobs):
+                busy = {w.pipe: w for w in self.workers if w.doing}
+                for pipe in wait(list(busy), timeout=1.0) or self._check(where):
+                    worker = busy[pipe]  # type: ignore[index]
+                    try:
+                        answer = json.loads(worker.pipe.recv_bytes())
+                        job = worker.doing.popleft()
+                        answers[job.name] = self._take(worker, job, answer)
+                    except (EOFError, OSError):
+                        raise self._died(worker, where) from None
+                    if queue:
+                        self._send(worker, queue.popleft())
+        except BaseException:
+            self.close()  # answers still on their way belong to nobody
+            raise
+        return answers
+
+    def _send(self, worker: _Worker, job: _Job) -> None:
+        used = {other.slot for other in worker.doing}
+        job.slot = next(i for i in range(_AHEAD) if i not in used)
+        slot = worker.inbox[job.slot] if worker.inbox else None
+        at = slot.start if slot else 0
+        head: dict[str, Any] = {"slot": job.slot}
+        inline: list[bytes] = []
+        for key, value in job.what.items():
+            if isinstance(value, _Value):
+                head[key], at = value.write(slot, at, inline)
+            else:
+                head[key] = value
+        head["inline"] = len(inline)
+        worker.pipe.send_bytes(json.dumps(head).encode())
+        for data in inline:
+            worker.pipe.send_bytes(data)
+        worker.doing.append(job)
+
+    def _take(self, worker: _Worker, job: _Job, answer: dict[str, Any]) -> dict[str, Any]:
+        inline = [worker.pipe.recv_bytes() for _ in range(answer["inline"])]
+        if "error" in answer:
+            raise _revived(*answer["error"])
+        slot = worker.outbox[job.slot] if worker.outbox else None
+        parts = answer["parts"]
+        tensors: dict[str, Tensor] = {}
+        if slot is not None and answer["end"] > slot.start:
+            tensors = slot.arena.copies([i for p in parts.values() for i in p.get("index", ())], slot.start, answer["end"])
+        for key, part in parts.items():
+            if "inline" in part:
+                parts[key] = ("inline", inline[part["inline"]])
+            else:
+                parts[key] = (part["body"], {name: tensors[name] for name, *_ in part["index"]})
+        return {**answer, "parts": parts}
+
+    def _check(self, where: str) -> list[Any]:
+        """Nobody has answered for a second: is everybody alive?"""
+        for worker in self.workers:
+            if worker.doing and worker.process.ended() is not None and not worker.pipe.poll():
+                raise self._died(worker, where)
+        return []
+
+    def _died(self, worker: _Worker, where: str) -> WorkerError:
+        how = worker.process.ended() or "it closed its pipe"
+        doing = ", ".join(str(j.name) for j in worker.doing) or "nothing"
+        return WorkerError(
+            f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {how}; "
+            "the run stands at its last checkpoint"
+        )
+
+
+def _revived(kind: str, text: str, trace: str) -> Exception:
+    """A worker's failure as the exception it was, if it is one of ours."""
+    of = getattr(errors, kind, None)
+    if isinstance(of, type) and issubclass(of, UnskewError):
+        return of(text)
+    return WorkerError(f"{kind}: {text}\n{trace}")
+
+
+def _start(recipe: Recipe, theirs: Connection) -> _Process:
+    """Start a worker anew, where forking is not to be had."""
+    os.set_inheritable(theirs.fileno(), True)
+    order = json.dumps({"fd": theirs.fileno(), "target": recipe.target, "arguments": recipe.arguments})
+    code = "import sys; from unskew.local.workers import started; started(sys.argv[1])"
+    child = subprocess.Popen([sys.executable, "-c", code, order], pass_fds=[theirs.fileno()])
+    return _Process(child.pid, child)
+
+
+@dataclass(eq=False)
+class _Value:
+    """A value on its way to a worker; one that several jobs share is written once."""
+
+    value: Any
+    shared: dict[str, Any] | None = None
+
+    def write(self, slot: _Slot | None, at: int, inline: list[bytes]) -> tuple[dict[str, Any], int]:
+        if self.shared is not None:
+            return self.shared, at
+        body, tensors = wire.flatten(self.value)
+        placed = slot.arena.put(tensors, at) if slot is not None else None
+        if placed is None or slot is None or placed[1] > slot.start + slot.size:
+            inline.append(wire.encode(self.value))
+            return {"inline": len(inline) - 1}, at
+        index, end = placed
+        return {"body": body, "index": index}, end
+
+
+class Workers:
+    """The executor: cell `cell` of a pool."""
+
+    name = "workers"
+
+    def __init__(self, pool: Pool, cell: int, algorithm: Any) -> None:
+        self._pool, self._cell = pool, cell
+        self._memory = wire.memory_type(algorithm)
+        self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
+
+    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+        """Drive every step to its end, the largest clients first so that none is left over at the end."""
+        if not work:
+            return {}
+        shared = self._share([w.message for w in work.values()])
+        jobs = [
+            _Job(
+                {
+                    "do": "step",
+                    "cell": self._cell,
+                    "step": w.step,
+                    "client": c,
+                    "round": w.me.round,
+                    "seed": w.me.key.seed,
+                    "key": list(w.me.key.path),
+                    "message": _Value(w.message, shared.get(id(w.message))),
+                    "memory": _Value(w.memory),
+                },
+                c,
+            )
+            for c, w in sorted(work.items(), key=lambda item: -item[1].me.n)
+        ]
+        first = next(iter(work.values()))
+        answers = self._pool.run(jobs, f"round {first.me.round}, step {first.step!r}")
+        return {c: self._done(w, answers[c]) for c, w in work.items()}
+
+    def _share(self, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
+        """Write what several clients are sent into memory all workers see; id -> where it lies."""
+        arena, at = self._pool.shared, 0
+        out: dict[int, dict[str, Any]] = {}
+        if arena is None:
+            return out
+        counts = Counter(map(id, values))
+        for value in values:
+            if counts[id(value)] > 1 and id(value) not in out:
+                body, tensors = wire.flatten(value)
+                placed = arena.put(tensors, at)
+                if placed is not None:
+                    out[id(value)] = {"shared": True, "body": body, "index": placed[0]}
+                    at = placed[1]
+        return out
+
+    def _done(self, work: Work, answer: dict[str, Any]) -> Done:
+        losses, parts = tuple(answer["losses"]), answer["parts"]
+        if work.step == "personalise":
+            return Done(_read(parts["reply"], Params | None), losses)
+        reply = _read(parts["reply"], self._replies[work.step])
+        if answer["kept"]:
+            kept = {path: _read(parts[path], Params | Tensor) for path in answer["kept"]}
+            reply = map_held(lambda h: Keep(kept[h.key]) if h.key in kept else h, reply)
+        memory = work.memory if answer["same"] else _read(parts["memory"], self._memory)
+        return Done((reply, memory), losses)
+
+    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
+        """Grade models in the workers; one large paper is cut where `Solo` would cut it, so the bits stay."""
+        if not papers:
+            return []
+        shared = self._share([p.params for p in papers for _ in (0, 1)])
+        jobs = []
+        for i, p in enumerate(papers):
+            for j, rows in enumerate(self._cut(p)):
+                what = {
+                    "do": "grade",
+                    "cell": self._cell,
+                    "part": p.part,
+                    "params": _Value(p.params, shared.get(id(p.params))),
+                    "rows": _Value(rows),
+                }
+                jobs.append(_Job(what, (i, j)))
+        answers = self._pool.run(jobs, "an evaluation")
+        graded: list[list[tuple[Tensor, Tensor]]] = [[] for _ in papers]
+        for i, j in sorted(answers):
+            correct, loss = _read(answers[i, j]["parts"]["graded"], tuple[Tensor, Tensor])
+            graded[i].append((correct, loss))
+        return [(torch.cat([c for c, _ in parts]), torch.cat([v for _, v in parts])) for parts in graded]
+
+    def _cut(self, paper: Paper) -> list[Any]:
+        """Rows in pieces of whole chunks, about as many as there are workers; [start, end] where all rows are meant."""
+        n = len(paper.rows) if paper.rows is not None else None
+        if n is None:
+            return [[w, len(self._pool.workers)] for w in range(len(self._pool.workers))]
+        chunks = -(-n // Solo.CHUNK)
+        size = Solo.CHUNK * max(1, -(-chunks // len(self._pool.workers)))
+        assert paper.rows is not None
+        return list(torch.split(paper.rows.cpu(), size)) if n else [paper.rows.cpu()]
+
+
+def _read(part: tuple[Any, Any], of: Any) -> Any:
+    body, tensors = part
+    return wire.decode(tensors, of) if isinstance(body, str) and body == "inline" else wire.build(of, body, tensors)
+
+
+# ---------------------------------------------------------------- the worker's side
+def started(order: str) -> None:
+    """Where a worker that was not forked begins."""
+    said = json.loads(order)
+    _serve(Recipe(said["target"], tuple(said["arguments"])).open(), Connection(said["fd"]), [], None)
+
+
+def _serve(open_cell: Open, pipe: Connection, slots: list[_Slot], shared: _Arena | None) -> None:
+    """Answer jobs until the parent hangs up."""
+    # The parent decides what Ctrl-C means; a worker stops when its pipe closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    inbox, outbox = slots[:_AHEAD], slots[_AHEAD:]
+    open_number, cell = -1, None
+    while True:
+        try:
+            head = json.loads(pipe.recv_bytes())
+            inline = [pipe.recv_bytes() for _ in range(head["inline"])]
+        except (EOFError, OSError):
+            return
+        try:
+            if cell is None or head["cell"] != open_number:
+                open_number, cell = head["cell"], open_cell(head["cell"])
+            slot = inbox[head["slot"]] if inbox else None
+            answer, values = _answer(cell, head, _Reader(slot, shared, inline))
+        except BaseException as error:
+            trace = "".join(traceback.format_exception(error))
+            answer, values = {"error": [type(error).__name__, str(error), trace]}, {}
+        _reply(pipe, answer, values, outbox[head["slot"]] if outbox else None)
+
+
+@dataclass(eq=False)
+class _Reader:
+    """Values of a job, from wherever they lie."""
+
+    slot: _Slot | None
+    shared: _Arena | None
+    inline: list[bytes]
+
+    def read(self, ref: dict[str, Any], of: Any) -> Any:
+        if "inline" in ref:
+            return wire.decode(self.inline[ref["inline"]], of)
+        arena = self.shared if "shared" in ref else self.slot.arena if self.slot else None
+        return wire.build(of, ref["body"], arena.views(ref["index"]) if arena is not None else {})
+
+
+def _answer(cell: Cell, head: dict[str, Any], reader: _Reader) -> tuple[dict[str, Any], dict[str, Any]]:
+    if head["do"] == "grade":
+        return {}, {"graded": _grade(cell, head, reader)}
+    algorithm, name = cell.algorithm, head["step"]
+    me = cell.me(head["client"], head["round"], Key(head["seed"], tuple(head["key"])))
+    memory = reader.read(head["memory"], wire.memory_type(algorithm))
+    if name == "personalise":
+        begin, message = algorithm.personalise, reader.read(head["message"], Params | None)
+    else:
+        begin = steps_of(algorithm)[name]
+        message = reader.read(head["message"], wire.signature(begin).message)
+    done = drive_alone(cell.solo, Work(name, begin, me, message, memory))
+    losses = list(done.losses)
+    if name == "personalise":
+        return {"losses": losses, "kept": [], "same": True}, {"reply": done.value}
+    if not isinstance(done.value, tuple) or len(done.value) != 2:
+        raise ProtocolError(f"step {name!r} must return (reply, memory), got {type(done.value).__name__}")
+    reply, after = done.value
+    kept: dict[str, Any] = {}
+
+    def keep(value: Keep, path: str) -> Held:
+        kept[f"kept{path}"] = value.value
+        return Held(me.id, f"kept{path}")
+
+    reply = map_keep(keep, reply)
+    same = after is memory
+    return (
+        {"losses": losses, "kept": list(kept), "same": same},
+        {"reply": reply, **kept, **({} if same else {"memory": after})},
+    )
+
+
+def _grade(cell: Cell, head: dict[str, Any], reader: _Reader) -> tuple[Tensor, Tensor]:
+    params = reader.read(head["params"], Params)
+    rows = reader.read(head["rows"], Tensor | list[int])
+    if not isinstance(rows, Tensor):  # the w-th of so many pieces of everything, in whole chunks
+        piece, pieces = rows
+        n = cell.solo.size(head["part"])
+        size = Solo.CHUNK * -(-n // (Solo.CHUNK * pieces))
+        rows = torch.arange(min(piece * size, n), min((piece + 1) * size, n))
+    if not len(rows):
+        return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=cell.solo.dtype)
+    return cell.solo.grade(params, head["part"], rows)
+
+
+def _reply(pipe: Connection, answer: dict[str, Any], values: dict[str, Any], slot: _Slot | None) -> None:
+    inline: list[bytes] = []
+    parts: dict[str, Any] = {}
+    at = slot.start if slot else 0
+    for key, value in values.items():
+        # Names of tensors are made unique over the answer's values, which the parent copies in one go.
+        body, tensors = wire.flatten(value)
+        placed = slot.arena.put(tensors, at) if slot is not None else None
+        if placed is None or slot is None or placed[1] > slot.start + slot.size:
+            inline.append(wire.encode(value))
+            parts[key] = {"inline": len(inline) - 1}
+        else:
+            parts[key] = {"body": body, "index": placed[0]}
+            at = placed[1]
+    pipe.send_bytes(json.dumps({**answer, "parts": parts, "end": at, "inline": len(inline)}).encode())
+    for data in inline:
+        pipe.send_bytes(data)
