@@ -29,5 +29,9 @@ class DivergedError(UnskewError):
     """A loss or a parameter became NaN or infinite."""
 
 
+class WorkerError(UnskewError):
+    """A worker process is gone, or failed in a way of its own."""
+
+
 class RunError(UnskewError):
     """A run folder that cannot be written, read or continued."""

@@ -14,7 +14,7 @@ import itertools
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -26,7 +26,7 @@ from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Keep, steps_of
 
 _META = "unskew"
-_DTYPES: dict[torch.dtype, str] = {
+DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -38,6 +38,7 @@ _DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 # The order in which safetensors lays tensors out: widest elements first, its enum's order within, then by name.
 _RANK = {n: i for i, n in enumerate(["I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"])}
 
@@ -87,10 +88,36 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
+def flatten(value: Any) -> tuple[Any, dict[str, Tensor]]:
+    """The JSON part of a value and its tensors by path: what `encode` writes, for those who move tensors themselves.
+
+    Raises:
+        WireError: If something in it cannot travel.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _flatten(value, "", tensors), tensors
+
+
+def build(of: Any, body: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The value of type `of` that `flatten` took apart.
+
+    Raises:
+        WireError: If the parts are not exactly such a value.
+    """
+    loose = dict(tensors)
+    try:
+        value = _build(of, body, "", loose)
+    except RecursionError:
+        raise WireError("message is nested too deeply") from None
+    if loose:
+        raise WireError(f"message has tensors its type does not name: {', '.join(sorted(loose)[:5])}")
+    return value
+
+
 def _put(value: Tensor, path: str, tensors: dict[str, Tensor]) -> None:
     where = f"(at {path or 'top'})"
-    if value.dtype not in _DTYPES:
-        raise WireError(f"a tensor of {value.dtype} cannot travel {where}; use one of {list(_DTYPES)}")
+    if value.dtype not in DTYPES:
+        raise WireError(f"a tensor of {value.dtype} cannot travel {where}; use one of {list(DTYPES)}")
     if value.layout != torch.strided or value.is_meta:
         raise WireError(f"a tensor that is sparse or without memory cannot travel {where}; make it dense")
     if path in tensors:
@@ -153,12 +180,10 @@ def nbytes(value: Any) -> int:
         return 0
     parts = [f'"__metadata__":{_json({_META: text})}']
     offset = 0
-    for name, t in sorted(tensors.items(), key=lambda item: (_RANK[_DTYPES[item[1].dtype]], item[0])):
+    for name, t in sorted(tensors.items(), key=lambda item: (_RANK[DTYPES[item[1].dtype]], item[0])):
         end = offset + t.numel() * t.element_size()
         shape = ",".join(map(str, t.shape))
-        parts.append(
-            f'{_json(name)}:{{"dtype":"{_DTYPES[t.dtype]}","shape":[{shape}],"data_offsets":[{offset},{end}]}}'
-        )
+        parts.append(f'{_json(name)}:{{"dtype":"{DTYPES[t.dtype]}","shape":[{shape}],"data_offsets":[{offset},{end}]}}')
         offset = end
     header = len(("{" + ",".join(parts) + "}").encode())
     return 8 + header + (-header % 8) + offset
@@ -211,18 +236,11 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
         except Exception as error:  # the parsers raise many kinds; to us they are one
             raise WireError(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from None
     for name, t in tensors.items():
-        if t.dtype not in _DTYPES:
-            raise WireError(f"tensor {name} of {t.dtype} is not accepted; {list(_DTYPES.values())} are")
+        if t.dtype not in DTYPES:
+            raise WireError(f"tensor {name} of {t.dtype} is not accepted; {list(DTYPES.values())} are")
         if t.dtype is torch.bool and bool((t.view(torch.uint8) > 1).any()):
             raise WireError(f"tensor {name} holds truth values that are neither 0 nor 1")
-    loose = dict(tensors)
-    try:
-        value = _build(of, body, "", loose)
-    except RecursionError:
-        raise WireError("message is nested too deeply") from None
-    if loose:
-        raise WireError(f"message has tensors its type does not name: {', '.join(sorted(loose)[:5])}")
-    return value
+    return build(of, body, tensors)
 
 
 def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:

@@ -1,6 +1,7 @@
 """The command, called as from a shell, in a folder of its own that holds one small experiment."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from unskew.cli import main
+
+with warnings.catch_warnings():  # Typer 0.20 imports what click 8.5 calls deprecated; not ours to mend
+    warnings.filterwarnings("ignore", message="'click", category=DeprecationWarning)
+    import typer as typer
 
 TINY = """
 name = "tiny"

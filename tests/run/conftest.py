@@ -16,6 +16,7 @@ rounds = 3
 task = { data = "digits", model = "mlp", model_options = { hidden = [8] } }
 split = { name = "dirichlet", num_clients = 4, alpha = 0.5 }
 local = { lr = 0.1, batch_size = 128 }
+runtime = { executor = "sequential" }
 """
 FEDAVG = '[[methods]]\nname = "fedavg"\n'
 

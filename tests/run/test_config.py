@@ -142,7 +142,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_known_one(setti
         ("world=3", "world must be a table, got 3"),
         ("world.outage=3", "world.outage must be a table, got 3"),
         ("world.outage.late=2", "world.outage.late must be <= 1, got 2"),
-        ("runtime.executor=gpu", "runtime.executor must be one of 'auto' or 'sequential', got \"gpu\""),
+        ("runtime.deterministic=yes", 'runtime.deterministic must be true or false, got "yes"'),
     ],
 )
 def test_a_wrong_value_is_never_guessed_at(setting: str, message: str | None) -> None:
@@ -191,6 +191,12 @@ def test_contradictions_are_refused() -> None:
     assert refusal("methods.1.label=fedavg") == "two methods are called 'fedavg'; give one of them another label"
     assert refusal(text='algorithm = { name = "fedavg" }') == "rounds is required"
     assert refusal(text='rounds = 1\nalgorithm = "fedavg"') == ('algorithm must be a table with a name, got "fedavg"')
+
+
+def test_an_unknown_executor_is_refused_with_those_there_are() -> None:
+    message = refusal("runtime.executor=gpu")
+    assert message.startswith("runtime.executor must be one of 'auto', ")
+    assert message.endswith(', got "gpu"')
 
 
 def test_an_unknown_method_is_refused_with_those_there_are() -> None:

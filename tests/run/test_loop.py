@@ -454,7 +454,14 @@ def test_a_method_made_by_hand_runs_like_one_from_a_file(tiny: Callable[..., Exp
     experiment = tiny("rounds=1")
     made = experiment.methods[0]
     by_hand = Method(made.label, made.name, made.options, FedAvg(made.algorithm.local))
-    again = Experiment(methods=(by_hand,), rounds=1, task=experiment.task, split=experiment.split, name="other")
+    again = Experiment(
+        methods=(by_hand,),
+        rounds=1,
+        task=experiment.task,
+        split=experiment.split,
+        runtime=experiment.runtime,
+        name="other",
+    )
     assert fingerprint(again) == fingerprint(experiment)
     prints = {loop.start(e, tmp_path / e.name).summary["fingerprint"] for e in (experiment, again)}
     assert len(prints) == 1

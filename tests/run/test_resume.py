@@ -570,3 +570,26 @@ def test_a_disk_that_fills_at_any_file_is_survived(
     assert not leftovers(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
     assert contents(loop.resume(tmp_path / "run").folder) == whole
+
+
+@pytest.mark.parametrize("name", ["summary.json", "fedavg-seed0.safetensors", "manifest.json"])
+def test_a_second_ctrl_c_while_a_file_is_written_leaves_no_half_of_it(
+    name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny("rounds=2", "runtime.checkpoint_every=1")
+    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    fsync = os.fsync
+
+    def impatient(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if "/run/" in path and path.removesuffix(".tmp").endswith(name):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", impatient)
+        with pytest.raises(Interrupted):
+            loop.start(experiment, tmp_path / "run")
+    assert not leftovers(tmp_path / "run")
+    assert contents(loop.resume(tmp_path / "run").folder) == whole

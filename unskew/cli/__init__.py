@@ -24,10 +24,11 @@ def main() -> None:
         _end("UsageError", error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _end("Interrupted", "stopped by request", 130)
-    except BrokenPipeError:  # `unskew list | head`: nobody is left to hear it, nor of it; 1, as click has it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `unskew list | head`: nobody is left to tell; 1, as click has it
+        _drop_what_cannot_be_written()
         sys.exit(1)
     except OSError as error:
+        _drop_what_cannot_be_written()
         _end(type(error).__name__, str(error), 2)
     else:
         # Typer makes 130 of Ctrl-C by itself, without a word.
@@ -40,3 +41,11 @@ def _end(name: str, text: str, code: int) -> None:
     if text:  # none where a command without arguments has shown its help
         print(f"{name}: {' '.join(text.splitlines())}", file=sys.stderr)
     sys.exit(code)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Python tries again at exit, complains, and changes the exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,6 @@
 """Where data comes from: scikit-learn's digits, files in a plain layout, and the usual names looked up in a folder.
 
-Nothing is downloaded and nothing is unpickled.  uint8 images are brought to [0, 1] and standardised per channel with
+Nothing is unpickled, and nothing is downloaded unless a source begins with `hub:` (`unskew.data.hub`).  uint8 images are brought to [0, 1] and standardised per channel with
 mean and standard deviation of the *training* part; the test part is never looked at.  Floating arrays stay as they are.
 
 The plain layout, as one npz file or as a folder with one npy file per key:
@@ -34,6 +34,7 @@ import torch
 from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
+from unskew.data import hub
 from unskew.data.dataset import Dataset, checked
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError
@@ -96,6 +97,7 @@ SOURCES: tuple[Source, ...] = (
     ),
     Source("npz:PATH", "your own arrays in one file", "any", "docs/guides/data.md"),
     Source("folder:PATH", "your own arrays, one npy file each", "any", "docs/guides/data.md"),
+    Source("hub:OWNER/NAME", "downloaded, extra [hub]; also hub:mnist, ...", "images or texts", "docs/guides/data.md"),
 )
 """Everything `load` knows, the offline default first."""
 
@@ -103,7 +105,7 @@ _NAMED = {s.name: s for s in SOURCES if ":" not in s.name}
 
 
 def load(source: str, data_dir: Path | str | None = None) -> Dataset:
-    """The data set called `source`: a name of `SOURCES`, `npz:PATH` or `folder:PATH`.
+    """The data set called `source`: a name of `SOURCES`, `npz:PATH`, `folder:PATH` or, to download it, `hub:...`.
 
     A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
     UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
@@ -112,9 +114,11 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
 
     Raises:
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
-            SHA-256 are shown), or what is in it does not pass `checked`.
+            SHA-256 are shown), what is in it does not pass `checked`, or as `hub.fetch`.
     """
     kind, colon, rest = source.partition(":")
+    if colon and kind == "hub":
+        return _hub(hub.parse(source))
     if colon and kind in ("npz", "folder"):
         if not rest:
             raise DataError(f"{source} names no path; write {kind}:PATH")
@@ -148,7 +152,7 @@ def _named(source: Source, data_dir: Path | str | None) -> Dataset:
     if not given:
         raise DataError(
             f"{source.name} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
-            f"holds {_expected(source)} (from {source.origin}; layout in docs/guides/data.md)"
+            f"holds {_expected(source)} (from {source.origin}; layout in docs/guides/data.md){_or_hub(source)}"
         )
     root = Path(given).expanduser()
     folder = root / source.name
@@ -170,6 +174,14 @@ def _named(source: Source, data_dir: Path | str | None) -> Dataset:
     raise _missing(source, (file for file, _ in places))
 
 
+def _hub(reference: hub.Reference) -> Dataset:
+    fetched = hub.fetch(reference)
+    where = f"hub:{reference.repository}"
+    if fetched.texts:
+        return _texts(reference.name, fetched.content, where, _strings(reference.name, "classes", fetched.content))
+    return _assemble(reference.name, fetched.content, where, Key(0) / reference.name / "test")
+
+
 def _expected(source: Source) -> str:
     return "imdb.json" if source.name == "imdb" else f"{source.name}.npz"
 
@@ -178,8 +190,12 @@ def _missing(source: Source, files: Iterable[Path]) -> DataError:
     what = "x_train, y_train, x_test, y_test"
     return DataError(
         f"{source.name} was not found; looked for {', '.join(str(f.absolute()) for f in files)}; put {what} into "
-        f"{_expected(source)} (from {source.origin}; layout in docs/guides/data.md)"
+        f"{_expected(source)} (from {source.origin}; layout in docs/guides/data.md){_or_hub(source)}"
     )
+
+
+def _or_hub(source: Source) -> str:
+    return f", or ask for hub:{source.name}, which downloads it" if source.name in hub.KNOWN else ""
 
 
 # Reading files
@@ -299,18 +315,24 @@ def _imdb(source: Source, path: Path) -> Dataset:
         values = content.get(key)
         if not isinstance(values, list) or not all(type(v) is kind for v in values):
             raise _corrupt(path, f"{key} must be a list of {'texts' if kind is str else 'integers'}")
-    keys = ("x_train", "y_train", "x_test", "y_test")
-    ids = vocabulary(content["x_train"])
+    return _texts(source.name, content, path, source.classes)
+
+
+def _texts(name: str, content: dict[str, Any], where: Path | str, classes: tuple[str, ...] | None) -> Dataset:
+    """Texts under x_train and x_test, labels under y_train and y_test."""
+    x, y = content["x_train"], [int(v) for v in content["y_train"]]
+    x_test, y_test = content["x_test"], [int(v) for v in content["y_test"]]
+    ids = vocabulary(x)
     return _placed(
-        path,
+        where,
         lambda: checked(
-            source.name,
-            tokens(content["x_train"], ids),
-            torch.tensor(content["y_train"], dtype=torch.int64),
-            tokens(content["x_test"], ids),
-            torch.tensor(content["y_test"], dtype=torch.int64),
-            classes=source.classes,
-            sha256=hashlib.sha256(json.dumps([content[k] for k in keys]).encode()).hexdigest(),
+            name,
+            tokens(x, ids),
+            torch.tensor(y, dtype=torch.int64),
+            tokens(x_test, ids),
+            torch.tensor(y_test, dtype=torch.int64),
+            classes=classes,
+            sha256=hashlib.sha256(json.dumps([x, y, x_test, y_test]).encode()).hexdigest(),
         ),
     )
 

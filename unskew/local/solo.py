@@ -27,9 +27,6 @@ from unskew.tree import Params
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
-# Examples whose forward pass is taken at once when nothing is trained; larger ones leave the cache.
-_CHUNK = 1000
-
 
 @dataclass(frozen=True, eq=False)
 class Shelf:
@@ -51,6 +48,14 @@ class Shelf:
     augment: Augment | None = None
     x_test: Tensor | None = None
     y_test: Tensor | None = None
+
+
+def kernels(task: Task, device: torch.device) -> str:
+    """Which forms of the network's layers are used there, for the record: bits depend on it."""
+    if device.type != "cpu":
+        return "torch"
+    form = "written-out" if dense.kernel(task) else "channels-last" if wants_channels_last(task.module()) else "torch"
+    return f"{form}+onednn" if dense.onednn_is_faster() else form
 
 
 class _Network(nn.Module):
@@ -122,6 +127,9 @@ class Solo:
     `kernels` is "auto" for the fastest equal form of the network (`local/kernels.py`, `local/dense.py`), or "plain" for
     PyTorch's layers as they are.
     """
+
+    # Examples whose forward pass is taken at once when nothing is trained; more would leave the cache.
+    CHUNK = 1000
 
     def __init__(
         self,
@@ -369,7 +377,7 @@ class Solo:
             raise DataError(f"client {me.id} has no validation data; set val_fraction > 0")
         carry = job.init
         with torch.no_grad():
-            for pick in torch.split(rows, _CHUNK):
+            for pick in torch.split(rows, Solo.CHUNK):
                 x, y = self.shelf.x[pick], self.shelf.y[pick]
                 features, logits = self._refer(x, job.params)
                 each = self._loss(logits, y)
@@ -387,11 +395,16 @@ class Solo:
             raise DataError("there is no global test set to grade on")
         return self.evaluate(params, x, y) if rows is None else self.evaluate(params, x[rows], y[rows])
 
+    def size(self, part: Literal["test", "train"]) -> int:
+        """Rows of the global test set or of the training inputs."""
+        y = self.shelf.y if part == "train" else self.shelf.y_test
+        return 0 if y is None else len(y)
+
     def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(correct, loss) of each example, (n,) bool and (n,), in evaluation mode and without augmentation."""
         correct, losses = [], []
         with torch.no_grad():
-            for xs, ys in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
+            for xs, ys in zip(torch.split(x, Solo.CHUNK), torch.split(y, Solo.CHUNK), strict=True):
                 _, logits = self._refer(xs, params)
                 correct.append(accuracy(logits, ys))
                 losses.append(self._loss(logits, ys))
@@ -417,7 +430,7 @@ class _Local:
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
         total = {n: torch.zeros_like(leaves[n]) for n in names}
-        for xs, ys in zip(torch.split(self.x, _CHUNK), torch.split(self.y, _CHUNK), strict=True):
+        for xs, ys in zip(torch.split(self.x, Solo.CHUNK), torch.split(self.y, Solo.CHUNK), strict=True):
             _, logits = functional_call(self._solo._reference, every, (xs,), strict=False)
             loss = self._solo._loss(logits, ys).sum() / len(self.y)
             gradients = torch.autograd.grad(loss, [leaves[n] for n in names], materialize_grads=True)

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,7 @@ Open = Callable[[int], Cell]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a worker that could not be forked builds its cells: `module:function` called with `arguments` gives `Open`."""
+    """How a worker that could not be forked builds its cells: `module:function` of `arguments` gives `Open`."""
 
     target: str
     arguments: tuple[str, ...]
@@ -96,9 +97,9 @@ class _Arena:
         """The tensors of an index, without copying."""
         return _views(self._bytes, index, 0)
 
-    def copies(self, index: Sequence[Any], start: int, end: int) -> dict[str, Tensor]:
-        """The tensors of an index in memory of their own, taken in one go."""
-        return _views(self._bytes[start:end].clone(), index, start)
+    def copy(self, start: int, end: int) -> Tensor:
+        """A part of the memory, taken in one go."""
+        return self._bytes[start:end].clone()
 
 
 def _views(octets: Tensor, index: Sequence[Any], start: int) -> dict[str, Tensor]:
@@ -244,7 +245,7 @@ class Pool:
             for _ in range(_AHEAD):
                 for worker in self.workers:
                     if queue and len(worker.doing) < _AHEAD:
-                        self._send(worker, queue.popleft())
+                        self._send(worker, queue.popleft(), where)
             while len(answers) < len(jobs):
                 busy = {w.pipe: w for w in self.workers if w.doing}
                 for pipe in wait(list(busy), timeout=1.0) or self._check(where):
@@ -256,13 +257,13 @@ class Pool:
                     except (EOFError, OSError):
                         raise self._died(worker, where) from None
                     if queue:
-                        self._send(worker, queue.popleft())
+                        self._send(worker, queue.popleft(), where)
         except BaseException:
             self.close()  # answers still on their way belong to nobody
             raise
         return answers
 
-    def _send(self, worker: _Worker, job: _Job) -> None:
+    def _send(self, worker: _Worker, job: _Job, where: str) -> None:
         used = {other.slot for other in worker.doing}
         job.slot = next(i for i in range(_AHEAD) if i not in used)
         slot = worker.inbox[job.slot] if worker.inbox else None
@@ -275,25 +276,26 @@ class Pool:
             else:
                 head[key] = value
         head["inline"] = len(inline)
-        worker.pipe.send_bytes(json.dumps(head).encode())
-        for data in inline:
-            worker.pipe.send_bytes(data)
         worker.doing.append(job)
+        try:
+            worker.pipe.send_bytes(json.dumps(head).encode())
+            for data in inline:
+                worker.pipe.send_bytes(data)
+        except OSError:
+            raise self._died(worker, where) from None
 
     def _take(self, worker: _Worker, job: _Job, answer: dict[str, Any]) -> dict[str, Any]:
         inline = [worker.pipe.recv_bytes() for _ in range(answer["inline"])]
         if "error" in answer:
             raise _revived(*answer["error"])
         slot = worker.outbox[job.slot] if worker.outbox else None
-        parts = answer["parts"]
-        tensors: dict[str, Tensor] = {}
-        if slot is not None and answer["end"] > slot.start:
-            tensors = slot.arena.copies([i for p in parts.values() for i in p.get("index", ())], slot.start, answer["end"])
-        for key, part in parts.items():
-            if "inline" in part:
-                parts[key] = ("inline", inline[part["inline"]])
-            else:
-                parts[key] = (part["body"], {name: tensors[name] for name, *_ in part["index"]})
+        octets = slot.arena.copy(slot.start, answer["end"]) if slot else torch.empty(0, dtype=torch.uint8)
+        parts = {
+            key: inline[part["inline"]]
+            if "inline" in part
+            else (part["body"], _views(octets, part["index"], slot.start if slot else 0))
+            for key, part in answer["parts"].items()
+        }
         return {**answer, "parts": parts}
 
     def _check(self, where: str) -> list[Any]:
@@ -304,7 +306,10 @@ class Pool:
         return []
 
     def _died(self, worker: _Worker, where: str) -> WorkerError:
-        how = worker.process.ended() or "it closed its pipe"
+        until = time.monotonic() + 1.0  # its pipe closes a moment before it can be asked how it ended
+        while (how := worker.process.ended()) is None and time.monotonic() < until:
+            time.sleep(0.01)
+        how = how or "it closed its pipe"
         doing = ", ".join(str(j.name) for j in worker.doing) or "nothing"
         return WorkerError(
             f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {how}; "
@@ -445,9 +450,9 @@ class Workers:
         return list(torch.split(paper.rows.cpu(), size)) if n else [paper.rows.cpu()]
 
 
-def _read(part: tuple[Any, Any], of: Any) -> Any:
-    body, tensors = part
-    return wire.decode(tensors, of) if isinstance(body, str) and body == "inline" else wire.build(of, body, tensors)
+def _read(part: bytes | tuple[Any, dict[str, Tensor]], of: Any) -> Any:
+    """A value of an answer: whole messages where it did not fit into shared memory, else JSON and tensors."""
+    return wire.decode(part, of) if isinstance(part, bytes) else wire.build(of, *part)
 
 
 # ---------------------------------------------------------------- the worker's side
@@ -547,7 +552,6 @@ def _reply(pipe: Connection, answer: dict[str, Any], values: dict[str, Any], slo
     parts: dict[str, Any] = {}
     at = slot.start if slot else 0
     for key, value in values.items():
-        # Names of tensors are made unique over the answer's values, which the parent copies in one go.
         body, tensors = wire.flatten(value)
         placed = slot.arena.put(tensors, at) if slot is not None else None
         if placed is None or slot is None or placed[1] > slot.start + slot.size:

@@ -20,15 +20,19 @@ from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Executor, Sequential
-from unskew.local.solo import Shelf, Solo
+from unskew.local.executor import Sequential
+from unskew.local.solo import Shelf, Solo, kernels
+from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
 from unskew.protocol import SgdConfig
 from unskew.run.config import Experiment, Method, TaskConfig
+from unskew.run.config import load as read
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task, parameter_count
 from unskew.tree import is_record
 
 THREADS_FROM = 5_000_000
+# Parameters times examples per client; the MLP on digits has 0.3 million, logistic regression on MNIST 3 million.
+WORKERS_FROM = 3_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +72,11 @@ def bench(experiment: Experiment) -> Bench:
     if experiment.runtime.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    executor = "sequential" if experiment.runtime.executor == "auto" else experiment.runtime.executor
+    wanted = experiment.runtime.executor
+    if wanted == "workers" and device.type != "cpu":
+        raise ConfigError(f"runtime.executor = 'workers' needs the CPU, got {device}; leave it at auto")
+    share = len(dataset.y_train) / (experiment.split.num_clients or 10)
+    executor = executor_by_rule(device, count, share) if wanted == "auto" else wanted
     return Bench(dataset, task, device, executor, count)
 
 
@@ -120,12 +128,14 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     return fed
 
 
-def simulator(
+def clients(
     experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, seed: int
-) -> tuple[Simulator[Any], FederatedData]:
-    """The simulator of one method and seed, and whom it trains: one client that holds everything for a pooled bound."""
-    is_pooled = bool(getattr(method.algorithm, "pooled", False))
-    train = pooled(fed) if is_pooled else fed
+) -> tuple[Solo, Population, FederatedData]:
+    """What meets the clients' requests, what they know, and whom a method trains.
+
+    A pooled bound trains one client that holds everything.
+    """
+    train = pooled(fed) if _is_pooled(method) else fed
     device, dataset = bench.device, bench.dataset
     shelf = Shelf(
         dataset.x_train.to(device),
@@ -136,25 +146,88 @@ def simulator(
         dataset.x_test.to(device),
         dataset.y_test.to(device),
     )
-    initial = {n: t.to(device) for n, t in bench.task.init(Key(seed) / "init").items()}
     population = Population(
         torch.from_numpy(train.label_counts),
         bench.task.layout,
-        initial,
+        {n: t.to(device) for n, t in bench.task.init(Key(seed) / "init").items()},
         lambda key: {n: t.to(device) for n, t in bench.task.init(key).items()},
     )
-    return (
-        Simulator(
-            method.algorithm,
-            population,
-            executor(bench, shelf),
-            seed=seed,
-            clients_per_round=1 if is_pooled else experiment.cohort(train.num_clients),
-            outage=None if is_pooled else experiment.world.outage,
-            codec=experiment.runtime.codec,
-        ),
-        train,
+    return Solo(bench.task, shelf, device), population, train
+
+
+def simulator(
+    experiment: Experiment,
+    method: Method,
+    bench: Bench,
+    fed: FederatedData,
+    seed: int,
+    workers: tuple[Pool, int] | None = None,
+) -> tuple[Simulator[Any], FederatedData]:
+    """The simulator of one method and seed, and whom it trains; `workers` is a pool and the number of its cell."""
+    solo, population, train = clients(experiment, method, bench, fed, seed)
+    executor = Workers(*workers, method.algorithm) if workers else Sequential(solo)
+    alone = _is_pooled(method)
+    made = Simulator(
+        method.algorithm,
+        population,
+        executor,
+        seed=seed,
+        clients_per_round=1 if alone else experiment.cohort(train.num_clients),
+        outage=None if alone else experiment.world.outage,
+        codec=experiment.runtime.codec,
     )
+    return made, train
+
+
+def _is_pooled(method: Method) -> bool:
+    return bool(getattr(method.algorithm, "pooled", False))
+
+
+# ---------------------------------------------------------------- executors
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def executor_by_rule(device: torch.device, parameters: int, examples_per_client: float) -> str:
+    """Workers on a CPU with several cores, unless a client's training is so short that handing it over costs more.
+
+    A rule, not a timing: the same run, the same choice.
+    """
+    large = parameters * examples_per_client >= WORKERS_FROM
+    return "workers" if device.type == "cpu" and cores() > 1 and large else "sequential"
+
+
+def cells(experiment: Experiment) -> list[tuple[int, Method]]:
+    """Seed and method of each cell of a run, in the run's order."""
+    return [(seed, method) for seed in experiment.seeds for method in experiment.methods]
+
+
+def opener(experiment: Experiment, bench: Bench, feds: Mapping[int, FederatedData]) -> Open:
+    """What a worker calls to begin with a cell."""
+
+    def open_cell(index: int) -> Cell:
+        seed, method = cells(experiment)[index]
+        solo, population, _ = clients(experiment, method, bench, feds[seed], seed)
+        return Cell(method.algorithm, solo, population.me)
+
+    return open_cell
+
+
+def opener_of(config: str) -> Open:
+    """The same from a resolved configuration, for workers that cannot be forked."""
+    experiment = read(Path(config))
+    made = bench(experiment)
+    return opener(experiment, made, {seed: divide(experiment, made.dataset, seed) for seed in experiment.seeds})
+
+
+def pool(experiment: Experiment, bench: Bench, feds: Mapping[int, FederatedData], config: Path) -> Pool | None:
+    """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
+    if bench.executor != "workers":
+        return None
+    model_bytes = sum(t.numel() * t.element_size() for t in bench.task.init(Key(0)).values())
+    recipe = Recipe("unskew.run.assemble:opener_of", (str(config),))
+    return Pool(opener(experiment, bench, feds), experiment.runtime.workers or cores(), model_bytes, recipe)
 
 
 def rehearse(experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
@@ -195,11 +268,6 @@ def _optimisations(value: Any) -> Iterator[SgdConfig]:
             yield from _optimisations(getattr(value, f.name))
 
 
-def executor(bench: Bench, shelf: Shelf) -> Executor:
-    """The executor the rule chose."""
-    return Sequential(Solo(bench.task, shelf, bench.device))
-
-
 def environment(bench: Bench) -> dict[str, str]:
     """What bits depend on; resume compares it."""
     return {
@@ -213,7 +281,7 @@ def environment(bench: Bench) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "device": torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "cpu",
         "executor": bench.executor,
-        "kernels": "autograd",
+        "kernels": kernels(bench.task, bench.device),
     }
 
 

@@ -83,7 +83,8 @@ class Runtime:
     """How the work is done; recorded, because another executor or device agrees only within rounding.
 
     Attributes:
-        executor: auto chooses by rule.
+        executor: auto chooses by rule: workers on a CPU with several cores, else one client after the other.
+        workers: Worker processes; by default one per core.
         device: auto takes a CUDA device if there is one.
         threads: PyTorch threads; by default one, and all cores for networks above five million parameters.
         deterministic: On CUDA, refuse kernels whose sums depend on timing.
@@ -91,7 +92,8 @@ class Runtime:
         codec: Send every message through the wire's bytes and back, as a network would.
     """
 
-    executor: Literal["auto", "sequential"] = "auto"
+    executor: Literal["auto", "sequential", "workers"] = "auto"
+    workers: Annotated[int, Interval(ge=1, le=256)] | None = None
     device: str = "auto"
     threads: Annotated[int, Interval(ge=1, le=256)] | None = None
     deterministic: bool = False

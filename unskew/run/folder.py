@@ -89,6 +89,13 @@ def create(folder: Path, files: Mapping[str, str]) -> None:
         remove(temporary)
 
 
+# A lock lives as long as any process holds the open file: forked workers must let go of it at once, or a run that was
+# killed could not be resumed before they have noticed.
+_LOCKS: set[IO[str]] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: [f.close() for f in _LOCKS])
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Let no second process write to this folder.
@@ -103,7 +110,11 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"{folder} is in use by another process; wait for it or stop it") from None
-        yield
+        _LOCKS.add(f)
+        try:
+            yield
+        finally:
+            _LOCKS.discard(f)
 
 
 class Logs:

@@ -237,7 +237,7 @@ class _Run:
         self.experiment, self.folder, self.bench, self.feds, self.watcher = experiment, folder, bench, feds, watcher
         self.saved = saved
         place = saved.place if saved else None
-        self.cells = [(seed, m) for seed in experiment.seeds for m in experiment.methods]
+        self.cells = assemble.cells(experiment)
         self.first = place.cell if place else 0
         self.done: tuple[str, ...] = place.done if place else ()
         self.stopped: dict[str, str] = dict(place.stopped) if place else {}
@@ -255,12 +255,16 @@ class _Run:
         with self.listening():
             cut(self.folder, self.saved.place.logs if self.saved else {})
             self.logs = Logs(self.folder)
+            # Before anything runs in parallel here: the watcher's display has a thread of its own.
+            self.pool = assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
             try:
                 self.watcher.start(self.experiment, self.bench, self.feds)
                 for index in range(self.first, len(self.cells)):
                     _Cell(self, index).go()
                 self.logs.sync()
             finally:
+                if self.pool is not None:
+                    self.pool.close()
                 self.logs.close()
             return Outcome(self.folder, self.finish())
 
@@ -326,7 +330,8 @@ class _Cell:
         self.seed, self.method = run.cells[index]
         experiment, bench, fed = run.experiment, run.bench, run.feds[self.seed]
         self.sim: Simulator[Any]
-        self.sim, train = assemble.simulator(experiment, self.method, bench, fed, self.seed)
+        workers = (run.pool, index) if run.pool else None
+        self.sim, train = assemble.simulator(experiment, self.method, bench, fed, self.seed, workers)
         self.exam: Exam = exam(fed, bench.device)
         self.pooled = train is not fed
         self.bytes, self.cell_s, self.round = 0, 0.0, 0

@@ -65,6 +65,11 @@ class Population:
         """All clients, ascending."""
         return tuple(range(len(self.histograms)))
 
+    def me(self, client: ClientId, round: int, key: Key) -> Me:
+        """What a client knows about itself in an ask."""
+        histogram = self.histograms[client]
+        return Me(client, int(histogram.sum()), histogram, round, key, self.layout, self.initial)
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -163,7 +168,7 @@ class Simulator(Generic[S]):
         if personalise is not None:
             at = {c: self.key / "round" / t / "client" / c / "personalise" for c in clients}
             work = {
-                c: Work("personalise", personalise, self._me(c, t, at[c]), served[c], self.memory.get(c))
+                c: Work("personalise", personalise, self.population.me(c, t, at[c]), served[c], self.memory.get(c))
                 for c in clients
             }
             alone = {c: _without_local_work(w) for c, w in work.items()}
@@ -182,11 +187,6 @@ class Simulator(Generic[S]):
             clients_per_round=self.cohort,
             initialise=p.initialise,
         )
-
-    def _me(self, client: ClientId, t: int, key: Key) -> Me:
-        p = self.population
-        histogram = p.histograms[client]
-        return Me(client, int(histogram.sum()), histogram, t, key, p.layout, p.initial)
 
 
 def _without_local_work(work: Work) -> tuple[bool, Any]:
@@ -266,7 +266,7 @@ class _Round:
         message = map_held(lambda h: self.bring(h, client), message)
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = sim.key / "round" / self.t / "client" / client / self.asked[step]
-        me = sim._me(client, self.t, key)
+        me = sim.population.me(client, self.t, key)
         return Work(step, sim._steps[step], me, message, sim.memory.get(client))
 
     def bring(self, held: Held, client: ClientId) -> Any:

@@ -1,0 +1,180 @@
+"""Worker processes: every algorithm ends with the bits of the sequential executor."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import recipe
+from recipe import CASES, NETWORKS, bits, make, rounds, simulator, world
+from unskew.errors import DivergedError, WorkerError
+from unskew.local.executor import Paper
+from unskew.local.workers import Cell, Pool, Recipe, Workers
+from unskew.protocol import SgdConfig
+
+GRID = [(case, network) for network in NETWORKS for case in CASES]
+
+
+def open_cell(index: int) -> Cell:
+    case, network = GRID[index]
+    algorithm = make(case)
+    population, solo = world(network, bool(getattr(algorithm, "pooled", False)))
+    return Cell(algorithm, solo, population.me)
+
+
+def opener(_: str) -> Callable[[int], Cell]:
+    """What a worker that is started afresh is told to call."""
+    return open_cell
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool(open_cell, workers=2, model_bytes=1 << 12)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("case", "network"), GRID)
+def test_workers_end_with_the_bits_of_the_sequential_executor(case: str, network: str, pool: Pool) -> None:
+    alone, many = simulator(case, network), simulator(case, network)
+    many.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
+    for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
+        assert bits(alone, one) == bits(many, other)
+        assert trace == same
+
+
+def test_personal_models_that_need_work_are_made_in_workers(pool: Pool) -> None:
+    case = ("fedavg, own head", "perceptron")
+    sim = simulator(*case)
+    state, _ = sim.round(sim.start(), 1)
+    expected = sim.personal(state, sim.population.clients, 1)
+    sim.executor = Workers(pool, GRID.index(case), sim.algorithm)
+    got = sim.personal(state, sim.population.clients, 1)
+    assert {c: {n: t.tolist() for n, t in m.items()} for c, m in got.items()} == {
+        c: {n: t.tolist() for n, t in m.items()} for c, m in expected.items()
+    }
+
+
+@pytest.mark.parametrize("rows", [None, torch.arange(3, 30), torch.arange(0)])
+def test_grading_in_pieces_gives_the_bits_of_grading_at_once(
+    rows: torch.Tensor | None, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = GRID.index(("fedavg", "perceptron"))
+    population, solo = world("perceptron")
+    graded = Workers(pool, cell, make("fedavg")).grade([Paper(population.initial, "train", rows)] * 2)
+    whole = torch.arange(solo.size("train")) if rows is None else rows
+    correct, loss = solo.grade(population.initial, "train", whole) if len(whole) else (torch.empty(0), torch.empty(0))
+    for right, each in graded:
+        assert right.tolist() == correct.tolist()
+        assert each.tolist() == loss.tolist()
+
+
+def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
+    case = ("scaffold", "perceptron")
+    sim = simulator(*case)
+    reference = [bits(sim, state) for _, state, _ in rounds(sim)]
+    tight = Pool(open_cell, workers=2, model_bytes=0)
+    for arena in [w.inbox[0].arena for w in tight.workers]:
+        assert arena is not None
+    for worker in tight.workers:
+        for slot in worker.inbox:
+            slot.size = 64
+    try:
+        again = simulator(*case)
+        again.executor = Workers(tight, GRID.index(case), again.algorithm)
+        assert [bits(again, state) for _, state, _ in rounds(again)] == reference
+    finally:
+        tight.close()
+
+
+@pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay"])
+def test_workers_that_cannot_be_forked_end_with_the_same_bits(case: str) -> None:
+    sim = simulator(case, "perceptron")
+    reference = [bits(sim, state) for _, state, _ in rounds(sim)]
+    path = os.path.dirname(recipe.__file__)
+    recipe_of = Recipe("test_workers:opener", ("",))
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, os.getcwd(), before)))
+    try:
+        started = Pool(open_cell, workers=2, model_bytes=1 << 12, recipe=recipe_of, fork=False)
+    finally:
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+    try:
+        again = simulator(case, "perceptron")
+        again.executor = Workers(started, GRID.index((case, "perceptron")), again.algorithm)
+        assert [bits(again, state) for _, state, _ in rounds(again)] == reference
+    finally:
+        started.close()
+
+
+def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
+    own = Pool(open_cell, workers=2, model_bytes=1 << 12)
+    sim = simulator("fedavg", "perceptron")
+    sim.executor = Workers(own, GRID.index(("fedavg", "perceptron")), sim.algorithm)
+    state, _ = sim.round(sim.start(), 1)
+    victim = own.workers[1].process.pid
+    os.kill(victim, signal.SIGKILL)
+    said = rf"worker 1 \(process {victim}\) is gone .*round 2, step 'train': it was ended by SIGKILL"
+    with pytest.raises(WorkerError, match=said):
+        sim.round(state, 2)
+    assert own.workers == []
+
+
+def test_no_worker_outlives_its_pool() -> None:
+    own = Pool(open_cell, workers=2, model_bytes=1 << 12)
+    pids = [w.process.pid for w in own.workers]
+    own.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    """The parent of these workers is a child of ours that is killed: its pipes close, and they go."""
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            own = Pool(open_cell, workers=2, model_bytes=1 << 12)
+            os.write(into, " ".join(str(w.process.pid) for w in own.workers).encode())
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    pids = [int(p) for p in os.read(out, 100).split()]
+    assert len(pids) == 2
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until = time.monotonic() + 10
+    while any(_lives(p) for p in pids) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not any(_lives(p) for p in pids)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_failure_in_a_worker_is_the_failure_it_was() -> None:
+    own = Pool(lambda _: _diverging(), workers=1, model_bytes=1 << 12)
+    try:
+        cell = _diverging()
+        sim = simulator("fedavg", "perceptron", algorithm=cell.algorithm)
+        sim.executor = Workers(own, 0, cell.algorithm)
+        with pytest.raises(DivergedError, match=r"round 1, client \d, step \d+ of \d+: "):
+            sim.round(sim.start(), 1)
+    finally:
+        own.close()
+
+
+def _diverging() -> Cell:
+    algorithm: Any = make("fedavg", local=SgdConfig(1e30, batch_size=4, local_epochs=5))
+    population, solo = world("perceptron")
+    return Cell(algorithm, solo, population.me)

@@ -1,0 +1,209 @@
+"""Claims are decided by numbers worked by hand; what is kept is whole and replaced."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew import papers
+from unskew.errors import ConfigError, RunError
+from unskew.papers.result import Claim, Curve, Result, Row, curves_of, decide, interval, keep, plot, rows_of
+from unskew.run.history import History
+from unskew.run.loop import Silent
+
+DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10)
+
+
+def test_the_interval_of_three_differences_worked_by_hand() -> None:
+    """1, 2, 3: mean 2, standard deviation 1, and t(0.975; 2) = 4.302653: half width 4.302653 / sqrt(3) = 2.484138."""
+    assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)
+
+
+def test_the_interval_of_two_differences_worked_by_hand() -> None:
+    """0.01, 0.03: mean 0.02, deviation 0.01 sqrt(2), t(0.975; 1) = 12.706205: half width 0.127062."""
+    assert interval([0.01, 0.03]) == pytest.approx((0.02, -0.107062, 0.147062), abs=1e-6)
+
+
+@pytest.mark.parametrize("differences", [[], [0.5], [0.0, 0.0, 0.0], [0.1] * 7, [0.3 - 0.1, 0.4 - 0.2, 0.5 - 0.3]])
+def test_without_spread_there_is_no_interval_and_no_verdict(differences: list[float]) -> None:
+    """0.3 - 0.1 and 0.4 - 0.2 differ by 3e-17, which is rounding and not what seeds differ by."""
+    assert interval(differences) is None
+    claim = decide("a is above b", differences)
+    assert (claim.holds, claim.verdict) == (None, "undecided")
+    assert claim.evidence.endswith("no interval")
+
+
+def test_a_claim_without_an_interval_still_says_what_was_found() -> None:
+    assert decide("", [0.02]).evidence == "+2.00 points in 1 seed, no interval"
+    assert decide("", [-0.01, -0.01]).evidence == "-1.00 points in each of 2 seeds, no interval"
+    assert decide("", []).evidence == "no interval"
+
+
+@pytest.mark.parametrize(
+    ("differences", "holds", "verdict", "evidence"),
+    [
+        # 2, 3, 4 points: mean 3, half width 4.302653 / sqrt(3) = 2.48
+        ([0.02, 0.03, 0.04], True, "holds", "+3.00 points, 95 % interval [+0.52, +5.48] over 3 seeds"),
+        ([-0.02, -0.03, -0.04], False, "does not hold", "-3.00 points, 95 % interval [-5.48, -0.52] over 3 seeds"),
+        # 1, 2, 3 points: the interval of the worked example reaches below zero
+        ([0.01, 0.02, 0.03], None, "undecided", "+2.00 points, 95 % interval [-0.48, +4.48] over 3 seeds"),
+    ],
+)
+def test_a_claim_holds_if_the_whole_interval_is_on_its_side(
+    differences: list[float], holds: bool | None, verdict: str, evidence: str
+) -> None:
+    claim = decide("a is above b", differences)
+    assert claim == Claim("a is above b", holds, evidence)
+    assert claim.verdict == verdict
+
+
+@given(DIFFERENCES)
+def test_the_opposite_claim_has_the_opposite_verdict(differences: list[float]) -> None:
+    one, other = decide("", differences).holds, decide("", [-d for d in differences]).holds
+    assert other == (None if one is None else not one)
+
+
+@given(DIFFERENCES)
+def test_no_verdict_goes_against_the_mean(differences: list[float]) -> None:
+    holds = decide("", differences).holds
+    if holds is not None:
+        assert holds == (sum(differences) > 0)
+
+
+# ---------------------------------------------------------------- what is kept
+ROWS = (
+    Row("fedavg", "iid, 2 clients", "global.accuracy", 0.9, 0.8, 0.01, "seeds", (0.79, 0.81)),
+    Row("fedprox", "iid, 2 clients", "global.accuracy", None, 0.85, None, "clients", (0.85,)),
+)
+CLAIMS = (Claim("p", True, "e"), Claim("q", False, "f"), Claim("r", None, "g"))
+CURVE = Curve("fedavg", (0.0, 1.0), (10.0, 80.0), (9.0, 79.0), (11.0, 81.0))
+
+
+def made(curves: tuple[Curve, ...] = (CURVE,), seconds: float = 1.5) -> Result:
+    return Result("area/name", "small", seconds, ROWS, CLAIMS, "About.", curves, seeds=(0, 1), made="2026-01-01")
+
+
+def test_json_is_as_it_was_decided() -> None:
+    assert json.loads(json.dumps(made().to_json())) == {
+        "name": "area/name",
+        "scale": "small",
+        "seconds": 1.5,
+        "rows": [
+            {
+                "method": "fedavg", "setting": "iid, 2 clients", "metric": "global.accuracy", "paper": 0.9, "ours": 0.8,
+                "std": 0.01, "spread_over": "seeds", "seeds": [0.79, 0.81],
+            },
+            {
+                "method": "fedprox", "setting": "iid, 2 clients", "metric": "global.accuracy", "paper": None,
+                "ours": 0.85, "std": None, "spread_over": "clients", "seeds": [0.85],
+            },
+        ],
+        "claims": [
+            {"text": "p", "holds": True, "evidence": "e"},
+            {"text": "q", "holds": False, "evidence": "f"},
+            {"text": "r", "holds": "undecided", "evidence": "g"},
+        ],
+    }  # fmt: skip
+
+
+def test_what_is_kept_replaces_what_lay_there(tmp_path: Path) -> None:
+    folder = keep(made(seconds=1.0), tmp_path)
+    assert folder == tmp_path / "area" / "name" / "small"
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "plot.svg", "result.json"]
+    assert keep(made(seconds=2.0, curves=()), tmp_path) == folder
+    assert json.loads((folder / "result.json").read_text())["seconds"] == 2.0
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "result.json"], "no plot of the run before"
+    assert "plot.svg" not in (folder / "README.md").read_text()
+
+
+def test_a_disk_that_fills_leaves_the_kept_result_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = keep(made(seconds=1.0), tmp_path)
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unskew.run.folder.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        keep(made(seconds=2.0), tmp_path)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_page_says_where_and_when_it_was_made_and_shows_every_verdict(tmp_path: Path) -> None:
+    page = (keep(made(), tmp_path) / "README.md").read_text("utf-8")
+    for words in ("2026-01-01", "seeds 0, 1", "PyTorch", "cores", "; 2 s;", "scale small"):
+        assert words in page
+    for words in ("fedavg", "fedprox", "| p | holds |", "| q | does not hold |", "| r | undecided |", "(plot.svg)"):
+        assert words in page
+
+
+def test_the_plot_is_svg_that_names_its_curves_and_is_the_same_twice() -> None:
+    labelled = made((CURVE, Curve("a <b> & [/c]", (0.0, 1.0), (1.0, 2.0), (1.0, 2.0), (1.0, 2.0))))
+    drawn = plot(labelled)
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    text = "".join(root.itertext())
+    assert "fedavg" in text
+    assert "a <b> & [/c]" in text
+    assert "area/name (small)" in text
+    assert plot(labelled) == drawn
+
+
+def test_more_curves_than_colours_are_told_apart() -> None:
+    curves = tuple(Curve(f"m{i}", (0.0, 1.0), (float(i), 2.0), (0.0, 1.0), (3.0, 4.0)) for i in range(12))
+    text = "".join(ElementTree.fromstring(plot(made(curves))).itertext())
+    assert all(f"m{i}" in text for i in range(12))
+
+
+# ---------------------------------------------------------------- from a run
+def history() -> History:
+    rows = [
+        {"method": "fedavg", "seed": s, "round": t, "name": "global.accuracy", "value": v, "weight": 1.0}
+        for s, values in enumerate([(0.1, 0.5), (0.2, 0.7)])
+        for t, v in enumerate(values)
+    ]
+    rows.append({**rows[0], "client": 3, "value": 0.9})
+    rows.append({**rows[0], "name": "global.loss"})
+    table = {"setting": "iid", "mean": 0.6, "std": 0.1, "seeds": [0.5, 0.7]}
+    found = [{"method": "fedavg", "metric": m, **table} for m in ("global.accuracy", "seconds")]
+    return History(rows, {"rows": found}, None)
+
+
+def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> None:
+    """Seeds (10, 50) and (20, 70) percent: means 15 and 60.  A single client's row is no part of it."""
+    (curve,) = curves_of(history())
+    assert (curve.name, curve.x) == ("fedavg", (0.0, 1.0))
+    assert curve.mean == pytest.approx((15.0, 60.0))
+    assert curve.low == pytest.approx((10.0, 50.0))
+    assert curve.high == pytest.approx((20.0, 70.0))
+
+
+def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
+    (row,) = rows_of(history(), ("global.accuracy",), {("fedavg", "global.accuracy"): 0.65})
+    assert row == Row("fedavg", "iid", "global.accuracy", 0.65, 0.6, 0.1, "seeds", (0.5, 0.7))
+    assert rows_of(history(), ("global.accuracy",))[0].paper is None
+
+
+# ---------------------------------------------------------------- the table of reproductions
+def test_every_reproduction_can_be_found_and_is_described() -> None:
+    from importlib import import_module
+
+    for name, entry in papers.TABLE.items():
+        module, _, attribute = entry.target.partition(":")
+        assert callable(getattr(import_module(module), attribute)), name
+        assert entry.about
+
+
+def test_names_scales_and_folders_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean noniid/digits"):
+        papers.reproduce("noniid/digit", "small", tmp_path / "r", None, Silent())
+    with pytest.raises(ConfigError, match=r"small, paper, got 'large'"):
+        papers.reproduce("noniid/digits", "large", tmp_path / "r", None, Silent())
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").touch()
+    with pytest.raises(RunError, match="exists already"):
+        papers.reproduce("noniid/digits", "small", tmp_path / "taken", None, Silent())
+    assert not (tmp_path / "r").exists()

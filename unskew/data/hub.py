@@ -1,0 +1,253 @@
+"""Data from the Hugging Face hub, only when a source begins with `hub:`, through the package `datasets` (extra [hub]).
+
+    hub:mnist                                     a name of `KNOWN`
+    hub:OWNER/NAME?image=img&label=fine_label     any other, with what its columns and splits are called
+
+    image, label       columns; "image" and "label" unless said.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3)
+    text               a column of texts instead of images
+    domain             a column that says where a training example comes from; none unless said
+    train, test        splits, "train" and "test" unless said; test=none sets a fixed fifth of train aside
+    config, revision   which of the repository's configurations, which commit
+    size               images are resized to size x size
+
+Grey and black-and-white images stay grey, all others become RGB, without transparency.  Nothing here runs code from the
+hub.  `datasets` keeps what it fetched in its own cache (HF_HOME) and finds it there without a network.
+"""
+
+import difflib
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.errors import DataError
+
+INSTALL = "pip install 'unskew[hub]'"
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Which part of which repository; the fields but the first two are the options of a source."""
+
+    repository: str
+    name: str
+    image: str = "image"
+    text: str | None = None
+    label: str = "label"
+    domain: str | None = None
+    train: str = "train"
+    test: str = "test"
+    config: str | None = None
+    revision: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fetched:
+    """What came: under the keys of the plain layout of `unskew.data.sources`, x_* as arrays or, if `texts`, as lists."""
+
+    content: dict[str, Any]
+    texts: bool
+
+
+KNOWN: dict[str, Reference] = {
+    r.name: r
+    for r in (
+        Reference("ylecun/mnist", "mnist"),
+        Reference("zalando-datasets/fashion_mnist", "fashion_mnist"),
+        # The balanced 47 classes are not known to us in a form that loads without running code from the hub.
+        Reference("tanganke/emnist_letters", "emnist"),
+        Reference("flwrlabs/usps", "usps"),
+        Reference("Mike0307/MNIST-M", "mnist_m"),
+        Reference("ufldl-stanford/svhn", "svhn", config="cropped_digits"),
+        Reference("uoft-cs/cifar10", "cifar10", image="img"),
+        Reference("uoft-cs/cifar100", "cifar100", image="img", label="fine_label"),
+        Reference("flwrlabs/pacs", "pacs", domain="domain", test=NONE, size=64),
+        Reference("stanfordnlp/imdb", "imdb", text="text"),
+    )
+}
+"""The names that may follow `hub:`; emnist is the 26 letters."""
+
+_OPTIONS = tuple(f.name for f in fields(Reference) if f.name not in ("repository", "name"))
+
+
+def parse(source: str) -> Reference:
+    """What `source`, with or without its `hub:`, refers to.
+
+    Raises:
+        DataError: If it names no repository, or an option is unknown, empty, given twice or contradicts another.
+
+    >>> parse("hub:cifar10?test=none").image
+    'img'
+    """
+    place, _, query = source.removeprefix("hub:").partition("?")
+    given: dict[str, str] = {}
+    for part in query.split("&") if query else ():
+        key, sign, value = part.partition("=")
+        if key not in _OPTIONS:
+            close = difflib.get_close_matches(key, _OPTIONS, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise DataError(f"{source}: unknown option {key!r}; {hint}(known: {', '.join(_OPTIONS)})")
+        if not sign or not value:
+            raise DataError(f"{source}: option {key} has no value; write {key}=...")
+        if key in given:
+            raise DataError(f"{source}: option {key} is given twice")
+        given[key] = value
+    if "text" in given and {"image", "size"} & given.keys():
+        raise DataError(f"{source}: a data set is read as texts or as images; leave text or image and size out")
+    size = given.pop("size", None)
+    if size is not None and not (size.isdecimal() and 1 <= int(size) <= 1024):
+        raise DataError(f"{source}: size must be a whole number of pixels in 1..1024, got {size!r}")
+    whole: dict[str, Any] = {**given, **({} if size is None else {"size": int(size)})}
+    if place in KNOWN:
+        return replace(KNOWN[place], **whole)
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
+        close = difflib.get_close_matches(place, KNOWN, n=1, cutoff=0.5)
+        hint = f"did you mean hub:{close[0]}? " if close else ""
+        raise DataError(
+            f"{source} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}; {hint}got {place!r}"
+        )
+    return Reference(place, place, **whole)
+
+
+def fetch(reference: Reference) -> Fetched:
+    """Both parts of a data set, from the hub or from the cache that `datasets` keeps.
+
+    Raises:
+        DataError: If `datasets` is not installed, the hub cannot be reached, the repository, configuration, split or a
+            column does not exist, or images do not fit together.
+    """
+    where = f"hub:{reference.repository}"
+    train = _part(reference, reference.train, where)
+    test = None if reference.test == NONE else _part(reference, reference.test, where)
+    if reference.text is not None and test is None:
+        raise DataError(f"{where}: texts need a test split; name one, test=...")
+    column, content = reference.text or reference.image, {}
+    parts = (("train", train), *((("test", test),) if test is not None else ()))
+    names = _names([part for _, part in parts], reference.label, where)
+    for key, part in parts:
+        values = _column(part, column, where, "text" if reference.text else "image")
+        content[f"x_{key}"] = (
+            _texts(values, f"{where}, {column}") if reference.text else _images(values, reference.size, where, column)
+        )
+        content[f"y_{key}"] = _numbers(part, reference.label, names, where, "label")
+    if names is not None:
+        content["classes"] = np.array(names, dtype=np.str_)
+    if reference.domain is not None:
+        domains = _names([train], reference.domain, where)
+        content["domain_train"] = _numbers(train, reference.domain, domains, where, "domain")
+        if domains is not None:
+            content["domains"] = np.array(domains, dtype=np.str_)
+    return Fetched(content, reference.text is not None)
+
+
+def _part(reference: Reference, split: str, where: str) -> Any:
+    try:
+        hub = importlib.import_module("datasets")  # the only place that imports it, and only when asked for
+    except ImportError as error:
+        raise DataError(
+            f"{where} needs the package datasets, which cannot be imported ({error}); {INSTALL}, or leave hub: out and "
+            "put the files into the data folder"
+        ) from error
+    try:
+        return hub.load_dataset(reference.repository, reference.config, split=split, revision=reference.revision)
+    except Exception as error:  # whatever stands between us and the hub: every layer there has errors of its own
+        raise DataError(f"{where}, split {split}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    kind = type(error).__name__
+    if kind == "DatasetNotFoundError":
+        return f"there is no such data set on the hub, or it is not public ({said}); check OWNER/NAME"
+    if isinstance(error, ValueError):  # a configuration or split that is not there: the text lists those that are
+        return f"{said}; set config=, train= or test= accordingly"
+    if "script" in said and isinstance(error, RuntimeError):
+        return f"it can only be loaded by running code from the hub, which unskew does not do ({said}); use another copy"
+    if isinstance(error, OSError | TimeoutError) or "connect" in f"{kind} {said}".lower():
+        return f"the hub could not be reached and the cache has no copy ({kind}: {said}); check the network and try again"
+    return f"it could not be loaded ({kind}: {said})"
+
+
+# ---------------------------------------------------------------- columns to arrays
+def _column(part: Any, name: str, where: str, option: str) -> Any:
+    if name not in part.column_names:
+        raise DataError(
+            f"{where} has no column {name!r}; it has {', '.join(part.column_names)}; say which with {option}=..."
+        )
+    return part[name]
+
+
+def _names(parts: Sequence[Any], name: str, where: str) -> tuple[str, ...] | None:
+    """The names of a column's values: the hub's own, or, of a column of texts, the texts in order; None of numbers."""
+    option = "domain" if name != "label" and len(parts) == 1 else "label"
+    columns = [_column(part, name, where, option) for part in parts]
+    own = getattr(_features(parts[0]).get(name), "names", None)
+    if own is not None:
+        return tuple(str(n) for n in own)
+    found = {v for column in columns for v in column}
+    return tuple(sorted(found)) if found and all(isinstance(v, str) for v in found) else None
+
+
+def _features(part: Any) -> Mapping[str, Any]:
+    return getattr(part, "features", None) or {}
+
+
+def _numbers(part: Any, name: str, names: Sequence[str] | None, where: str, option: str) -> npt.NDArray[np.int64]:
+    values = list(_column(part, name, where, option))
+    if names is not None and values and all(isinstance(v, str) for v in values):
+        place = {n: i for i, n in enumerate(names)}
+        values = [place[v] for v in values]
+    for i, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise DataError(
+                f"{where}: {option} column {name!r} must hold whole numbers or names, got {value!r:.40} in row {i}; "
+                f"say which with {option}=..."
+            )
+    return np.array(values, dtype=np.int64)
+
+
+def _texts(values: Any, where: str) -> list[str]:
+    texts = list(values)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DataError(f"{where} must hold texts, got {type(text).__name__} in row {i}")
+    return texts
+
+
+def _images(values: Any, size: int | None, where: str, column: str) -> npt.NDArray[np.uint8]:
+    """uint8 (N, H, W) if all are grey, else (N, H, W, 3)."""
+    images = [_image(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
+    if len({image.ndim for image in images}) > 1:
+        images = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
+    shapes = sorted({image.shape for image in images})
+    if len(shapes) > 1:
+        raise DataError(
+            f"{where}, {column}: images must have one size, got {len(shapes)} from {shapes[0]} to {shapes[-1]}; "
+            "add size=64 or another number of pixels"
+        )
+    return np.stack(images) if images else np.empty((0, 1, 1), np.uint8)
+
+
+def _image(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
+    if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
+        if value.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"):
+            raise DataError(f"{where}: an image of 8 bits a channel is needed, got mode {value.mode}")
+        image = value.convert("L" if value.mode in ("1", "L", "LA") else "RGB")
+        return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
+    array = np.asarray(value)
+    whole = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255
+    if not whole or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3))):
+        raise DataError(
+            f"{where}: an image, or whole numbers 0..255 of shape (H, W) or (H, W, 3), is needed, "
+            f"got {array.dtype} of shape {array.shape}; say which column with image=..."
+        )
+    if size is not None and array.shape[:2] != (size, size):
+        raise DataError(f"{where}: size= resizes images, not arrays; this one is {array.shape}")
+    grey = array.ndim == 3 and array.shape[2] == 1
+    return np.asarray(array[..., 0] if grey else array, dtype=np.uint8)
