@@ -96,15 +96,15 @@ def test_the_same_seed_twice_has_one_fingerprint_and_another_seed_another(unskew
 
 
 def test_resume_of_a_run_that_is_done_prints_the_same_results(unskew: Unskew) -> None:
-    first = unskew("run", "tiny.toml", "--out", "r", "--json").out
-    again = unskew("resume", "r", "--json")
+    first = unskew("run", "tiny.toml", "--out", "r", "--json", "--no-report").out
+    again = unskew("resume", "r", "--json", "--no-report")
     assert (again.code, again.out) == (0, first)
 
 
 def test_a_seed_option_wins_over_the_files_seed(unskew: Unskew, here: Path) -> None:
     text = (here / "tiny.toml").read_text()
     (here / "one.toml").write_text(text.replace("seeds = [0, 1]", "seed = 7"))
-    said = unskew("run", "one.toml", "--out", "r", "--seed", 2, "--seed", 5, "--json", "-q")
+    said = unskew("run", "one.toml", "--out", "r", "--seed", 2, "--seed", 5, "--json", "-q", "--no-report")
     assert {len(r["seeds"]) for r in document(said.out)["rows"]} == {2}
     assert "seeds = [\n    2,\n    5,\n]" in (here / "r" / "config.toml").read_text()
 
@@ -124,13 +124,14 @@ def test_options_reach_the_resolved_configuration(unskew: Unskew, here: Path) ->
         "--device",
         "cpu",
         "--with-bounds",
+        "--no-report",
         "-q",
         "--json",
     )
     assert list(dict.fromkeys(r["method"] for r in document(said.out)["rows"])) == [
         "fedavg", "fedprox", "independent", "centralised"
     ]  # fmt: skip
-    again = unskew("resume", "r", "--json")
+    again = unskew("resume", "r", "--json", "--no-report")
     assert again.out == said.out
     import tomllib
 
@@ -154,14 +155,14 @@ def test_labels_and_names_are_never_read_as_markup(unskew: Unskew) -> None:
 
 
 def test_a_method_that_ended_early_says_why(unskew: Unskew) -> None:
-    said = unskew("run", "tiny.toml", "--out", "r", "-q", "--seed", 0, "--set", "stop.megabytes=0.001")
+    said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report", "--seed", 0, "--set", "stop.megabytes=0.001")
     assert re.search(r"fedavg/0 ended early: 0\.\d+ MB sent >= 0\.001 after round 1", said.out)
 
 
 # ---------------------------------------------------------------- compare
 def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
-    one = document(unskew("run", "tiny.toml", "--out", "x/one", "--json").out)
-    two = document(unskew("run", "tiny.toml", "--out", "two", "--json", "--set", "split.alpha=5.0").out)
+    one = document(unskew("run", "tiny.toml", "--out", "x/one", "--json", "--no-report").out)
+    two = document(unskew("run", "tiny.toml", "--out", "two", "--json", "--no-report", "--set", "split.alpha=5.0").out)
     said = unskew("compare", "x/one", "two", "--out", "page.html", "--json")
     assert said.code == 0
     found = document(said.out)

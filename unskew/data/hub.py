@@ -49,7 +49,7 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """What came: under the keys of the plain layout of `unskew.data.sources`, x_* as arrays or, if `texts`, as lists."""
+    """What came, under the keys of the plain layout of `unskew.data.sources`; texts are lists, not arrays."""
 
     content: dict[str, Any]
     texts: bool
@@ -127,9 +127,10 @@ def fetch(reference: Reference) -> Fetched:
     test = None if reference.test == NONE else _part(reference, reference.test, where)
     if reference.text is not None and test is None:
         raise DataError(f"{where}: texts need a test split; name one, test=...")
-    column, content = reference.text or reference.image, {}
+    column = reference.text or reference.image
+    content: dict[str, Any] = {}
     parts = (("train", train), *((("test", test),) if test is not None else ()))
-    names = _names([part for _, part in parts], reference.label, where)
+    names = _names([part for _, part in parts], reference.label, where, "label")
     for key, part in parts:
         values = _column(part, column, where, "text" if reference.text else "image")
         content[f"x_{key}"] = (
@@ -139,7 +140,7 @@ def fetch(reference: Reference) -> Fetched:
     if names is not None:
         content["classes"] = np.array(names, dtype=np.str_)
     if reference.domain is not None:
-        domains = _names([train], reference.domain, where)
+        domains = _names([train], reference.domain, where, "domain")
         content["domain_train"] = _numbers(train, reference.domain, domains, where, "domain")
         if domains is not None:
             content["domains"] = np.array(domains, dtype=np.str_)
@@ -168,9 +169,13 @@ def _why(error: Exception) -> str:
     if isinstance(error, ValueError):  # a configuration or split that is not there: the text lists those that are
         return f"{said}; set config=, train= or test= accordingly"
     if "script" in said and isinstance(error, RuntimeError):
-        return f"it can only be loaded by running code from the hub, which unskew does not do ({said}); use another copy"
+        return (
+            f"it can only be loaded by running code from the hub, which unskew does not do ({said}); use another copy"
+        )
     if isinstance(error, OSError | TimeoutError) or "connect" in f"{kind} {said}".lower():
-        return f"the hub could not be reached and the cache has no copy ({kind}: {said}); check the network and try again"
+        return (
+            f"the hub could not be reached and the cache has no copy ({kind}: {said}); check the network and try again"
+        )
     return f"it could not be loaded ({kind}: {said})"
 
 
@@ -183,9 +188,8 @@ def _column(part: Any, name: str, where: str, option: str) -> Any:
     return part[name]
 
 
-def _names(parts: Sequence[Any], name: str, where: str) -> tuple[str, ...] | None:
+def _names(parts: Sequence[Any], name: str, where: str, option: str) -> tuple[str, ...] | None:
     """The names of a column's values: the hub's own, or, of a column of texts, the texts in order; None of numbers."""
-    option = "domain" if name != "label" and len(parts) == 1 else "label"
     columns = [_column(part, name, where, option) for part in parts]
     own = getattr(_features(parts[0]).get(name), "names", None)
     if own is not None:

@@ -1,7 +1,8 @@
 """Where data comes from: scikit-learn's digits, files in a plain layout, and the usual names looked up in a folder.
 
-Nothing is unpickled, and nothing is downloaded unless a source begins with `hub:` (`unskew.data.hub`).  uint8 images are brought to [0, 1] and standardised per channel with
-mean and standard deviation of the *training* part; the test part is never looked at.  Floating arrays stay as they are.
+Nothing is unpickled, and nothing is downloaded unless a source begins with `hub:` (`unskew.data.hub`).  uint8 images
+are brought to [0, 1] and standardised per channel with mean and standard deviation of the *training* part; the test
+part is never looked at.  Floating arrays stay as they are.
 
 The plain layout, as one npz file or as a folder with one npy file per key:
 
@@ -175,11 +176,14 @@ def _named(source: Source, data_dir: Path | str | None) -> Dataset:
 
 
 def _hub(reference: hub.Reference) -> Dataset:
-    fetched = hub.fetch(reference)
-    where = f"hub:{reference.repository}"
+    fetched, name = hub.fetch(reference), reference.name
+    content, where = fetched.content, f"hub:{reference.repository}"
+    if name in _NAMED and _NAMED[name].classes is not None:
+        content.pop("classes", None)  # the same names as from a file
+    classes = _strings(name, "classes", content) or (_NAMED[name].classes if name in _NAMED else None)
     if fetched.texts:
-        return _texts(reference.name, fetched.content, where, _strings(reference.name, "classes", fetched.content))
-    return _assemble(reference.name, fetched.content, where, Key(0) / reference.name / "test")
+        return _texts(name, content, where, classes)
+    return _assemble(name, content, where, Key(0) / name / "test", classes)
 
 
 def _expected(source: Source) -> str:

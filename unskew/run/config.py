@@ -19,6 +19,7 @@ configuration spells everything out and reads back to an equal experiment.
 """
 
 import dataclasses
+import difflib
 import hashlib
 import math
 import tomllib
@@ -40,6 +41,7 @@ from unskew.world.outage import Outage
 
 BOUNDS = ("independent", "fedavg", "centralised")
 LONGEST_LABEL = 60
+TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class TaskConfig:
     """What is learned from what.
 
     Attributes:
-        data: digits, npz:PATH, folder:PATH, or a known name to look up in the data directory.
+        data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
         model: A name from `unskew list models`.
         model_options: The network's own settings.
         loss: cross_entropy or multi_margin; by default what the model is meant for.
@@ -155,6 +157,7 @@ class Experiment:
         stop: Early stopping.
         world: Losses and channel.
         runtime: Executor, device, checkpoints.
+        track: Who else gets the numbers: tensorboard, mlflow, wandb; none unless asked for.
     """
 
     methods: tuple[Method, ...]
@@ -173,6 +176,7 @@ class Experiment:
     stop: Stop = Stop()
     world: World = World()
     runtime: Runtime = Runtime()
+    track: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -188,6 +192,13 @@ class Experiment:
             raise ConfigError(f"two methods are called {twice!r}; give one of them another label")
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
+        for name in self.track:
+            if name not in TRACKERS:
+                close = difflib.get_close_matches(name, TRACKERS, n=1)
+                hint = f"did you mean {close[0]}? " if close else ""
+                raise ConfigError(f"track: no tracker is called {name!r}; {hint}(known: {', '.join(TRACKERS)})")
+        if len(set(self.track)) != len(self.track):
+            raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
         if self.stop.accuracy is not None and self.val_fraction == 0.0:
             object.__setattr__(self, "val_fraction", 0.1)
 
@@ -425,6 +436,7 @@ def fingerprint(experiment: Experiment) -> str:
     """SHA-256 of the resolved experiment, without its name and without what does not change the numbers."""
     table = resolved(experiment)
     table.pop("name", None)
+    table.pop("track", None)
     for key in ("checkpoint_every", "codec"):
         table["runtime"].pop(key, None)
     table["task"].pop("data_dir", None)

@@ -1,17 +1,19 @@
 """The library's face: an experiment in one call, and its history as rows.
 
 history = simulate({"FedAvg": FedAvg(), "FedProx": fedprox(mu=0.1)}, split=Dirichlet(alpha=0.1), rounds=20)
-print(history)                      # the table of results
-pandas.DataFrame(history.rows)      # every number of every round
+print(history)                      # the table of results; a notebook shows it by itself
+history.to_pandas()                 # every number of every round, a row each
 """
 
 import dataclasses
+import html
+import importlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 import torch
@@ -22,6 +24,9 @@ from unskew.errors import ConfigError
 from unskew.run import config, folder, loop, schema
 from unskew.run.config import Experiment, Method, Runtime, Stop, TaskConfig, World
 from unskew.tree import is_record
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,20 +68,48 @@ class History:
                 return float(row["mean"])
         raise KeyError(f"no {metric} of {method}")
 
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Every number of every round as a pandas.DataFrame, a row each.
+
+        Columns: method, seed, round, name, value, weight, and client, which is missing (pandas.NA) where a number is of
+        no single client.
+
+        Raises:
+            ConfigError: If pandas is not installed.
+        """
+        try:
+            frames = importlib.import_module("pandas")
+        except ImportError as error:
+            raise ConfigError(
+                f"to_pandas needs pandas, which cannot be imported ({error}); pip install pandas, or use history.rows"
+            ) from error
+        columns = ("method", "seed", "round", "name", "value", "weight", "client")
+        made: pandas.DataFrame = frames.DataFrame.from_records(
+            [[row.get(column) for column in columns] for row in self.rows], columns=list(columns)
+        )
+        return made.astype({"client": "Int64"})
+
     def __str__(self) -> str:
         """The table of results, as text."""
-        return "\n".join("  ".join(cells) for cells in _table(self.summary))
+        head, *rows = _table(self.summary)
+        width = max(len(row[0]) for row in (head, *rows))
+        return "\n".join(f"{m.ljust(width)}  {a.ljust(15)}  {p.ljust(15)}  {mb:>8}" for m, a, p, mb in (head, *rows))
+
+    def _repr_html_(self) -> str:
+        """The table of results, as a notebook shows it."""
+        head, *rows = ([html.escape(cell) for cell in row] for row in _table(self.summary))
+        cells = ["".join(f"<th>{cell}</th>" for cell in head)]
+        cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
-def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _table(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
-    methods = list(dict.fromkeys(r["method"] for r in summary["rows"]))
-    width = max([len(m) for m in methods] + [6])
-    lines: list[tuple[str, ...]] = [("method".ljust(width), "global accuracy", "own test data  ", "      MB")]
-    for m in methods:
-        cells = [_percent(by.get((m, name))).ljust(15) for name in ("global.accuracy", "personal.accuracy.mean")]
+    lines = [("method", "global accuracy", "own test data", "MB")]
+    for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
-        lines.append((m.ljust(width), *cells, f"{total['mean'] / 1e6:8.2f}" if total else ""))
+        shared, own = (_percent(by.get((m, name))) for name in ("global.accuracy", "personal.accuracy.mean"))
+        lines.append((m, shared, own, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
 
@@ -97,6 +130,7 @@ def simulate(
     task: TaskConfig | None = None,
     bounds: bool = False,
     out: str | Path | None = None,
+    track: Sequence[str] = (),
     watcher: loop.Watcher | None = None,
     fraction: float | None = None,
     clients_per_round: int | None = None,
@@ -120,6 +154,7 @@ def simulate(
         task: Data and model with all their settings.
         bounds: Add training alone, FedAvg, and pooled data.
         out: Keep the run's folder there, for `unskew resume` and `unskew.report`; by default only the numbers are kept.
+        track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         watcher: Sees every round.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
@@ -145,12 +180,15 @@ def simulate(
         "stop": stop,
         "world": world,
         "runtime": runtime,
+        "track": list(track) if isinstance(track, tuple) else track,
     }
     experiment = Experiment(
         methods=tuple(config.with_bounds(chosen, _local_of(chosen)) if bounds else chosen),
         split=_split(split),
         **schema.checked(Experiment, _plain(settings), "", skip=("methods", "split")),
     )
+    if experiment.track and out is None:
+        raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
     with _torch_left_alone():
         if out is not None:
             return history(loop.start(experiment, Path(out), watcher))
@@ -170,7 +208,9 @@ def _torch_left_alone() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        if now != (strict, warns):  # setting it imports PyTorch's compiler, more than a second's work
+            torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
 def history(outcome: loop.Outcome) -> History:

@@ -26,7 +26,7 @@ from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, ProtocolError, QuorumError, RunError
 from unskew.ledger import totals
-from unskew.run import assemble, checkpoint
+from unskew.run import assemble, checkpoint, track
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
@@ -124,6 +124,7 @@ def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, 
         ConfigError, DataError: If the experiment is impossible.
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
+    track.check(experiment.track)
     bench = assemble.bench(experiment)
     feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
     for method in experiment.methods:
@@ -136,8 +137,8 @@ def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, 
             "run.json": _run_card(experiment, bench, feds, command),
         },
     )
-    with locked(folder):
-        return _Run(experiment, folder, bench, feds, watcher or Silent()).go()
+    with locked(folder), track.tracking(experiment, folder, watcher or Silent()) as watching:
+        return _Run(experiment, folder, bench, feds, watching).go()
 
 
 def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) -> Outcome:
@@ -172,7 +173,8 @@ def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) ->
         feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
         if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
             raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
-        return _Run(experiment, folder, bench, feds, watcher or Silent(), saved).go()
+        with track.tracking(experiment, folder, watcher or Silent()) as watching:
+            return _Run(experiment, folder, bench, feds, watching, saved).go()
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

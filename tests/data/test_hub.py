@@ -1,0 +1,365 @@
+"""Data by name from the hub, against a made-up `datasets` that has the part of its interface that is used.
+
+The fake keeps what the real one does there: `load_dataset(path, name, split=, revision=)`, a part with `column_names`,
+`features` and columns by name, `ClassLabel.names`, and the errors of a missing data set, split or network.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from unskew.data import hub
+from unskew.data.sources import load
+from unskew.errors import DataError
+from unskew.keys import Key
+
+DIGITS = [str(i) for i in range(10)]
+
+
+@dataclass(frozen=True)
+class ClassLabel:
+    names: list[str]
+
+
+class DatasetNotFoundError(FileNotFoundError):
+    """As datasets.exceptions has it."""
+
+
+class Column:
+    """A column that is decoded while it is gone through, as in datasets 4."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Part:
+    def __init__(self, columns: Mapping[str, Sequence[Any]], names: Mapping[str, list[str]]) -> None:
+        self._columns = columns
+        self.column_names = list(columns)
+        self.features = {c: ClassLabel(names[c]) if c in names else object() for c in columns}
+
+    def __getitem__(self, column: str) -> Column:
+        return Column(self._columns[column])
+
+
+class Hub:
+    """A module `datasets` over some repositories: (path, configuration) -> split -> part."""
+
+    def __init__(self, repositories: Mapping[tuple[str, str | None], Mapping[str, Part]]) -> None:
+        self.repositories, self.asked = repositories, []  # type: ignore[var-annotated]
+
+    def load_dataset(self, path: str, name: str | None = None, *, split: str, revision: str | None = None) -> Part:
+        self.asked.append((path, name, split, revision))
+        if not any(path == p for p, _ in self.repositories):
+            raise DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub or cannot be accessed.")
+        if (path, name) not in self.repositories:
+            there = [n for p, n in self.repositories if p == path]
+            raise ValueError(f"BuilderConfig '{name}' not found. Available: {there}")
+        parts = self.repositories[path, name]
+        if split not in parts:
+            raise ValueError(f'Unknown split "{split}". Should be one of {list(parts)}.')
+        return parts[split]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, repositories: Mapping[tuple[str, str | None], Mapping[str, Part]]) -> Hub:
+    fake, module = Hub(repositories), ModuleType("datasets")
+    module.load_dataset = fake.load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return fake
+
+
+def pixels(n: int, *shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return (Key(seed) / "pixels").numpy().integers(0, 256, (n, *shape), dtype=np.uint8)
+
+
+def pictures(x: np.ndarray[Any, Any]) -> list[Image.Image]:
+    return [Image.fromarray(image) for image in x]
+
+
+def part(
+    x: Sequence[Any], y: Sequence[Any], image: str = "image", label: str = "label", names: Sequence[str] = DIGITS
+) -> Part:
+    return Part({image: x, label: list(y)}, {label: list(names)})
+
+
+def both(n: int, *shape: int, classes: int = 10, **options: Any) -> dict[str, Part]:
+    names = options.pop("names", [str(i) for i in range(classes)])
+    return {
+        split: part(pictures(pixels(m, *shape, seed=m)), [i % classes for i in range(m)], names=names, **options)
+        for split, m in (("train", n), ("test", n // 2))
+    }
+
+
+# ---------------------------------------------------------------- the usual names
+def test_svhn_comes_as_colour_images_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, {("ufldl-stanford/svhn", "cropped_digits"): both(40, 32, 32, 3)})
+    found = load("hub:svhn")
+    assert fake.asked == [
+        ("ufldl-stanford/svhn", "cropped_digits", "train", None),
+        ("ufldl-stanford/svhn", "cropped_digits", "test", None),
+    ]
+    assert (found.name, found.input_shape, found.num_classes) == ("svhn", (3, 32, 32), 10)
+    assert (len(found.x_train), len(found.x_test)) == (40, 20)
+
+
+def test_emnist_is_grey_and_its_letters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = [chr(ord("A") + i) for i in range(26)]
+    install(monkeypatch, {("tanganke/emnist_letters", None): both(52, 28, 28, classes=26, names=letters)})
+    found = load("hub:emnist")
+    assert (found.input_shape, found.classes) == ((1, 28, 28), tuple(letters))
+
+
+def test_cifar10_is_read_from_its_own_columns_and_named_as_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, {("uoft-cs/cifar10", None): both(500, 32, 32, 3, image="img", names=DIGITS)})
+    found = load("hub:cifar10")
+    assert [split for _, _, split, _ in fake.asked] == ["train", "test"], "whole splits, no slices of them"
+    assert found.x_train.shape == (500, 3, 32, 32)
+    assert found.classes[0] == "airplane"
+    assert torch.bincount(found.y_train).tolist() == [50] * 10
+
+
+def test_cifar100_has_its_fine_labels_unless_the_coarse_ones_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = pictures(pixels(200, 32, 32, 3))
+    columns = {"img": x, "fine_label": [i % 100 for i in range(200)], "coarse_label": [i % 20 for i in range(200)]}
+    names = {"fine_label": [f"f{i}" for i in range(100)], "coarse_label": [f"c{i}" for i in range(20)]}
+    install(monkeypatch, {("uoft-cs/cifar100", None): {"train": Part(columns, names), "test": Part(columns, names)}})
+    assert load("hub:cifar100").num_classes == 100
+    assert load("hub:cifar100?label=coarse_label").classes[:2] == ("c0", "c1")
+
+
+def test_imdb_comes_as_token_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Part({"text": ["a good film", "a bad film"], "label": [1, 0]}, {"label": ["neg", "pos"]})
+    test = Part({"text": ["good good unheard"], "label": [1]}, {"label": ["neg", "pos"]})
+    install(monkeypatch, {("stanfordnlp/imdb", None): {"train": train, "test": test}})
+    found = load("hub:imdb")
+    assert found.x_train.dtype == torch.int64
+    assert found.classes == ("negative", "positive")
+    assert found.x_test[0, 0] == found.x_test[0, 1]
+    assert found.x_test[0, 2] == 1, "a word that no training text has"
+
+
+def test_pacs_is_made_one_size_and_keeps_its_domains(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = [Image.fromarray(pixels(1, 20 + i, 30, 3, seed=i)[0]) for i in range(20)]
+    domains = ["sketch" if i % 2 else "art_painting" for i in range(20)]
+    columns = {"image": x, "domain": domains, "label": [i % 2 for i in range(20)]}
+    install(monkeypatch, {("flwrlabs/pacs", None): {"train": Part(columns, {"label": ["dog", "horse"]})}})
+    found = load("hub:pacs")
+    assert found.input_shape == (3, 64, 64)
+    assert found.group_names == ("art_painting", "sketch")
+    assert found.groups is not None
+    assert len(found.groups) == len(found.x_train) == 16, "a fifth of each class is set aside"
+
+
+def test_every_known_name_reads_a_hub_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, r in hub.KNOWN.items():
+        columns: dict[str, Sequence[Any]] = {
+            r.label: [0, 1] * 5,
+            r.text or r.image: ["a word"] * 10 if r.text else pictures(pixels(10, 8, 8)),
+        }
+        if r.domain:
+            columns[r.domain] = ["here", "there"] * 5
+        made = Part(columns, {r.label: DIGITS[:2]} if name in ("emnist", "cifar100", "pacs") else {r.label: DIGITS})
+        splits = {s: made for s in (r.train, r.test) if s != hub.NONE}
+        install(monkeypatch, {(r.repository, r.config): splits})
+        assert load(f"hub:{name}").name == name
+
+
+def test_the_hub_and_a_file_give_the_same_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Same bits, same SHA-256: a run begun with one goes on with the other."""
+    x, y, x_test, y_test = pixels(30, 8, 8, 3), np.arange(30) % 10, pixels(10, 8, 8, 3, seed=1), np.arange(10)
+    np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    install(
+        monkeypatch,
+        {
+            ("uoft-cs/cifar10", None): {
+                "train": part(pictures(x), y.tolist(), image="img"),
+                "test": part([i.tolist() for i in x_test], y_test.tolist(), image="img"),  # arrays will do as well
+            }
+        },
+    )
+    file, fetched = load("cifar10", tmp_path), load("hub:cifar10")
+    assert file.sha256 == fetched.sha256
+    assert torch.equal(file.x_train, fetched.x_train)
+    assert torch.equal(file.x_test, fetched.x_test)
+    assert file.classes == fetched.classes
+
+
+# ---------------------------------------------------------------- any other
+def test_columns_splits_configuration_and_revision_are_what_the_source_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        "train+extra": part(pictures(pixels(20, 6, 6)), [0, 1] * 10, image="scan", label="digit", names=["a", "b"]),
+        "validation[:10%]": part(pictures(pixels(4, 6, 6)), [0, 1] * 2, image="scan", label="digit", names=["a", "b"]),
+    }
+    fake = install(monkeypatch, {("me/mine", "small"): made})
+    found = load(
+        "hub:me/mine?image=scan&label=digit&train=train+extra&test=validation[:10%]&config=small&revision=abc123"
+    )
+    assert fake.asked[1] == ("me/mine", "small", "validation[:10%]", "abc123")
+    assert (found.name, found.classes, len(found.x_test)) == ("me/mine", ("a", "b"), 4)
+
+
+def test_labels_that_are_words_are_numbered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Part({"image": pictures(pixels(10, 6, 6)), "label": ["yes", "no"] * 5}, {})
+    install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
+    found = load("hub:me/mine")
+    assert found.classes == ("no", "yes")
+    assert found.y_train[:2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape"),
+    [("1", (1, 6, 6)), ("L", (1, 6, 6)), ("LA", (1, 6, 6)), ("P", (3, 6, 6)), ("RGBA", (3, 6, 6)), ("CMYK", (3, 6, 6))],
+)
+def test_images_of_any_mode_become_grey_or_rgb(
+    monkeypatch: pytest.MonkeyPatch, mode: str, shape: tuple[int, ...]
+) -> None:
+    made = part([image.convert(mode) for image in pictures(pixels(4, 6, 6, 3))], [0, 1, 0, 1], names=["a", "b"])
+    install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
+    assert load("hub:me/mine").input_shape == shape
+
+
+def test_grey_images_among_colour_ones_become_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = [*pictures(pixels(2, 6, 6)), *pictures(pixels(2, 6, 6, 3))]
+    made = part(x, [0, 1, 0, 1], names=["a", "b"])
+    install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
+    found = hub.fetch(hub.parse("hub:me/mine")).content["x_train"]
+    assert found.shape == (4, 6, 6, 3)
+    assert (found[0, ..., 0] == found[0, ..., 2]).all()
+
+
+def test_the_examples_of_the_docs_can_be_parsed() -> None:
+    there = hub.parse("hub:zalando-datasets/fashion_mnist?image=image&label=label")
+    assert (there.repository, there.train, there.test) == ("zalando-datasets/fashion_mnist", "train", "test")
+    writers = hub.parse("hub:flwrlabs/femnist?label=character&domain=writer_id&test=none")
+    assert (writers.domain, writers.test) == ("writer_id", hub.NONE)
+
+
+# ---------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("hub:", "must name a repository, hub:OWNER/NAME, or one of mnist"),
+        ("hub:cifer10", r"did you mean hub:cifar10\?"),
+        ("hub:a/b/c", "must name a repository"),
+        ("hub:me/mine?lable=y", r"unknown option 'lable'; did you mean label\? \(known: image, text"),
+        ("hub:me/mine?label=", "option label has no value"),
+        ("hub:me/mine?label", "option label has no value"),
+        ("hub:me/mine?label=a&label=b", "option label is given twice"),
+        ("hub:me/mine?size=big", r"size must be a whole number of pixels in 1..1024, got 'big'"),
+        ("hub:me/mine?size=0", "size must be a whole number"),
+        ("hub:me/mine?text=a&image=b", "leave text or image and size out"),
+        ("hub:me/mine?name=x", "unknown option 'name'"),
+    ],
+)
+def test_a_source_that_makes_no_sense_is_refused_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    fake = install(monkeypatch, {})
+    with pytest.raises(DataError, match=message):
+        load(source)
+    assert fake.asked == []
+
+
+def test_without_the_extra_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"needs the package datasets.*pip install 'unskew\[hub\]'"):
+        load("hub:mnist")
+
+
+class ConnectError(Exception):
+    """As httpx has it: no OSError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "could not be reached"),
+        (ConnectError("[Errno -2] Name or service not known"), "could not be reached and the cache has no copy"),
+        (TimeoutError(), r"could not be reached and the cache has no copy \(TimeoutError: TimeoutError\)"),
+        (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "running code from the hub"),
+        (KeyError("odd"), r"could not be loaded \(KeyError"),
+    ],
+)
+def test_a_hub_that_does_not_answer_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    fake = install(monkeypatch, {})
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    sys.modules["datasets"].load_dataset = fail  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match=f"^hub:ylecun/mnist, split train: .*{message}"):
+        load("hub:mnist")
+    assert fake.asked == []
+
+
+def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, {("me/mine", None): both(10, 6, 6)})
+    with pytest.raises(DataError, match=r"hub:me/yours, split train: there is no such data set .*check OWNER/NAME"):
+        load("hub:me/yours")
+    with pytest.raises(DataError, match=r'Unknown split "tst".*train.*test.*set config=, train= or test='):
+        load("hub:me/mine?test=tst")
+    with pytest.raises(DataError, match="BuilderConfig 'big' not found"):
+        load("hub:me/mine?config=big")
+    with pytest.raises(DataError, match=r"has no column 'img'; it has image, label; say which with image="):
+        load("hub:me/mine?image=img")
+    with pytest.raises(DataError, match=r"has no column 'y'; it has image, label; say which with label="):
+        load("hub:me/mine?label=y")
+    with pytest.raises(DataError, match=r"has no column 'site'.*say which with domain="):
+        load("hub:me/mine?domain=site")
+    install(monkeypatch, {("stanfordnlp/imdb", None): {"train": Part({"text": ["a"], "label": [0]}, {})}})
+    with pytest.raises(DataError, match="texts need a test split"):
+        load("hub:imdb?test=none")
+
+
+def test_what_is_no_image_label_or_text_is_refused_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def there(columns: Mapping[str, Sequence[Any]]) -> None:
+        made = Part(columns, {})
+        install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
+
+    grey = pictures(pixels(2, 6, 6))
+    there({"image": [*grey, Image.fromarray(pixels(1, 5, 6)[0])], "label": [0, 1, 0]})
+    with pytest.raises(DataError, match=r"images must have one size, got 2 from \(5, 6\) to \(6, 6\); add size=64"):
+        load("hub:me/mine")
+    there({"image": [grey[0], Image.new("I;16", (6, 6))], "label": [0, 1]})
+    with pytest.raises(DataError, match=r"row 1: an image of 8 bits a channel is needed, got mode I;16"):
+        load("hub:me/mine")
+    there({"image": ["no picture"], "label": [0]})
+    with pytest.raises(DataError, match=r"row 0: an image, or whole numbers 0..255"):
+        load("hub:me/mine")
+    there({"image": [[[0, 300]]], "label": [0]})
+    with pytest.raises(DataError, match=r"row 0: an image, or whole numbers 0..255"):
+        load("hub:me/mine")
+    there({"image": grey, "label": [0, 1.5]})
+    with pytest.raises(DataError, match=r"label column 'label' must hold whole numbers or names, got 1.5 in row 1"):
+        load("hub:me/mine")
+    there({"image": [], "label": []})
+    with pytest.raises(DataError, match="x_train is empty"):
+        load("hub:me/mine")
+    there({"words": ["a", 3], "label": [0, 1]})
+    with pytest.raises(DataError, match=r"hub:me/mine, words must hold texts, got int in row 1"):
+        load("hub:me/mine?text=words")
+
+
+# ---------------------------------------------------------------- nobody asked
+def test_a_known_name_without_hub_asks_nobody_and_says_how_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    fake = install(monkeypatch, {("uoft-cs/cifar10", None): both(10, 32, 32, 3, image="img")})
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    for folder in (None, tmp_path):
+        with pytest.raises(DataError, match="or ask for hub:cifar10, which downloads it"):
+            load("cifar10", folder)
+    assert fake.asked == []

@@ -1,0 +1,322 @@
+"""The library's face: an experiment in five lines, under the same checks as a file's."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unskew as us
+from unskew import algorithms
+from unskew.algorithms.fedavg import Weights
+from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
+from unskew.protocol import Federation, Plan
+from unskew.run import config, loop
+from unskew.run.config import Experiment
+from unskew.run.history import history
+from unskew.tree import Params
+
+SPLIT = us.Dirichlet(alpha=0.5, num_clients=4, min_samples=10)
+TINY: dict[str, Any] = {"split": SPLIT, "rounds": 2, "model": "logistic"}
+FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Halved(us.FedAvg):
+    """A stranger's method: FedAvg that goes only a part of the way."""
+
+    part: float = 0.5
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        mean = yield from super().round(state, fed)
+        return Weights({n: w + self.part * (mean.params[n] - w) for n, w in state.params.items()})
+
+
+class Odd:
+    """A value that no file can hold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Strange(us.FedAvg):
+    """A method with such a value in it."""
+
+    odd: Odd = Odd()
+
+
+def pull(params: Params, aux: Any) -> torch.Tensor:
+    return 0.5 * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
+
+
+def accuracies(found: us.History) -> list[float]:
+    return [row["value"] for row in found.rows if row["name"] == "global.accuracy"]
+
+
+def resolved(folder: Path) -> list[dict[str, Any]]:
+    return [dict(m.options) | {"name": m.name} for m in config.load(folder / "config.toml").methods]
+
+
+# ---------------------------------------------------------------- five lines
+def test_an_experiment_is_five_lines() -> None:
+    methods = {"FedAvg": us.FedAvg(local=FAST), "FedProx": us.fedprox(mu=0.1, local=FAST)}
+    found = us.simulate(methods, data="digits", model="logistic", split=SPLIT, rounds=2, seeds=[0, 1])
+    text = str(found)
+    assert [line.split()[0] for line in text.splitlines()] == ["method", "FedAvg", "FedProx"]
+    assert " % ± " in text
+    assert found.path is None
+
+
+@pytest.mark.parametrize(
+    ("methods", "labels"),
+    [
+        (us.FedAvg(), ["fedavg"]),
+        ("scaffold", ["scaffold"]),
+        ([us.FedAvg(), us.fedprox(mu=0.1), us.fedadam(), us.fedyogi(), us.fedadagrad()], None),
+        (("fedavg", us.FedNova()), ["fedavg", "fednova"]),
+        ({"A": us.FedAvg(), "B": "fedprox", 3: us.OneShot()}, ["A", "B", "3"]),
+        ([us.Independent(), us.Centralised()], ["independent", "centralised"]),
+        (Halved(), ["Halved"]),
+    ],
+)
+def test_methods_are_an_algorithm_a_name_several_or_a_mapping(methods: object, labels: list[str] | None) -> None:
+    found = us.simulate(methods, **{**TINY, "rounds": 1})
+    labels = labels or ["fedavg", "fedprox", "fedadam", "fedyogi", "fedadagrad"]
+    assert list(dict.fromkeys(row["method"] for row in found.summary["rows"])) == labels
+
+
+def test_a_history_is_rows_curves_and_values() -> None:
+    """Worked from the rows: a curve is the mean over seeds of each round, a value that of the last round."""
+    found = us.simulate({"a": us.FedAvg(local=FAST)}, **TINY, seeds=range(2))
+    assert all({"method", "seed", "round", "name", "value", "weight"} <= set(row) for row in found.rows)
+    json.dumps(found.rows, allow_nan=False)
+    by = {(r["seed"], r["round"]): r["value"] for r in found.rows if r["name"] == "global.accuracy"}
+    curve = found.curve("a")
+    assert [t for t, _ in curve] == [0, 1, 2]
+    assert [v for _, v in curve] == pytest.approx([(by[0, t] + by[1, t]) / 2 for t in range(3)])
+    assert found.value("a") == pytest.approx(curve[-1][1])
+    assert found.value("a", "bytes.total") > 0
+    assert found.curve("a", "train.loss")[0][0] == 1
+    for wrong in (lambda: found.curve("b"), lambda: found.curve("a", "nothing"), lambda: found.value("b")):
+        with pytest.raises(KeyError, match=r"no (global.accuracy|nothing) of [ab]"):
+            wrong()
+
+
+def test_the_same_call_twice_has_the_same_bits_and_leaves_global_randomness_alone() -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    first = us.simulate("fedavg", **TINY, clients_per_round=2)
+    second = us.simulate("fedavg", **TINY, clients_per_round=2)
+    assert first.summary["fingerprint"] == second.summary["fingerprint"]
+    assert accuracies(first) == accuracies(second)
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy_before, strict=True))  # noqa: NPY002
+
+
+def test_settings_of_pytorch_are_as_they_were_afterwards_in_an_error_too() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        us.simulate("fedavg", **TINY, runtime=us.Runtime(threads=1, deterministic=True))
+        assert torch.get_num_threads() == 2
+        assert not torch.are_deterministic_algorithms_enabled()
+        with pytest.raises(DivergedError, match="round 1, client"):
+            us.simulate(us.FedAvg(us.SgdConfig(lr=1e30)), split=SPLIT, rounds=9, runtime=us.Runtime(threads=1))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_in_another_thread_is_the_same_run() -> None:
+    found: list[us.History] = []
+    thread = threading.Thread(target=lambda: found.append(us.simulate("fedavg", **TINY)))
+    thread.start()
+    thread.join()
+    assert found[0].summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
+
+
+def test_bounds_are_trained_as_the_first_method_is() -> None:
+    found = us.simulate({"mine": us.Scaffold(local=FAST)}, **TINY, bounds=True)
+    by_hand = us.simulate({"fedavg": us.FedAvg(local=FAST)}, **TINY)
+    assert list(dict.fromkeys(r["method"] for r in found.rows)) == ["mine", "independent", "fedavg", "centralised"]
+    assert found.curve("fedavg") == by_hand.curve("fedavg")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    odd = us.simulate(
+        us.FedAvg(us.SgdConfig(lr=np.float64(0.1), local_epochs=np.int64(1))),  # type: ignore[arg-type]
+        split=us.Dirichlet(alpha=np.float64(0.5), num_clients=np.int64(4), min_samples=10),  # type: ignore[arg-type]
+        rounds=np.int64(2),  # type: ignore[arg-type]
+        seeds=np.arange(2),  # type: ignore[arg-type]
+        model="logistic",
+    )
+    plain = us.simulate(us.FedAvg(us.SgdConfig(lr=0.1, local_epochs=1)), **TINY, seeds=range(2))
+    assert odd.summary["fingerprint"] == plain.summary["fingerprint"]
+
+
+# ---------------------------------------------------------------- a folder that can be resumed, or says that it cannot
+def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
+    kept = us.simulate({"x": us.fedprox(mu=0.3, local=FAST)}, **TINY, out=tmp_path / "r")
+    assert kept.path == tmp_path / "r"
+    for name in ("run.json", "config.toml", "partition.json", "metrics.jsonl", "ledger.jsonl", "summary.json"):
+        assert (tmp_path / "r" / name).is_file()
+    again = history(loop.resume(tmp_path / "r"))
+    assert (again.rows, again.summary) == (kept.rows, kept.summary)
+    with pytest.raises(RunError, match="exists already"):
+        us.simulate("fedavg", **TINY, out=tmp_path / "r")
+
+
+@pytest.mark.parametrize("name", algorithms.TABLE)
+def test_every_algorithm_made_in_python_is_written_as_what_makes_it_again(name: str, tmp_path: Path) -> None:
+    """Else resume would go on with another algorithm: fedprox(mu=0.1) is a FedAvg with a term no file can hold."""
+    made = config.method(name, {})
+    kept = us.simulate(made.algorithm, **{**TINY, "rounds": 1}, out=tmp_path / "r")
+    (method,) = config.load(kept.path / "config.toml").methods if kept.path else ()
+    assert method.name == name
+    assert method.algorithm == made.algorithm
+    (tmp_path / "r" / "summary.json").unlink()
+    assert loop.resume(tmp_path / "r").summary["fingerprint"] == kept.summary["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [us.FedAvg(terms=(pull,)), us.fedprox(sampling="size"), Strange()],
+)
+def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(
+    algorithm: object, tmp_path: Path
+) -> None:
+    us.simulate({"mine": algorithm}, **TINY, out=tmp_path / "r")
+    (tmp_path / "r" / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="cannot be imported from made in Python"):
+        loop.resume(tmp_path / "r")
+
+
+def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_strangers_module.py").write_text(
+        "import dataclasses\nimport unskew as us\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Mine(us.FedAvg):\n    part: float = 0.5\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from importlib import import_module
+
+    made = import_module("a_strangers_module").Mine(part=0.25)
+    kept = us.simulate(made, **TINY, out=tmp_path / "r")
+    (method,) = config.load(tmp_path / "r" / "config.toml").methods
+    assert (method.name, method.options["part"], method.algorithm) == ("a_strangers_module:Mine", 0.25, made)
+    assert kept.value("Mine") > 0
+
+
+def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
+    class Stops(loop.Silent):
+        def tick(self, tick: loop.Tick) -> None:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(loop.Interrupted, match="nothing is kept of a run without out=FOLDER"):
+        us.simulate("fedavg", **TINY, watcher=Stops())
+    with pytest.raises(loop.Interrupted, match="unskew resume"):
+        us.simulate("fedavg", **TINY, watcher=Stops(), out=tmp_path / "r")
+    assert loop.resume(tmp_path / "r").summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
+
+
+# ---------------------------------------------------------------- refusals
+LR = us.SgdConfig(lr=-1.0)
+REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
+    "lr": ({"methods": us.FedAvg(LR)}, ConfigError, r"^fedavg\.local\.lr must be > 0, got -1\.0$"),
+    "lr under a label": ({"methods": {"x": us.Scaffold(local=LR)}}, ConfigError, r"^x\.local\.lr must be > 0"),
+    "lr of a bound": ({"methods": us.Centralised(local=LR)}, ConfigError, r"^centralised\.local\.lr must be > 0"),
+    "lr of a stranger": ({"methods": Halved(local=LR)}, ConfigError, r"^Halved\.local\.lr must be > 0"),
+    "lr beside code": ({"methods": us.FedAvg(LR, terms=(pull,))}, ConfigError, r"^FedAvg\.local\.lr must be > 0"),
+    "lr beside strange things": ({"methods": Strange(LR)}, ConfigError, r"^Strange\.local\.lr must be > 0"),
+    "lr deep inside": (
+        {"methods": us.fedprox(local=LR, sampling="size")}, ConfigError, r"^SizeSampled\.of\.local\.lr must be > 0"
+    ),
+    "mu": ({"methods": us.fedprox(mu=-0.1)}, ConfigError, r"^fedprox\.mu must be >= 0, got -0\.1$"),
+    "server_lr": ({"methods": us.fedadam(server_lr=0.0)}, ConfigError, r"^fedadam\.server_lr must be > 0"),
+    "a number for a table": ({"methods": us.FedAvg(0.1)}, ConfigError, r"^fedavg\.local must be a table, got 0\.1$"),
+    "no methods": ({"methods": []}, ConfigError, "at least one algorithm"),
+    "a class": ({"methods": us.FedAvg}, ConfigError, "a method is an algorithm"),
+    "nothing": ({"methods": None}, ConfigError, "a method is an algorithm .* got None"),
+    "an unknown name": ({"methods": "fedavgg"}, ConfigError, "did you mean fedavg?"),
+    "two of one name": ({"methods": [us.FedAvg(), us.FedAvg(FAST)]}, ConfigError, "two methods are called 'fedavg'"),
+    "an empty label": ({"methods": {"": us.FedAvg()}}, ConfigError, "label must be a line of at most 60"),
+    "a label of two lines": ({"methods": {"a\nb": us.FedAvg()}}, ConfigError, "label must be a line of at most 60"),
+    "a label without end": ({"methods": {"a" * 61: us.FedAvg()}}, ConfigError, "label must be a line of at most 60"),
+    "rounds": ({"rounds": 0}, ConfigError, "^rounds must be >= 1, got 0$"),
+    "rounds as text": ({"rounds": "3"}, ConfigError, "^rounds must be an integer"),
+    "one seed, bare": ({"seeds": 5}, ConfigError, "^seeds must be a list, got 5$"),
+    "no seeds": ({"seeds": []}, ConfigError, "^seeds must have a length of at least 1"),
+    "seeds twice": ({"seeds": [1, 1]}, ConfigError, "^seeds must differ"),
+    "half a seed": ({"seeds": [0.5]}, ConfigError, r"^seeds\.0 must be an integer"),
+    "fraction": ({"fraction": 1.5}, ConfigError, "^fraction must be <= 1, got 1.5$"),
+    "fraction as text": ({"fraction": "a", "clients_per_round": 3}, ConfigError, "^fraction must be a number"),
+    "two cohort sizes": ({"fraction": 0.5, "clients_per_round": 3}, ConfigError, "exclude each other"),
+    "stop": ({"stop": 0.9}, ConfigError, r"^stop must be a table, got 0\.9$"),
+    "stop.accuracy": ({"stop": us.Stop(accuracy=2.0)}, ConfigError, r"^stop\.accuracy must be <= 1"),
+    "world": ({"world": us.Outage()}, ConfigError, r"^unknown key world\."),
+    "outage": ({"world": us.World(us.Outage(unreachable=2.0))}, ConfigError, r"^world\.outage\.unreachable"),
+    "runtime": ({"runtime": "cpu"}, ConfigError, '^runtime must be a table, got "cpu"'),
+    "threads": ({"runtime": us.Runtime(threads=0)}, ConfigError, r"^runtime\.threads must be >= 1"),
+    "task": ({"task": "digits"}, ConfigError, "^task must be a table"),
+    "alpha": ({"split": us.Dirichlet(alpha=-1.0, num_clients=4)}, ConfigError, r"^split\.alpha must be > 0, got -1"),
+    "a name for a split": ({"split": "dirichlet"}, ConfigError, "^split must be one of IID, .* got 'dirichlet'"),
+    "more clients than samples": ({"split": us.IID(num_clients=5000)}, DataError, "1438"),
+    "an unknown data set": ({"data": "digit"}, DataError, "did you mean digits?"),
+    "arrays for a name": ({"data": np.zeros(3)}, ConfigError, r"^task\.data must be a string"),
+    "an unknown model": ({"model": "mpl"}, ConfigError, "did you mean mlp?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_by_its_name_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+    changes, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=message):
+        us.simulate(**{"methods": "fedavg", **TINY, **changes}, out=tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- the package
+def test_every_name_of_the_package_resolves_and_no_other() -> None:
+    assert dir(us) == sorted(us.__all__)
+    assert len(set(us.__all__)) == len(us.__all__)
+    for name in us.__all__:
+        assert getattr(us, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'fedfoo'"):
+        _ = us.fedfoo  # type: ignore[attr-defined]
+    scope: dict[str, Any] = {}
+    exec("from unskew import *", scope)
+    assert set(us.__all__) <= set(scope)
+
+
+def test_type_checkers_see_the_names_that_python_sees() -> None:
+    """The imports under TYPE_CHECKING, the lazy table and __all__ are three lists of one thing."""
+    import ast
+
+    tree = ast.parse(Path(us.__file__).read_text("utf-8"))
+    seen = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert set(us.__all__) == (seen - {"TYPE_CHECKING", "Any"})
+
+
+def test_importing_the_package_loads_no_pytorch_until_a_name_is_used() -> None:
+    code = "import sys, unskew; a = 'torch' in sys.modules; unskew.FedAvg; print(a, 'torch' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+                          cwd=Path(us.__file__).parent.parent)  # fmt: skip
+    assert said.stdout == "False True\n"
+
+
+def test_every_setting_of_an_experiment_can_be_given_in_python() -> None:
+    """What simulate does not take, TaskConfig and Runtime do, but for what concerns reporting alone."""
+    import inspect
+
+    given = set(inspect.signature(us.simulate).parameters)
+    fields = {f.name for f in dataclasses.fields(Experiment)}
+    assert fields - given == {"name", "evaluate", "mean_last"}

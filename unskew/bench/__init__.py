@@ -1,0 +1,1 @@
+"""Measurements of unskew itself, as ratios within one process; nothing here is a test."""

@@ -1,0 +1,235 @@
+"""How fast clients are trained: the executors against plain PyTorch, in one process.
+
+L1 is what a careful user would write without federated learning: one network, PyTorch's own layers and SGD (default or
+fused, the faster of the two, at its best number of threads), tensors ready, the same batches and sample count.  A ratio
+above 1 says that a federated round over many clients trains more samples per second than L1.  Contenders take turns, so
+that a busy machine slows all of them; bars are judged on the ratio of minima, medians and spreads stand beside it.
+
+    W1  logistic regression, 28x28            W4  four-convolution CNN, 32x32x3
+    W2  784-200-200-10                        W5  ResNet-18 with group norm, 32x32x3
+    W3  two 5x5 convolutions, 512, 32x32x3
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew import models
+from unskew.algorithms.fedavg import FedAvg
+from unskew.keys import Key
+from unskew.local.executor import Executor, Sequential
+from unskew.local.solo import Shelf, Solo
+from unskew.local.workers import Cell, Pool, Workers
+from unskew.protocol import SgdConfig
+from unskew.run.assemble import cores
+from unskew.runtime.simulate import Population, Simulator
+from unskew.task import Task, make_task
+
+MOMENTUM, LR = 0.9, 0.01
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network, the shape of its inputs, and how much each client has."""
+
+    model: str
+    shape: tuple[int, ...]
+    samples: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+WORKLOADS = {
+    "W1": Workload("logistic", (1, 28, 28), 400),
+    "W2": Workload("fcn", (1, 28, 28), 400),
+    "W3": Workload("cnn_w3", (3, 32, 32), 200),
+    "W4": Workload("cnn_w4", (3, 32, 32), 192),
+    "W5": Workload("resnet18", (3, 32, 32), 50, (("norm", "group"),)),
+}
+
+# workload, batch, clients, bar (None: nothing is promised)
+CASES: tuple[tuple[str, int, int, float | None], ...] = (
+    ("W1", 16, 100, 3.0),
+    ("W1", 50, 100, 2.0),
+    ("W2", 16, 10, 1.8),
+    ("W2", 16, 100, 1.8),
+    ("W2", 50, 10, 1.7),
+    ("W2", 50, 100, 1.7),
+    ("W3", 50, 10, 1.4),
+    ("W4", 64, 10, 1.25),
+    ("W5", 50, 2, 0.95),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds per repeat of one contender."""
+
+    case: str
+    contender: str
+    samples: int
+    seconds: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        """Samples per second at its fastest."""
+        return self.samples / min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """Samples per second at its median."""
+        return self.samples / statistics.median(self.seconds)
+
+
+def measure(repeats: int = 5, only: tuple[str, ...] = (), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """All cases as rows of the benchmark's JSON; `only` names workloads or whole cases such as W2/b50/c100."""
+    rows: list[dict[str, Any]] = []
+    for name, batch, clients, bar in CASES:
+        case = f"{name}/b{batch}/c{clients}"
+        if only and not {name, case, case.rpartition("/")[0]} & set(only):
+            continue
+        found = _case(case, WORKLOADS[name], batch, clients, repeats)
+        rows += _rows(found, bar)
+        say("  ".join(f"{m.contender} {m.best:,.0f}/s" for m in found.values()) + f"  ({case})")
+    return rows
+
+
+def _rows(found: dict[str, Measured], bar: float | None) -> list[dict[str, Any]]:
+    base = max((m for m in found.values() if m.contender.startswith("L1")), key=lambda m: m.best)
+    out = []
+    for m in found.values():
+        if m.contender.startswith("L1") and m is not base:
+            continue
+        row: dict[str, Any] = {
+            "case": m.case,
+            "what": "samples_per_second",
+            "contender": "L1" if m is base else m.contender,
+            "value": m.best,
+            "unit": "1/s",
+            "ratio": m.best / base.best,
+            "against": "L1",
+            "median": m.median,
+            "ratio_of_medians": m.median / max(x.median for x in found.values() if x.contender.startswith("L1")),
+            "slowest": m.samples / max(m.seconds),
+        }
+        out.append(row if bar is None or m.contender != "workers" else {**row, "bar": bar})
+    if "workers" in found and "local work" in found:
+        alone, whole = found["local work"], found["workers"]
+        out.append(
+            {
+                "case": alone.case,
+                "what": "round_over_local_work",
+                "contender": "workers",
+                "value": min(whole.seconds) / min(alone.seconds),
+                "unit": "1",
+                "ratio": min(whole.seconds) / min(alone.seconds),
+                "against": "sum of local work / workers",
+                "median": statistics.median(whole.seconds) / statistics.median(alone.seconds),
+                "bar": 1.05,
+            }
+        )
+    return out
+
+
+def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int) -> dict[str, Measured]:
+    n = workload.samples * clients
+    key = Key(0) / case
+    x = torch.randn(n, *workload.shape, generator=(key / "x").generator())
+    y = torch.randint(10, (n,), generator=(key / "y").generator())
+    task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
+    rows = tuple(torch.split(torch.arange(n), workload.samples))
+    shelf = Shelf(x, y, rows, rows)
+    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
+    population = Population(histograms, task.layout, task.init(key), task.init)
+    algorithm = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
+    size = sum(t.numel() * 4 for t in population.initial.values())
+    count = cores()
+    with one_thread():
+        pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), count, size)
+        try:
+            contenders: dict[str, Callable[[], float]] = {
+                "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
+                "sequential": _federated(algorithm, population, Sequential(Solo(task, shelf))),
+                **_plain(task, x, y, batch),
+            }
+            times: dict[str, list[float]] = {name: [] for name in contenders}
+            for repeat in range(repeats + 1):
+                for name, once in contenders.items():
+                    seconds = once()
+                    if repeat:  # the first is for warming up
+                        times[name].append(seconds)
+            # What the workers would need if nothing but their clients' training cost anything.
+            times["local work"] = [t / count for t in _local_work(algorithm, population, Solo(task, shelf), repeats)]
+        finally:
+            pool.close()
+    return {name: Measured(case, name, n, tuple(t)) for name, t in times.items()}
+
+
+def _federated(algorithm: FedAvg, population: Population, executor: Executor) -> Callable[[], float]:
+    sim = Simulator(algorithm, population, executor)
+    state, t = sim.start(), 0
+
+    def once() -> float:
+        nonlocal state, t
+        t += 1
+        torch.set_num_threads(1)
+        began = time.perf_counter()
+        state, _ = sim.round(state, t)
+        return time.perf_counter() - began
+
+    return once
+
+
+def _local_work(algorithm: FedAvg, population: Population, solo: Solo, repeats: int) -> list[float]:
+    """Seconds of all clients' optimisations, one after the other, with nothing around them."""
+    from unskew.protocol import Sgd
+
+    jobs = [(population.me(c, 1, Key(0) / c), Sgd(population.initial, algorithm.local)) for c in population.clients]
+    found = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        for me, job in jobs:
+            solo.fit(me, job, me.key)
+        found.append(time.perf_counter() - began)
+    return found[1:]
+
+
+def _plain(task: Task, x: Tensor, y: Tensor, batch: int) -> dict[str, Callable[[], float]]:
+    """L1: plain training on all samples, at one thread and at all, with PyTorch's default and fused SGD."""
+
+    def trainer(threads: int, fused: bool) -> Callable[[], float]:
+        network = task.module()
+        optimizer = torch.optim.SGD(network.parameters(), LR, MOMENTUM, fused=fused)
+        order = torch.randperm(len(y), generator=Key(1).generator())
+        xs, ys = x[order], y[order]
+
+        def once() -> float:
+            torch.set_num_threads(threads)
+            began = time.perf_counter()
+            for xb, yb in zip(torch.split(xs, batch), torch.split(ys, batch), strict=True):
+                optimizer.zero_grad()
+                F.cross_entropy(network(xb), yb).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            return time.perf_counter() - began
+
+        return once
+
+    settings = [(t, fused) for t in sorted({1, cores()}) for fused in (False, True)]
+    return {f"L1, {t} threads{', fused' * fused}": trainer(t, fused) for t, fused in settings}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Workers are forked before anything ran in parallel here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,80 @@
+"""`unskew bench`: measurements of unskew itself."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+bench = typer.Typer(no_args_is_help=True, help="Measure unskew itself: ratios within one process, never a test.")
+
+AsJson = Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} on stdout, and nothing else there.')]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@bench.command()
+def engine(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="A workload (W2) or a case (W2/b50/c100); repeat for several.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds per contender after one to warm up.")] = 5,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for the stacked executor.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Samples per second of the executors against plain PyTorch (L1), contenders taking turns.
+
+    [dim]unskew bench engine --only W2[/]
+    """
+    from unskew.bench import engine as measured
+
+    rows = measured.measure(repeats, tuple(only or ()), _say) if device == "cpu" else _cuda(repeats, device)
+    _show(rows, out, as_json, "samples per second against plain PyTorch")
+
+
+def _cuda(repeats: int, device: str) -> list[dict[str, Any]]:
+    from unskew.bench.gpu import measure
+    from unskew.run.assemble import choose_device
+
+    return measure(choose_device(device), repeats, _say)
+
+
+@bench.command()
+def soak(
+    rounds: Annotated[int, typer.Option(min=4)] = 500,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between two readings.")] = 50,
+    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Memory of the whole process tree over many rounds: it should stay flat.
+
+    [dim]unskew bench soak --rounds 500[/]
+    """
+    from unskew.bench.soak import soak as measured
+
+    _show(measured(rounds, every, _say), out, as_json, "memory")
+
+
+def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: str) -> None:
+    document = json.dumps({"rows": rows}, indent=None if as_json else 1)
+    if out is not None:
+        from unskew.run.folder import write_atomically
+
+        write_atomically(out, document + "\n")
+    if as_json:
+        print(document)
+        return
+    columns = [c for c in ("case", "what", "contender", "value", "unit", "ratio", "ratio_of_medians", "bar") if any(c in r for r in rows)]
+    table = Table(title=title, box=SIMPLE, padding=(0, 1))
+    for c in columns:
+        table.add_column(c, justify="right" if c in ("value", "ratio", "ratio_of_medians", "bar") else "left")
+    for r in rows:
+        table.add_row(*(f"{r[c]:,.4g}" if isinstance(r.get(c), float) else str(r.get(c, "")) for c in columns))
+    Console().print(table)

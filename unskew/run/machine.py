@@ -1,0 +1,54 @@
+"""How much memory this machine and this process have."""
+
+import resource
+import sys
+from pathlib import Path
+
+# Where container runtimes put a limit below what the machine has: version 2 of control groups, then version 1.
+_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def resident() -> int:
+    """Bytes this process holds in memory now; the peak so far where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return peak_resident()
+    return pages * resource.getpagesize()
+
+
+def peak_resident() -> int:
+    """The most bytes this process has held in memory so far, its workers not counted."""
+    # Linux counts in KiB, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def total() -> int | None:
+    """Bytes of memory of this machine; None where the system does not tell."""
+    return _meminfo("MemTotal")
+
+
+def available() -> int | None:
+    """Bytes that can still be taken without swapping, a container's limit included; None where nobody tells."""
+    found = [n for n in (_meminfo("MemAvailable"), _below_limit()) if n is not None]
+    return min(found, default=None)
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+
+
+def _below_limit() -> int | None:
+    for limit, usage in _LIMITS:
+        try:
+            return max(int(Path(limit).read_text()) - int(Path(usage).read_text()), 0)
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return None

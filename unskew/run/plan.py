@@ -1,0 +1,649 @@
+"""What a run will cost, before anything trains: bytes, time and memory, and a refusal of what cannot be.
+
+Bytes are counted by driving the method's own plan on made-up results (rehearsal.py), through the code that weighs real
+messages.  Time is measured on a few real local steps and one real grading, and multiplied by how often the rehearsal
+saw them asked for.  Memory is a sum whose parts are shown.  Energy is not predicted: nothing here measures power.
+"""
+
+import dataclasses
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unskew.data.federated import FederatedData
+from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError
+from unskew.keys import Key
+from unskew.ledger import Direction
+from unskew.local.solo import Solo
+from unskew.protocol import Sgd, SgdConfig
+from unskew.run import assemble, machine
+from unskew.run.assemble import Bench
+from unskew.run.config import Experiment, Method
+from unskew.run.rehearsal import Bout, Kind, Rehearsal, Stage, rehearse, stage, steps_of_job
+from unskew.units import human_bytes
+
+SCHEMA = 1
+DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
+
+Traffic = Literal["exact", "extrapolated", "estimated", "unknown"]
+"""How sure the bytes are: every round was driven and results made up in two ways agree; they agree, and later rounds
+are taken to be as the driven ones; they differ, so training decides; the plan could not be driven at all."""
+
+Place = Literal["main", "worker", "device"]
+Phase = Literal["always", "training", "evaluation"]
+
+# What a job costs the main process to hand over and take back: measured at 0.2 to 0.4 ms beside the copies.
+HANDOVER_S = 3e-4
+COPY_BYTES_PER_S = 2e9
+# A forked worker's own pages beside what the arithmetic names: interpreter, allocator, library state.
+WORKER_BYTES = 40_000_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One method, the mean over seeds.
+
+    Attributes:
+        method: Its label.
+        bytes: Over the whole run, by direction; None if unknown.
+        traffic: How sure they are.
+        rounds_driven: How many rounds were driven without training, the fewest over seeds.
+        training_s, server_s, evaluation_s: Seconds of one seed; None if nothing was timed.
+    """
+
+    method: str
+    bytes: Mapping[Direction, float] | None
+    traffic: Traffic
+    rounds_driven: int
+    training_s: float | None
+    server_s: float | None
+    evaluation_s: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """Of one seed, all rounds."""
+        parts = [s for s in (self.training_s, self.server_s, self.evaluation_s) if s is not None]
+        return sum(parts) if len(parts) == 3 else None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of the memory.
+
+    Attributes:
+        what: Its name.
+        bytes: Its size, in one process.
+        how: The arithmetic behind it.
+        place: The main process, each of the workers, or the CUDA device.
+        phase: Training and evaluation do not happen at once; the larger of the two counts.
+    """
+
+    what: str
+    bytes: int
+    how: str
+    place: Place
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will cost.
+
+    Attributes:
+        run: Its name.
+        seeds, rounds: How often, and how long.
+        executor: Chosen by the rule.
+        workers: Processes that train; 1 is the main process alone.
+        costs: One per method.
+        shares: Memory, of the method that needs most.
+        limit: Bytes of memory there are for the run, what this process has already included; None if nobody tells.
+        device_limit: The same of the CUDA device.
+        seconds: The whole run; None if something was not timed.
+        notes: What to know about these numbers.
+    """
+
+    run: str
+    seeds: int
+    rounds: int
+    executor: str
+    workers: int
+    costs: tuple[Cost, ...]
+    shares: tuple[Share, ...]
+    limit: int | None
+    device_limit: int | None
+    seconds: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def peak(self) -> int:
+        """Peak of the main process, bytes."""
+        return self.peak_of("main")
+
+    @property
+    def everything(self) -> int:
+        """Main process and workers together, bytes."""
+        return self.peak + (self.workers * self.peak_of("worker") if self.executor == "workers" else 0)
+
+    def peak_of(self, place: Place) -> int:
+        """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""
+        sums: Counter[Phase] = Counter()
+        for share in self.shares:
+            if share.place == place:
+                sums[share.phase] += share.bytes
+        return sums["always"] + max(sums["training"], sums["evaluation"])
+
+
+# ---------------------------------------------------------------- the whole
+def plan(experiment: Experiment) -> Forecast:
+    """What the experiment will cost; nothing is written and nothing is trained but a few steps to time them.
+
+    Raises:
+        ConfigError, DataError, ProtocolError: As a run would; and ConfigError if it needs more memory than there is.
+        QuorumError: If the losses of `world.outage` will leave a round with too few clients.
+    """
+    bench = assemble.bench(experiment)
+    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+    first_look(experiment, bench, feds)
+    for method in experiment.methods:
+        assemble.rehearse(experiment, method, bench, feds)
+    found = forecast(experiment, bench, feds)
+    refuse(found)
+    return found
+
+
+def first_look(experiment: Experiment, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
+    """Refuse a cohort whose models alone do not fit, before anything of that size is made.
+
+    Raises:
+        ConfigError: With the arithmetic.
+    """
+    model = _model_bytes(bench)
+    cohort = max(experiment.cohort(fed.num_clients) for fed in feds.values())
+    there = _device_limit(bench) if bench.device.type == "cuda" else machine.available()
+    if there is not None and model * cohort > there:
+        raise ConfigError(
+            f"{cohort} clients per round x {human_bytes(model)} per model = {human_bytes(cohort * model)}, but "
+            f"{human_bytes(there)} of memory can be had; lower clients_per_round or take a smaller task.model"
+        )
+
+
+def refuse(found: Forecast) -> None:
+    """Refuse what does not fit into memory.
+
+    Raises:
+        ConfigError: With the sum and what to change.
+    """
+    text = too_large(found)
+    if text is not None:
+        raise ConfigError(text)
+
+
+def too_large(found: Forecast) -> str | None:
+    """Why the run does not fit into memory, with the sum and the remedy; None if it does."""
+    sides: tuple[tuple[int | None, int, tuple[Place, ...]], ...] = (
+        (found.limit, found.everything, ("main", "worker")),
+        (found.device_limit, found.peak_of("device"), ("device",)),
+    )
+    for limit, needed, places in sides:
+        if limit is None or needed <= limit:
+            continue
+        parts = [s for s in found.shares if s.place in places and s.bytes]
+        sums = " + ".join(f"{_times(found, s)}{human_bytes(s.bytes)} {s.what}" for s in parts)
+        largest = max((s for s in parts if s.what != NOW), key=lambda s: s.bytes, default=parts[0])
+        memory = "CUDA memory" if places == ("device",) else "memory"
+        return (
+            f"the run needs {human_bytes(needed)} of {memory} ({sums}; training and evaluation do not add up), but "
+            f"{human_bytes(limit)} can be had; {REMEDIES[largest.what]}"
+        )
+    return None
+
+
+def _times(found: Forecast, share: Share) -> str:
+    return f"{found.workers} x " if share.place == "worker" else ""
+
+
+NOW, DATA, TRAINING, BATCHES, MESSAGES, MEMORY, EVALUATION, OWN, SHARED = (
+    "so far", "data set", "training", "batches", "messages", "client memory", "evaluation", "worker's own", "shared",
+)  # fmt: skip
+REMEDIES = {
+    NOW: "take a smaller data set",
+    DATA: "take a smaller data set",
+    TRAINING: "lower local.batch_size, runtime.workers or the size of task.model",
+    BATCHES: "give the clients fewer examples (split.num_clients), or lower runtime.workers",
+    MESSAGES: "lower clients_per_round or take a smaller task.model",
+    MEMORY: "lower split.num_clients, take a smaller task.model or a method whose clients remember less",
+    EVALUATION: "leave personal_on_global out of evaluate, or take a smaller task.model",
+    OWN: "lower runtime.workers",
+    SHARED: "lower runtime.workers or take a smaller task.model",
+}
+
+
+def forecast(
+    experiment: Experiment,
+    bench: Bench,
+    feds: Mapping[int, FederatedData],
+    *,
+    drive_s: float = 5.0,
+    time_s: float = 1.0,
+    patient: bool = True,
+) -> Forecast:
+    """What the run of these parts will cost.
+
+    Args:
+        experiment, bench, feds: As a run has them.
+        drive_s: Seconds to spend on driving plans beyond their first two rounds.
+        time_s: Seconds to spend on timing.
+        patient: Time a step even if that alone takes longer than `time_s`; otherwise no time is predicted then.
+
+    Raises:
+        QuorumError, ProtocolError: What a plan refuses whatever training brings, naming the method.
+    """
+    now = machine.resident()
+    limit = machine.available()
+    notes: list[str] = []
+    ledger = _Ledger(experiment, bench)
+    clock = _Clock(bench, time_s, patient, len(experiment.methods))
+    shares: list[tuple[Share, ...]] = []
+    until = time.monotonic() + drive_s
+    cells = assemble.cells(experiment)
+    begun: dict[str, tuple[Rehearsal, Traffic]] = {}
+    unknown: set[str] = set()
+    for i, (seed, method) in enumerate(cells):
+        if method.label in unknown:
+            continue
+        fed = feds[seed]
+        made = stage(experiment, method, bench, fed, seed)
+        share = time.monotonic() + max(until - time.monotonic(), 0.0) / (len(cells) - i)
+        if method.label not in begun:
+            opened = _open(experiment, made, fed, share, notes)
+            if opened is None:
+                unknown.add(method.label)
+                continue
+            model, driven, traffic = opened
+            begun[method.label] = model, traffic
+            clock.time(made, model)
+            shares.append(_memory(experiment, bench, made, model, now))
+        elif begun[method.label][1] == "estimated" or time.monotonic() > share:
+            continue  # as the seeds before it
+        else:
+            driven = rehearse(experiment, made, fed, "stand_still", experiment.rounds, until=share)
+        ledger.add(method, driven, begun[method.label][0], made.pooled)
+    notes += clock.notes
+    costs = tuple(
+        ledger.cost(m, begun[m.label][1] if m.label in begun else "unknown", clock) for m in experiment.methods
+    )
+    whole = [c.seconds for c in costs if c.seconds is not None]
+    start = [ledger.start_s(m, clock) for m in experiment.methods]
+    complete = len(whole) == len(costs)
+    stop = experiment.stop
+    if stop.accuracy is not None or stop.megabytes is not None or stop.seconds is not None:
+        notes.append("early stopping is on: these are the costs of all rounds")
+    return Forecast(
+        run=experiment.name,
+        seeds=len(experiment.seeds),
+        rounds=experiment.rounds,
+        executor=bench.executor,
+        workers=clock.workers,
+        costs=costs,
+        shares=max(shares, key=lambda s: sum(x.bytes for x in s), default=()),
+        limit=None if limit is None else limit + now,
+        device_limit=_device_limit(bench),
+        seconds=len(experiment.seeds) * (sum(whole) + sum(start)) if complete else None,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _open(
+    experiment: Experiment, made: Stage, fed: FederatedData, until: float, notes: list[str]
+) -> tuple[Rehearsal, Rehearsal, Traffic] | None:
+    """A cell driven under both fictions: (two rounds of the livelier one, as many rounds as could be, how sure).
+
+    None if the plan cannot do with made-up results.
+    """
+    label = made.method.label
+    tries: dict[str, Rehearsal | Exception] = {}
+    for fiction, rounds in (("wander", min(2, experiment.rounds)), ("stand_still", experiment.rounds)):
+        try:
+            tries[fiction] = rehearse(
+                experiment,
+                made,
+                fed,
+                fiction,
+                rounds,
+                until=until,
+                evaluated=fiction == "wander",  # type: ignore[arg-type]
+            )
+        except Exception as error:  # a plan may well refuse numbers that no training would bring
+            tries[fiction] = error
+    lively, still = tries["wander"], tries["stand_still"]
+    failed = [t for t in (still, lively) if isinstance(t, Exception)]
+    for error in failed:
+        # Losses are drawn beforehand and contracts are about types: no training would mend these.
+        if isinstance(error, QuorumError | ProtocolError):
+            raise type(error)(f"{label}: {error}") from error
+    if isinstance(lively, Exception):
+        notes.append(
+            f"{label}: its costs are not known, its plan refuses made-up results: {type(lively).__name__}: {lively}"
+        )
+        return None
+    if isinstance(still, Exception) or _bytes(still.rounds[:2]) != _bytes(lively.rounds):
+        notes.append(f"{label}: training decides what it sends, its bytes are an estimate from two rounds")
+        return lively, lively, "estimated"
+    whole = len(still.rounds) == experiment.rounds
+    return lively, still, "exact" if whole else "extrapolated"
+
+
+def _bytes(bouts: Iterable[Bout]) -> list[Mapping[Direction, int]]:
+    return [b.bytes for b in bouts]
+
+
+class _Ledger:
+    """Adds up, by method, what the rehearsals of its seeds asked for."""
+
+    def __init__(self, experiment: Experiment, bench: Bench) -> None:
+        self._experiment, self._bench = experiment, bench
+        self._driven: dict[str, list[Rehearsal]] = {}
+        self._evaluations: dict[str, Bout | None] = {}
+        self._pooled: dict[str, bool] = {}
+
+    def add(self, method: Method, driven: Rehearsal, model: Rehearsal, pooled: bool) -> None:
+        self._driven.setdefault(method.label, []).append(driven)
+        self._evaluations[method.label] = model.evaluation
+        self._pooled[method.label] = pooled
+
+    def cost(self, method: Method, traffic: Traffic, clock: "_Clock") -> Cost:
+        experiment, driven = self._experiment, self._driven.get(method.label, [])
+        if not driven:
+            return Cost(method.label, None, "unknown", 0, None, None, None)
+        rounds = experiment.rounds
+        sent: dict[Direction, float] = {
+            d: float(np.mean([_over(r.rounds, rounds, lambda b: b.bytes[d]) for r in driven])) for d in DIRECTIONS
+        }
+        fewest = min(len(r.rounds) for r in driven)
+        if traffic == "exact" and (fewest < rounds or len(driven) < len(experiment.seeds)):
+            traffic = "extrapolated"
+        pooled = self._pooled[method.label]
+        training = [_over(r.rounds, rounds, lambda b: clock.jobs(b, pooled)) for r in driven]
+        server = [_over(r.rounds, rounds, lambda b: b.server_s + clock.handover(b)) for r in driven]
+        times = sum(t % experiment.eval_every == 0 or t == rounds for t in range(1, rounds + 1))
+        evaluation = self.start_s(method, clock) * times
+        timed = clock.knows(b for r in driven for b in r.rounds)
+        return Cost(
+            method.label,
+            sent,
+            traffic,
+            fewest,
+            float(np.mean(training)) if timed else None,
+            float(np.mean(server)) if timed else None,
+            evaluation if timed else None,
+        )
+
+    def start_s(self, method: Method, clock: "_Clock") -> float:
+        """Seconds of one evaluation, such as the one before the first round."""
+        bout = self._evaluations.get(method.label)
+        if bout is None or clock.grading is None:
+            return 0.0
+        return bout.server_s + clock.jobs(bout, self._pooled[method.label]) + clock.grades(bout)
+
+
+def _over(bouts: Sequence[Bout], rounds: int, of: Callable[[Bout], float]) -> float:
+    """The sum over all rounds; those not driven are as the driven ones after the first."""
+    values = [of(b) for b in bouts]
+    tail = values[1:] or values
+    return sum(values) + (rounds - len(values)) * sum(tail) / len(tail)
+
+
+# ---------------------------------------------------------------- time
+class _Clock:
+    """Times what was asked for, once per kind of job.
+
+    Args:
+        bench: Network, data and executor.
+        budget_s: Seconds to spend in all.
+        patient: Whether a step that alone takes longer is timed.
+        methods: How many will want a part of the budget.
+    """
+
+    def __init__(self, bench: Bench, budget_s: float, patient: bool, methods: int) -> None:
+        self._bench, self._patient = bench, patient
+        self._each = budget_s / max(methods, 1)
+        self._budget = budget_s
+        self._curves: dict[tuple[Kind, bool], list[tuple[int, float]]] = {}
+        self._rates: dict[Kind, float] = {}
+        self.grading: tuple[float, float] | None = None
+        self.workers = 1
+        self.notes: list[str] = []
+
+    def time(self, made: Stage, seen: Rehearsal) -> None:
+        """Time the kinds of jobs of one method that no method before it had."""
+        self._rates.update(seen.seconds_per_example)
+        threads = torch.get_num_threads()
+        if self._bench.executor == "workers":
+            torch.set_num_threads(1)  # as in a worker
+        try:
+            if self.grading is None:
+                self.grading = _grading(made.solo, made.population.initial, self._budget)
+            fresh = [(k, job) for k, job in seen.samples.items() if (k, made.pooled) not in self._curves]
+            for kind, job in fresh:
+                self._time(made, kind, job, self._each / len(fresh))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _time(self, made: Stage, kind: Kind, job: Sgd, budget_s: float) -> None:
+        sizes = made.population.histograms.sum(1)
+        order = sizes.argsort(stable=True)
+        chosen = list(dict.fromkeys(int(order[i]) for i in (0, len(order) // 2, len(order) - 1)))
+        if not self._patient and (expected := self._step_s(job.config, int(sizes[order[-1]]))) > self._budget:
+            self.notes.append(
+                f"no time is predicted: one local step alone takes about {expected:.1f} s; unskew plan takes that time"
+            )
+            return
+        try:
+            points = [(int(sizes[c]), time_job(made, c, job, budget_s / len(chosen))) for c in chosen]
+        except DivergedError as error:
+            self.notes.append(f"{made.method.label}: no time is predicted, its first steps diverge: {error}")
+            return
+        # Clients of equal size are one point; interpolation wants them ascending.
+        self._curves[kind, made.pooled] = sorted({n: s for n, s in points}.items())
+
+    def _step_s(self, config: SgdConfig, n: int) -> float:
+        """A step's cost from that of grading: forward, and backward at twice that."""
+        assert self.grading is not None
+        first, per_example = self.grading
+        return 3 * (first + per_example * min(config.batch_size or n, n))
+
+    def knows(self, bouts: Iterable[Bout]) -> bool:
+        """Whether every job in these rounds can be priced."""
+        timed = {kind for kind, _ in self._curves} | self._rates.keys()
+        return all(kind in timed for b in bouts for kind, _ in b.jobs)
+
+    def jobs(self, bout: Bout, pooled: bool) -> float:
+        """Seconds of all jobs of a round, spread over the workers; the longest is the least it takes."""
+        priced = [(self._price(kind, n, pooled), times) for (kind, n), times in bout.jobs.items()]
+        whole = sum(s * times for s, times in priced)
+        return max(whole / self.workers, max((s for s, _ in priced), default=0.0))
+
+    def grades(self, bout: Bout) -> float:
+        """Seconds of grading an evaluation's models."""
+        first, per_example = self.grading or (0.0, 0.0)
+        return sum(first + per_example * n for n in bout.papers) / self.workers
+
+    def handover(self, bout: Bout) -> float:
+        """Seconds the main process spends on giving jobs to workers."""
+        if self._bench.executor != "workers":
+            return 0.0
+        return sum(bout.jobs.values()) * (HANDOVER_S + 4 * _model_bytes(self._bench) / COPY_BYTES_PER_S)
+
+    def _price(self, kind: Kind, n: int, pooled: bool) -> float:
+        if kind in self._rates:
+            return self._rates[kind] * n
+        curve = self._curves.get((kind, pooled))
+        if curve is None:
+            return 0.0
+        return float(np.interp(n, [m for m, _ in curve], [s for _, s in curve]))
+
+
+def time_job(made: Stage, client: int, job: Sgd, budget_s: float) -> float:
+    """Seconds of an optimisation on a client's data, extrapolated from a few steps if all would take too long.
+
+    Raises:
+        DivergedError: If the loss of these steps is not finite.
+    """
+    solo = made.solo
+    me = made.population.me(client, 1, Key(made.seed) / "timing" / client)
+    steps = steps_of_job(job.config, me.n, solo)
+
+    def once(k: int) -> float:
+        config = job.config if k >= steps else dataclasses.replace(job.config, local_epochs=None, local_steps=k)
+        began = time.perf_counter()
+        solo.fit(me, dataclasses.replace(job, config=config), me.key)
+        return time.perf_counter() - began
+
+    once(1)  # the first builds the workspace and wakes the library
+    one = once(1)
+    if one * steps <= budget_s:
+        began, found = time.perf_counter(), [once(steps)]
+        while len(found) < 3 and time.perf_counter() - began + found[0] <= budget_s:
+            found.append(once(steps))
+        return float(np.median(found))
+    some = min(int(budget_s / one), steps)
+    return one * steps if some < 2 else one + (steps - 1) * max(once(some) - one, 0.0) / (some - 1)
+
+
+def _grading(solo: Solo, params: Mapping[str, Tensor], budget_s: float) -> tuple[float, float]:
+    """(seconds per model, seconds per example) of grading, from as large a part of a chunk as the budget allows.
+
+    Large parts cost more per example than small ones: what layers put out no longer fits the processor's cache.
+    """
+
+    def once(n: int) -> float:
+        rows = torch.arange(n, device=solo.device)
+        began = time.perf_counter()
+        solo.grade(dict(params), "test", rows)[1].sum().item()
+        return time.perf_counter() - began
+
+    once(1)  # wakes the library
+    one = many = min(once(1) for _ in range(3))
+    n, most = 1, min(solo.size("test"), Solo.CHUNK)
+    while n < most and many * (more := min(4 * n, most)) / n <= budget_s:
+        n, many = more, once(more)
+    return one, max(many - one, 0.0) / max(n - 1, 1)
+
+
+# ---------------------------------------------------------------- memory
+def _memory(experiment: Experiment, bench: Bench, made: Stage, seen: Rehearsal, now: int) -> tuple[Share, ...]:
+    """The parts of a method's memory."""
+    inside: Place = "device" if bench.device.type == "cuda" else "worker" if bench.executor == "workers" else "main"
+    store: Place = "device" if bench.device.type == "cuda" else "main"
+    data = bench.dataset
+    model = _model_bytes(bench)
+    example = data.x_train[0].numel() * data.x_train.element_size()
+    sizes = made.population.histograms.sum(1)
+    largest = int(sizes.max())
+    config = next((job.config for job in seen.samples.values()), SgdConfig())
+    batch = min(config.batch_size or largest, largest)
+    vectors = 6 + {"sgd": int(config.momentum > 0), "adam": 2, "adamw": 2}[config.optimizer]
+    outputs = _outputs(bench)
+    both, widest = sum(outputs), max((a + b for a, b in itertools.pairwise([0, *outputs])), default=0)
+    clients = len(made.population.clients)
+    reachable = clients if experiment.rounds > len(seen.rounds) else len(seen.clients)
+    remembered = int(seen.memory_per_client * (reachable + min(len(seen.clients), reachable)))
+    evaluation = seen.evaluation or Bout()
+    chunk = min(Solo.CHUNK, max(evaluation.papers, default=0))
+    dataset = sum(t.nbytes for t in (data.x_train, data.y_train, data.x_test, data.y_test))
+    shares = [
+        Share(NOW, now, f"this process with its libraries and the data set ({human_bytes(dataset)}), measured",
+              "main", "always"),
+        Share(TRAINING, vectors * model + 2 * both * batch,
+              f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer outputs "
+              f"x batch of {batch}", inside, "training"),
+        Share(BATCHES, 2 * largest * example,
+              f"2 x {largest} examples of the largest client x {human_bytes(example)}", inside, "training"),
+        Share(MESSAGES, seen.in_flight, "messages, replies and states of one round, those shared counted once",
+              store, "training"),
+        Share(EVALUATION, widest * chunk + evaluation.gathered * example,
+              f"{human_bytes(widest)} of layer outputs x {chunk} examples at once + {evaluation.gathered} examples x "
+              f"{human_bytes(example)}", inside, "evaluation"),
+    ]  # fmt: skip
+    if remembered:
+        how = f"{human_bytes(seen.memory_per_client)} x {reachable} clients, and the round before of those asked"
+        shares.append(Share(MEMORY, remembered, how, store, "always"))
+    if bench.device.type == "cuda":
+        shares.append(Share(DATA, dataset, "training and test examples", "device", "always"))
+    if inside == "worker":
+        slots = 4 * (4 * model + (1 << 20))
+        shares += [
+            Share(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
+            Share(SHARED, slots, f"4 slots of 4 x {human_bytes(model)} + 1 MB per worker", "worker", "always"),
+        ]
+    return tuple(shares)
+
+
+def _model_bytes(bench: Bench) -> int:
+    return sum(t.nbytes for t in bench.task.init(Key(0)).values())
+
+
+def _outputs(bench: Bench) -> list[int]:
+    """Bytes that each layer puts out for one example, in the order of the forward pass."""
+    found: list[int] = []
+
+    def note(_layer: nn.Module, _inputs: Any, out: Any) -> None:
+        first = out[0] if isinstance(out, tuple) else out  # recurrent layers give their state, too
+        if isinstance(first, Tensor):
+            found.append(first.nbytes // 2)
+
+    module = bench.task.module().eval()
+    for layer in module.modules():
+        if not any(layer.children()):
+            layer.register_forward_hook(note)
+    with torch.no_grad(), Key(0).ambient():
+        module(bench.dataset.x_train[:2])
+    return found
+
+
+def _device_limit(bench: Bench) -> int | None:
+    return torch.cuda.mem_get_info(bench.device)[0] if bench.device.type == "cuda" else None
+
+
+# ---------------------------------------------------------------- as JSON
+def to_json(found: Forecast) -> dict[str, Any]:
+    """The forecast as plan.json and `unskew plan --json` have it; bytes and seconds."""
+    return {
+        "schema": SCHEMA,
+        "run": found.run,
+        "seeds": found.seeds,
+        "rounds": found.rounds,
+        "executor": found.executor,
+        "workers": found.workers,
+        "methods": [
+            {
+                "method": c.method,
+                "traffic": c.traffic,
+                "rounds_driven": c.rounds_driven,
+                "bytes": None if c.bytes is None else dict(c.bytes),
+                "seconds": c.seconds,
+                "training_s": c.training_s,
+                "server_s": c.server_s,
+                "evaluation_s": c.evaluation_s,
+            }
+            for c in found.costs
+        ],
+        "seconds": found.seconds,
+        "memory": {
+            "peak": found.peak,
+            "everything": found.everything,
+            "limit": found.limit,
+            "device": found.peak_of("device"),
+            "device_limit": found.device_limit,
+            "parts": [dataclasses.asdict(s) for s in found.shares],
+        },
+        "energy_j": None,
+        "notes": [*found.notes, "energy is not predicted: nothing here measures power"],
+    }
