@@ -10,8 +10,10 @@ State and client memory are saved in the same form.
 
 import collections.abc
 import dataclasses
+import functools
 import itertools
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -178,12 +180,19 @@ def nbytes(value: Any) -> int:
     tensors, text = _pack(value)
     if text is None:
         return 0
+    return _length(text, tuple((name, t.dtype, tuple(t.shape)) for name, t in tensors.items()))
+
+
+# Clients send the same shapes over and over, and spelling out the header is most of the weighing.
+@functools.lru_cache(maxsize=4096)
+def _length(text: str, tensors: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> int:
+    """Bytes of a safetensors file with this metadata and these tensors."""
     parts = [f'"__metadata__":{_json({_META: text})}']
     offset = 0
-    for name, t in sorted(tensors.items(), key=lambda item: (_RANK[DTYPES[item[1].dtype]], item[0])):
-        end = offset + t.numel() * t.element_size()
-        shape = ",".join(map(str, t.shape))
-        parts.append(f'{_json(name)}:{{"dtype":"{DTYPES[t.dtype]}","shape":[{shape}],"data_offsets":[{offset},{end}]}}')
+    for name, dtype, shape in sorted(tensors, key=lambda t: (_RANK[DTYPES[t[1]]], t[0])):
+        end = offset + math.prod(shape) * dtype.itemsize
+        sides = ",".join(map(str, shape))
+        parts.append(f'{_json(name)}:{{"dtype":"{DTYPES[dtype]}","shape":[{sides}],"data_offsets":[{offset},{end}]}}')
         offset = end
     header = len(("{" + ",".join(parts) + "}").encode())
     return 8 + header + (-header % 8) + offset
@@ -289,9 +298,16 @@ def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
     raise ProtocolError(f"the wire cannot build {of} (at {path or 'top'}); annotate with a concrete type")
 
 
-def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
+@functools.cache
+def _hints(of: type) -> dict[str, Any]:
+    """Types of a record's fields, in order."""
     hints = typing.get_type_hints(of, include_extras=True)
-    names = [f.name for f in dataclasses.fields(of)]
+    return {f.name: hints[f.name] for f in dataclasses.fields(of)}
+
+
+def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
+    hints = _hints(of)
+    names = list(hints)
     if body is None and not names and not path:
         return of()
     if not isinstance(body, dict) or set(body) != set(names):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,7 +252,7 @@ def test_traffic_is_shown_in_megabytes_and_transfers(page: Path) -> None:
 
 def test_figures_take_their_colours_from_the_page_and_tell_their_content(page: Path) -> None:
     svgs = re.findall(r"<svg role=.*?</svg>", page.read_text(), flags=re.S)
-    assert len(svgs) == 8
+    assert len(svgs) == 9
     for svg in svgs:
         assert "currentColor" in svg
         assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080|dc:date|DejaVu|xmlns", svg)
@@ -461,12 +462,15 @@ def test_a_torn_last_line_is_left_out_wherever_it_was_cut(tmp_path: Path, name: 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH, so no browser can show the page")
-@pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (390, 0)], ids=["desktop-light", "phone-dark"])
-def test_a_browser_shows_the_page_without_overflow_in_both_schemes(
-    page: Path, tmp_path: Path, width: int, scheme: int
-) -> None:
-    """A copy of the page measures itself in an iframe, because a headless window is never narrower than 500 px."""
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH, so no browser can show the page")
+on_both = pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (390, 0)], ids=["desktop-light", "phone-dark"])
+
+
+def measure(page: Path, place: Path, width: int, scheme: int) -> dict[str, Any]:
+    """What a browser says of a page: a copy of it measures itself.
+
+    In an iframe, because a headless window is never narrower than 500 px.
+    """
     probe = """<script>addEventListener("load", () => {
       const s = document.scrollingElement, svg = document.querySelectorAll("figure svg[role=img]");
       document.title = JSON.stringify({over: s.scrollWidth - innerWidth, width: innerWidth,
@@ -477,8 +481,8 @@ def test_a_browser_shows_the_page_without_overflow_in_both_schemes(
       parent.postMessage(document.title, "*");
     });</script>"""
     text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())  # the page itself forbids scripts
-    (tmp_path / "inner.html").write_text(text.replace("</body>", probe + "</body>"))
-    (tmp_path / "outer.html").write_text(
+    (place / "inner.html").write_text(text.replace("</body>", probe + "</body>"))
+    (place / "outer.html").write_text(
         f'<iframe src="inner.html" width="{width}" height="900" style="border:0"></iframe><pre id="o"></pre>'
         '<script>addEventListener("message", e => { document.getElementById("o").textContent = e.data; });</script>'
     )
@@ -486,19 +490,44 @@ def test_a_browser_shows_the_page_without_overflow_in_both_schemes(
         [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            f"--user-data-dir={tmp_path / 'profile'}", f"--blink-settings=preferredColorScheme={scheme}",
-            "--virtual-time-budget=4000", "--dump-dom", (tmp_path / "outer.html").as_uri(),
+            f"--user-data-dir={place / 'profile'}", f"--blink-settings=preferredColorScheme={scheme}",
+            "--virtual-time-budget=4000", "--dump-dom", (place / "outer.html").as_uri(),
         ],
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
     found = re.search(r'<pre id="o">(.+?)</pre>', shown)
     assert found, f"the page did not report back: {shown[:300]}"
-    measured = json.loads(found[1].replace("&quot;", '"'))
+    measured: dict[str, Any] = json.loads(found[1].replace("&quot;", '"'))
+    return measured
+
+
+@needs_browser
+@on_both
+def test_a_browser_shows_the_page_without_overflow_in_both_schemes(
+    page: Path, tmp_path: Path, width: int, scheme: int
+) -> None:
+    measured = measure(page, tmp_path, width, scheme)
     assert measured["width"] == width
     assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["drawn"] == 8
+    assert measured["drawn"] == 9
     assert measured["text"] == measured["ink"], "figure text follows the page's colour"
     assert measured["page"] == ("rgb(255, 255, 255)" if scheme == 1 else "rgb(20, 23, 27)")
+
+
+@needs_browser
+@on_both
+def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_schemes(
+    tmp_path: Path, width: int, scheme: int
+) -> None:
+    folders = [
+        make_run(tmp_path / f"run-{i}", [method], seeds=[0, 1], rounds=10, name=f"a-rather-long-name-of-a-run-{i}")
+        for i, method in enumerate(METHODS)
+    ]
+    measured = measure(write_comparison(folders, tmp_path / "comparison.html"), tmp_path, width, scheme)
+    assert measured["width"] == width
+    assert measured["over"] <= 0, "the page scrolls sideways"
+    assert measured["drawn"] == 6, "accuracy by round, MB and seconds, personal accuracy, both losses"
+    assert measured["text"] == measured["ink"], "figure text follows the page's colour"
 
 
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers() -> None:

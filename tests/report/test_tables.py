@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from unskew.report import markdown_table
+from unskew.report import table
 from unskew.report.figures import looks
 from unskew.report.record import Bound, Cell, Flow, Record, Summary
 from unskew.report.tables import (
@@ -27,6 +27,7 @@ from unskew.report.tables import (
     interval,
     paired,
     reference,
+    time_curve,
     traffic,
 )
 
@@ -110,6 +111,17 @@ def test_accuracy_by_traffic_counts_rounds_without_an_evaluation():
     assert cost_curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A") is None
 
 
+def test_accuracy_by_time_counts_the_seconds_up_to_a_round_as_a_mean_over_seeds():
+    """Round 1 takes 1 s and 3 s, round 2 takes 2 s twice; evaluated at rounds 0 and 2: x = 0 and (3 + 5) / 2."""
+    series = {("A", s, "global.accuracy"): {0: 0.1, 2: 0.5} for s in (0, 1)}
+    series |= {("A", 0, "seconds"): {1: 1.0, 2: 2.0}, ("A", 1, "seconds"): {1: 3.0, 2: 2.0}}
+    found = time_curve(record(series), "A")
+    assert found is not None
+    assert found.x == (0.0, 4.0)
+    assert found.mean == (0.1, 0.5)
+    assert time_curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A") is None
+
+
 def test_a_curve_keeps_to_the_rounds_that_every_seed_has():
     found = curve(record(accuracies(A=[[0.1, 0.2, 0.9], [0.3, 0.4]])), "A", "global.accuracy")
     assert found is not None
@@ -174,7 +186,7 @@ def test_the_markdown_table_marks_bounds_and_escapes_bars():
     made = record(
         accuracies(**{"FedAvg": [[0.5], [0.6]], "a|b": [[0.6], [0.72]], "Local": [[0.3], [0.4]]}), {"Local": "lower"}
     )
-    lines = markdown_table(made).splitlines()
+    lines = table(made, "markdown").splitlines()
     assert lines[0].startswith("| method | seeds | round | global accuracy, % | minus FedAvg, points [95 %] |")
     assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | – | – | – | – | – |"
     # d = (.10, .12): mean 11, s 1.4142, t_{.975, 1} = 12.7062, half width 12.71.

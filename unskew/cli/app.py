@@ -21,6 +21,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.doctor import doctor
+from unskew.cli.plan import Planning, plan
+from unskew.cli.sweep import sweep
 from unskew.errors import ConfigError, RunError
 from unskew.version import __version__
 
@@ -68,6 +71,10 @@ def run(
     data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
     with_bounds: Annotated[bool, typer.Option("--with-bounds", help="Add local only, FedAvg and pooled data.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option("--track", metavar="NAME", help="Give the numbers to tensorboard, mlflow, wandb too."),
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -86,7 +93,7 @@ def run(
     from unskew.cli.progress import watching
     from unskew.run import config, loop
 
-    path = _experiment(experiment)
+    path = find_experiment(experiment)
     chosen = config.load(path, [*(settings or []), *(["bounds=true"] if with_bounds else [])])
     if seeds:
         chosen = replace(chosen, seeds=tuple(seeds))
@@ -94,9 +101,11 @@ def run(
         chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir.resolve())))
     if device is not None:
         chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
+    if track:
+        chosen = replace(chosen, track=tuple(dict.fromkeys((*chosen.track, *track))))
     folder = out or Path("runs") / f"{_as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as watcher:
-        outcome = loop.start(chosen, folder, watcher, command=shlex.join(["unskew", *sys.argv[1:]]))
+        outcome = loop.start(chosen, folder, Planning(watcher, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
     _finish(outcome, report, as_json)
 
 
@@ -129,7 +138,8 @@ def resume(
     _finish(outcome, report, as_json)
 
 
-def _experiment(name: str) -> Path:
+def find_experiment(name: str) -> Path:
+    """The file of an experiment: that of a path, or of a built-in name."""
     path = Path(name)
     builtin = builtin_experiments()
     # A folder `digits` beside us is no experiment; a file of that name is.
@@ -276,6 +286,24 @@ def _names(folders: list[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
+@app.command()
+def table(
+    folder: Annotated[Path, typer.Argument()],
+    format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
+) -> None:
+    """Print a run's headline table for a paper, a page or a spreadsheet.
+
+    FOLDER is the run's, finished or not.  Bounds are marked; a number is bold
+    only if paired differences over seeds say that its method is ahead of all.
+
+    [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
+    """
+    from unskew.report import read
+    from unskew.report.export import table as written
+
+    print(written(read(folder), format), end="")
+
+
 KINDS = ("algorithms", "datasets", "splits", "models", "experiments", "reproductions")
 
 
@@ -368,3 +396,9 @@ def reproduce(
             print(f"[{claim.verdict}] {claim.text}: {claim.evidence}")
     if keep:
         print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
+
+
+# ---------------------------------------------------------------- commands with files of their own
+app.command()(plan)
+app.command()(sweep)
+app.command()(doctor)

@@ -155,24 +155,30 @@ def _named(source: Source, data_dir: Path | str | None) -> Dataset:
             f"{source.name} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
             f"holds {_expected(source)} (from {source.origin}; layout in docs/guides/data.md){_or_hub(source)}"
         )
-    root = Path(given).expanduser()
-    folder = root / source.name
+    files = places(source.name, Path(given).expanduser())
     if source.name == "imdb":
-        files = (root / "imdb.json", root / "imdb.json.gz", folder / "imdb.json", folder / "imdb.json.gz")
         for file in files:
             if file.is_file():
                 return _imdb(source, file)
         raise _missing(source, files)
-    places: tuple[tuple[Path, Callable[[Path], _Arrays]], ...] = (
-        (root / f"{source.name}.npz", _npz),
-        (folder / "x_train.npy", lambda file: _folder(file.parent)),
-        (folder / f"{source.name}.npz", _npz),
-        (folder / "train_1.npz", lambda file: _parts(file.parent)),
+    readers: tuple[Callable[[Path], _Arrays], ...] = (
+        _npz,
+        lambda file: _folder(file.parent),
+        _npz,
+        lambda file: _parts(file.parent),
     )
-    for file, read in places:
+    for file, read in zip(files, readers, strict=True):
         if file.is_file():
             return _assemble(source.name, read(file), file, Key(0) / source.name / "test", source.classes)
-    raise _missing(source, (file for file, _ in places))
+    raise _missing(source, files)
+
+
+def places(name: str, root: Path) -> tuple[Path, ...]:
+    """The files `load` looks for in a data folder, in this order; the first that is there is read."""
+    folder = root / name
+    if name == "imdb":
+        return (root / "imdb.json", root / "imdb.json.gz", folder / "imdb.json", folder / "imdb.json.gz")
+    return (root / f"{name}.npz", folder / "x_train.npy", folder / f"{name}.npz", folder / "train_1.npz")
 
 
 def _hub(reference: hub.Reference) -> Dataset:

@@ -372,14 +372,13 @@ class Rows:
     def _knob_table(self, steps: int) -> Tensor:
         config = self._fits[0].job.config
         lr = config.lr_at(self._fits[0].me.round)
-        table = torch.zeros(len(self._fits), steps, 3, dtype=torch.float64)
         t = torch.arange(1, steps + 1, dtype=torch.float64)
         beta1, beta2 = config.betas
-        adam = config.optimizer != "sgd"
-        active = torch.tensor([[len(f.batches.sizes)] for f in self._fits]) >= t
-        table[:, :, 0] = torch.where(active, -lr / (1.0 - beta1**t) if adam else torch.full_like(t, -lr), 0.0)
-        table[:, :, 1] = torch.where(active, 1.0 - lr * config.weight_decay, 1.0)
-        table[:, :, 2] = (1.0 - beta2**t).sqrt()
+        rate = -lr / (1.0 - beta1**t) if config.optimizer != "sgd" else torch.full_like(t, -lr)
+        shrink = torch.full_like(t, 1.0 - lr * config.weight_decay)
+        active = torch.tensor([[f.steps] for f in self._fits]) >= t
+        each = (rate * active, shrink.where(active, torch.ones_like(t)), (1.0 - beta2**t).sqrt().expand(active.shape))
+        table = torch.stack(each, 2)
         return table.to(self._solo.dtype)
 
     def _seed_table(self, steps: int) -> Tensor:
@@ -463,7 +462,7 @@ class Rows:
         rest = self._rest if self._spec.shared_rest else {n: t[:k] for n, t in self._rest.items()}
         buffers = {n: t[:k] for n, t in self._buffers.items()}
         aux = [t if one else t[:k] for t, one in zip(self._aux_tensors, self._spec.shared, strict=True)]
-        given = (trained, rest, buffers, aux, x, y, weight, seeds)
+        given: tuple[Any, ...] = (trained, rest, buffers, aux, x, y, weight, seeds)
         dims = (
             0,
             None if self._spec.shared_rest else 0,

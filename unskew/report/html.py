@@ -197,10 +197,11 @@ _Series = Sequence[tuple[Record, str, str, figures.Look]]
 
 
 def _curves(series: _Series) -> list[Chart]:
-    """Accuracy by round and by MB, losses by round; a figure without data is left out."""
+    """Accuracy by round, by MB and by seconds, losses by round; a figure without data is left out."""
     charts = [
         _by_round("accuracy", series, tables.ACCURACY, "Global accuracy by round", "global test accuracy, %", 100.0),
         _by_megabyte(series),
+        _by_second(series),
         _by_round(
             "personal", series, tables.PERSONAL, "Personal accuracy by round", "mean personal accuracy, %", 100.0
         ),
@@ -238,6 +239,20 @@ def _by_megabyte(series: _Series) -> Chart | None:
         f" Level: the last accuracy of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
     )
     return Chart(title, f"{_band(lines)}{level}", svg, _legend([*lines, *flat]))
+
+
+def _by_second(series: _Series) -> Chart | None:
+    found = [(look, label, tables.time_curve(record, method)) for record, method, label, look in series]
+    lines = [figures.Line(label, look, curve) for look, label, curve in found if curve is not None]
+    if not lines:
+        return None
+    title = "Global accuracy by time"
+    svg = figures.lines_chart(
+        "time", lines, "training and evaluation up to that round, s", "global test accuracy, %", 100.0,
+        _alt(title, lines, 100.0),
+    )  # fmt: skip
+    told = "By the clock of the machine that ran it: no measure of a real network."
+    return Chart(title, f"{_band(lines)} {told}", svg, _legend(lines))
 
 
 def _band(lines: Sequence[figures.Line]) -> str:

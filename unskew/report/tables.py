@@ -9,7 +9,7 @@ initial weights and most of the spread over seeds is common to both.
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
@@ -197,12 +197,13 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     return mean - half, mean + half
 
 
-def paired(record: Record, metric: str = ACCURACY) -> tuple[Difference, ...]:
-    """Last-evaluation differences to the reference over common seeds, for each method that measured `metric`.
+def paired(record: Record, metric: str = ACCURACY, base: str | None = None) -> tuple[Difference, ...]:
+    """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
 
-    In an unfinished run a seed counts only if both methods were evaluated last at the same round.
+    Without `base` it is the reference.  In an unfinished run a seed counts only if both methods were evaluated last at
+    the same round.
     """
-    base = reference(record)
+    base = reference(record) if base is None else base
     rows = []
     for method in record.methods if base is not None else ():
         if method == base:
@@ -219,6 +220,24 @@ def paired(record: Record, metric: str = ACCURACY) -> tuple[Difference, ...]:
             bound = record.cell(method).bound
             rows.append(Difference(method, bound, tuple(pairs), values, statistics.fmean(values), low, high))
     return tuple(rows)
+
+
+def leader(record: Record, metric: str = ACCURACY) -> str | None:
+    """The method that is higher than every other in `metric` by the interval of their paired differences.
+
+    Bounds do not take part.  None if no interval, or one that reaches zero, stands between it and another, or if there
+    is no other.
+    """
+    means = {}
+    for method in record.methods:
+        last = [record.series.get((method, s, metric), {}) for s in counted(record, method)]
+        if record.cell(method).bound is None and last and all(last):
+            means[method] = statistics.fmean(v[max(v)] for v in last)
+    if len(means) < 2:
+        return None
+    top = max(means, key=lambda m: means[m])
+    lower = {d.method for d in paired(record, metric, top) if d.verdict == "lower"}
+    return top if lower >= means.keys() - {top} else None
 
 
 def curve(record: Record, method: str, name: str) -> Curve | None:
@@ -242,12 +261,25 @@ def cost_curve(record: Record, method: str, name: str = ACCURACY) -> Curve | Non
 
     None if nothing travelled.
     """
+    return _against(record, method, name, [f"bytes.{d}" for d in DIRECTIONS], MB)
+
+
+def time_curve(record: Record, method: str, name: str = ACCURACY) -> Curve | None:
+    """`curve` with x in seconds by the clock up to and including that round, the mean over the counted seeds.
+
+    None if no time was recorded.
+    """
+    return _against(record, method, name, ["seconds"], 1.0)
+
+
+def _against(record: Record, method: str, name: str, spent: Sequence[str], unit: float) -> Curve | None:
+    """`curve` with x the running sum of what was `spent`, in `unit`s."""
     by_round, seeds = curve(record, method, name), counted(record, method)
-    sent = [record.series.get((method, s, f"bytes.{d}"), {}) for s in seeds for d in DIRECTIONS]
-    if by_round is None or not any(sum(rows.values()) for rows in sent):
+    rows = [record.series.get((method, s, what), {}) for s in seeds for what in spent]
+    if by_round is None or not any(sum(row.values()) for row in rows):
         return None
-    mb = tuple(sum(b for rows in sent for r, b in rows.items() if r <= x) / len(seeds) / MB for x in by_round.x)
-    return Curve(mb, by_round.mean, by_round.low, by_round.high, by_round.seeds)
+    x = tuple(sum(v for row in rows for r, v in row.items() if r <= t) / len(seeds) / unit for t in by_round.x)
+    return Curve(x, by_round.mean, by_round.low, by_round.high, by_round.seeds)
 
 
 def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
@@ -377,36 +409,6 @@ def with_spread(spread: Spread | None) -> str:
     return percent(spread.mean) + (f" ± {percent(spread.std)}" if spread.std is not None else "")
 
 
-def markdown_table(record: Record) -> str:
-    """The headline table in GitHub's Markdown, accuracies in percent, with the paired difference where there is one."""
-    differences = {d.method: d for d in paired(record)}
-    base = reference(record)
-    head = (
-        *("method", "seeds", "round", "global accuracy, %", f"minus {base}, points [95 %]"),
-        *("personal accuracy, %", "worst decile, %", "MB", "seconds"),
-    )
-    rows = []
-    for row in headline(record):
-        d = differences.get(row.method)
-        rows.append(
-            (
-                f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method,
-                str(len(row.seeds)),
-                str(row.rounds),
-                with_spread(row.accuracy),
-                "–" if d is None else bracket(d),
-                with_spread(row.personal),
-                with_spread(row.worst),
-                amount(sum(s.mean for s in row.mb.values())) if row.mb else "–",
-                amount(row.seconds.mean) if row.seconds else "–",
-            )
-        )
-    keep = [i for i, title in enumerate(head) if base is not None or not title.startswith("minus ")]
-    lines = [[line[i].replace("|", "\\|").replace("\n", " ") for i in keep] for line in (head, *rows)]
-    rule = ["---"] + ["---:"] * (len(keep) - 1)
-    return _joined([lines[0], rule, *lines[1:]])
-
-
 def bracket(difference: Difference) -> str:
     """A difference with its interval, percentage points.
 
@@ -416,7 +418,3 @@ def bracket(difference: Difference) -> str:
     if difference.low is None or difference.high is None:
         return points(difference.mean)
     return f"{points(difference.mean)} [{points(difference.low)}, {points(difference.high)}]"
-
-
-def _joined(lines: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -26,7 +26,7 @@ from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, ProtocolError, QuorumError, RunError
 from unskew.ledger import totals
-from unskew.run import assemble, checkpoint, track
+from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
@@ -308,6 +308,7 @@ class _Run:
             "run": experiment.name,
             "fingerprint": self.fingerprint(),
             "seconds": self.seconds(),
+            "peak_rss": machine.peak_resident(),
             "rows": table,
             "stopped": self.stopped or None,
         }

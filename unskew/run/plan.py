@@ -26,7 +26,7 @@ from unskew.protocol import Sgd, SgdConfig
 from unskew.run import assemble, machine
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method
-from unskew.run.rehearsal import Bout, Kind, Rehearsal, Stage, rehearse, stage, steps_of_job
+from unskew.run.rehearsal import Bout, Fiction, Kind, Rehearsal, Stage, rehearse, stage, steps_of_job
 from unskew.units import human_bytes
 
 SCHEMA = 1
@@ -249,7 +249,8 @@ def forecast(
     limit = machine.available()
     notes: list[str] = []
     ledger = _Ledger(experiment, bench)
-    clock = _Clock(bench, time_s, patient, len(experiment.methods))
+    workers = (experiment.runtime.workers or assemble.cores()) if bench.executor == "workers" else 1
+    clock = _Clock(bench, workers, time_s, patient, len(experiment.methods))
     shares: list[tuple[Share, ...]] = []
     until = time.monotonic() + drive_s
     cells = assemble.cells(experiment)
@@ -290,7 +291,7 @@ def forecast(
         seeds=len(experiment.seeds),
         rounds=experiment.rounds,
         executor=bench.executor,
-        workers=clock.workers,
+        workers=workers,
         costs=costs,
         shares=max(shares, key=lambda s: sum(x.bytes for x in s), default=()),
         limit=None if limit is None else limit + now,
@@ -308,30 +309,21 @@ def _open(
     None if the plan cannot do with made-up results.
     """
     label = made.method.label
-    tries: dict[str, Rehearsal | Exception] = {}
-    for fiction, rounds in (("wander", min(2, experiment.rounds)), ("stand_still", experiment.rounds)):
+
+    def attempt(fiction: Fiction, rounds: int) -> Rehearsal | Exception:
         try:
-            tries[fiction] = rehearse(
-                experiment,
-                made,
-                fed,
-                fiction,
-                rounds,
-                until=until,
-                evaluated=fiction == "wander",  # type: ignore[arg-type]
-            )
+            return rehearse(experiment, made, fed, fiction, rounds, until=until, evaluated=fiction == "wander")
         except Exception as error:  # a plan may well refuse numbers that no training would bring
-            tries[fiction] = error
-    lively, still = tries["wander"], tries["stand_still"]
-    failed = [t for t in (still, lively) if isinstance(t, Exception)]
-    for error in failed:
+            return error
+
+    lively, still = attempt("wander", min(2, experiment.rounds)), attempt("stand_still", experiment.rounds)
+    for failure in (still, lively):
         # Losses are drawn beforehand and contracts are about types: no training would mend these.
-        if isinstance(error, QuorumError | ProtocolError):
-            raise type(error)(f"{label}: {error}") from error
+        if isinstance(failure, QuorumError | ProtocolError):
+            raise type(failure)(f"{label}: {failure}") from failure
     if isinstance(lively, Exception):
-        notes.append(
-            f"{label}: its costs are not known, its plan refuses made-up results: {type(lively).__name__}: {lively}"
-        )
+        why = f"{type(lively).__name__}: {lively}"
+        notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
         return None
     if isinstance(still, Exception) or _bytes(still.rounds[:2]) != _bytes(lively.rounds):
         notes.append(f"{label}: training decides what it sends, its bytes are an estimate from two rounds")
@@ -363,9 +355,7 @@ class _Ledger:
         if not driven:
             return Cost(method.label, None, "unknown", 0, None, None, None)
         rounds = experiment.rounds
-        sent: dict[Direction, float] = {
-            d: float(np.mean([_over(r.rounds, rounds, lambda b: b.bytes[d]) for r in driven])) for d in DIRECTIONS
-        }
+        sent = {d: float(np.mean([_over(r.rounds, rounds, _sent(d)) for r in driven])) for d in DIRECTIONS}
         fewest = min(len(r.rounds) for r in driven)
         if traffic == "exact" and (fewest < rounds or len(driven) < len(experiment.seeds)):
             traffic = "extrapolated"
@@ -393,6 +383,10 @@ class _Ledger:
         return bout.server_s + clock.jobs(bout, self._pooled[method.label]) + clock.grades(bout)
 
 
+def _sent(direction: Direction) -> Callable[[Bout], float]:
+    return lambda bout: bout.bytes[direction]
+
+
 def _over(bouts: Sequence[Bout], rounds: int, of: Callable[[Bout], float]) -> float:
     """The sum over all rounds; those not driven are as the driven ones after the first."""
     values = [of(b) for b in bouts]
@@ -406,19 +400,20 @@ class _Clock:
 
     Args:
         bench: Network, data and executor.
+        workers: Processes that train.
         budget_s: Seconds to spend in all.
         patient: Whether a step that alone takes longer is timed.
         methods: How many will want a part of the budget.
     """
 
-    def __init__(self, bench: Bench, budget_s: float, patient: bool, methods: int) -> None:
+    def __init__(self, bench: Bench, workers: int, budget_s: float, patient: bool, methods: int) -> None:
         self._bench, self._patient = bench, patient
         self._each = budget_s / max(methods, 1)
         self._budget = budget_s
         self._curves: dict[tuple[Kind, bool], list[tuple[int, float]]] = {}
         self._rates: dict[Kind, float] = {}
         self.grading: tuple[float, float] | None = None
-        self.workers = 1
+        self.workers = workers
         self.notes: list[str] = []
 
     def time(self, made: Stage, seen: Rehearsal) -> None:
@@ -451,7 +446,7 @@ class _Clock:
             self.notes.append(f"{made.method.label}: no time is predicted, its first steps diverge: {error}")
             return
         # Clients of equal size are one point; interpolation wants them ascending.
-        self._curves[kind, made.pooled] = sorted({n: s for n, s in points}.items())
+        self._curves[kind, made.pooled] = sorted(dict(points).items())
 
     def _step_s(self, config: SgdConfig, n: int) -> float:
         """A step's cost from that of grading: forward, and backward at twice that."""
@@ -562,8 +557,8 @@ def _memory(experiment: Experiment, bench: Bench, made: Stage, seen: Rehearsal, 
         Share(NOW, now, f"this process with its libraries and the data set ({human_bytes(dataset)}), measured",
               "main", "always"),
         Share(TRAINING, vectors * model + 2 * both * batch,
-              f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer outputs "
-              f"x batch of {batch}", inside, "training"),
+              f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer "
+              f"outputs x batch of {batch}", inside, "training"),
         Share(BATCHES, 2 * largest * example,
               f"2 x {largest} examples of the largest client x {human_bytes(example)}", inside, "training"),
         Share(MESSAGES, seen.in_flight, "messages, replies and states of one round, those shared counted once",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -232,7 +232,9 @@ class _Round:
             raise ProtocolError(f"round {self.t}, step {want.step!r}: no such client: {strangers[:5]}")
         fates = {c: self.fate(want.step, c) for c in want.to}
         reached = {c: m for c, m in want.to.items() if fates[c] != "unreachable"}
-        work = {c: self.begin(want.step, c, message) for c, message in reached.items()}
+        # What many clients are sent is one object, weighed once.
+        weighed = {id(m): _weigh(m) for m in {id(m): m for m in reached.values()}.values()}
+        work = {c: self.begin(want.step, c, m, weighed[id(m)]) for c, m in reached.items()}
         done = self.sim.executor.complete(work)
         replies: dict[ClientId, Any] = {}
         for c, result in done.items():
@@ -257,10 +259,10 @@ class _Round:
         key = self.sim.key / "round" / self.t / "outage" / step / self.asked[step] / client
         return self.sim.outage.fate(key)
 
-    def begin(self, step: str, client: ClientId, message: Any) -> Work:
-        """Deliver a message: weigh it, move the held values it carries, and make ready the client's step."""
+    def begin(self, step: str, client: ClientId, message: Any, weight: "_Weight") -> Work:
+        """Deliver a message: charge it, move the held values it carries, and make ready the client's step."""
         sim = self.sim
-        self.charge(SERVER, node(client), message)
+        self.charge(SERVER, node(client), weight)
         if sim.codec:
             message = wire.decode(wire.encode(message), sim._signatures[step].message)
         message = map_held(lambda h: self.bring(h, client), message)
@@ -272,7 +274,7 @@ class _Round:
     def bring(self, held: Held, client: ClientId) -> Any:
         value = self.value(held)
         if held.owner != client:
-            self.charge(node(held.owner), node(client), value)
+            self.charge(node(held.owner), node(client), _weigh(value))
         return value
 
     def value(self, held: Held) -> Any:
@@ -297,7 +299,7 @@ class _Round:
             return held
 
         reply = map_keep(keep, reply)
-        self.charge(node(client), SERVER, reply)
+        self.charge(node(client), SERVER, _weigh(reply))
         if self.sim.codec:
             reply = wire.decode(wire.encode(reply), self.sim._signatures[step].reply)
         return reply
@@ -307,7 +309,7 @@ class _Round:
         values = []
         for held in want.held:
             value = self.value(held)
-            self.charge(node(held.owner), SERVER, value)
+            self.charge(node(held.owner), SERVER, _weigh(value))
             values.append(value)
         self.hop += 1
         return values
@@ -318,7 +320,17 @@ class _Round:
         key = self.sim.key / "round" / self.t / "channel" / want.hop
         return torch.as_tensor(self.sim.channel.spectral_efficiency(key, nodes))[1:, 1:]
 
-    def charge(self, src: int, dst: int, message: Any) -> None:
-        n = wire.nbytes(message)
-        if n:
-            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, wire.kind(message), Bytes(n)))
+    def charge(self, src: int, dst: int, weight: "_Weight") -> None:
+        if weight.bytes:
+            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, weight.kind, weight.bytes))
+
+
+class _Weight(NamedTuple):
+    """What a message weighs, and what the ledger calls it."""
+
+    bytes: Bytes
+    kind: Literal["model", "control"]
+
+
+def _weigh(message: Any) -> _Weight:
+    return _Weight(Bytes(wire.nbytes(message)), wire.kind(message))

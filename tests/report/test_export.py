@@ -1,0 +1,151 @@
+"""The headline table for papers and spreadsheets."""
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from unskew.errors import ConfigError
+from unskew.report import table
+from unskew.report.export import FORMATS
+from unskew.report.record import Bound, Cell, Record, Summary
+from unskew.report.tables import PERSONAL, leader, paired
+
+ACCURACY = "global.accuracy"
+
+
+def made(
+    values: Mapping[str, list[float]],
+    bounds: Mapping[str, Bound] | None = None,
+    finished: bool = True,
+    metric: str = ACCURACY,
+) -> Record:
+    """A run of one round: accuracies by method and seed."""
+    series = {(m, s, metric): {1: v} for m, vs in values.items() for s, v in enumerate(vs)}
+    return Record(
+        folder=Path("runs/x"),
+        name="x",
+        created="",
+        command="",
+        version="",
+        environment={},
+        config_sha256="",
+        config="",
+        cells=tuple(Cell(m, "dirichlet(alpha=0.1), 4 clients", s, (bounds or {}).get(m)) for m, s, _ in series),
+        series=series,
+        clients={},
+        flows={},
+        partitions={},
+        failures=(),
+        summary=Summary("f", 1.0, {}, None) if finished else None,
+        cut_short=(),
+    )
+
+
+APART = {"FedAvg": [0.50, 0.60, 0.55], "SCAFFOLD": [0.60, 0.70, 0.66], "Local": [0.90, 0.95, 0.91]}
+"""SCAFFOLD - FedAvg = .10, .10, .11: mean .1033, s .0058, t_{.975, 2} = 4.3027, half width .0143: clear of zero."""
+
+
+# ---------------------------------------------------------------- what is bold
+def test_a_method_leads_only_if_it_is_clear_of_every_other() -> None:
+    assert leader(made(APART, {"Local": "lower"})) == "SCAFFOLD"
+    close = {**APART, "FedProx": [0.58, 0.71, 0.65]}  # -.02, +.01, -.01: nobody knows
+    assert leader(made(close, {"Local": "lower"})) is None
+
+
+def test_a_bound_never_leads_and_never_stands_in_the_way() -> None:
+    assert leader(made(APART)) == "Local"
+    assert leader(made(APART, {"Local": "pooled"})) == "SCAFFOLD"
+
+
+def test_nobody_leads_with_one_seed_or_alone() -> None:
+    assert leader(made({"FedAvg": [0.5], "SCAFFOLD": [0.9]})) is None
+    assert leader(made({"FedAvg": [0.5, 0.6]})) is None
+    assert leader(made({"FedAvg": [0.5, 0.6], "Local": [0.1, 0.2]}, {"Local": "lower"})) is None
+
+
+def test_a_method_without_the_metric_is_no_competitor_in_it() -> None:
+    both = made(APART, {"Local": "lower"})
+    assert leader(both, PERSONAL) is None
+
+
+def test_differences_can_be_taken_to_any_method() -> None:
+    rows = {d.method: d for d in paired(made(APART), base="SCAFFOLD")}
+    assert rows["FedAvg"].mean == pytest.approx(-0.31 / 3)
+    assert (rows["FedAvg"].verdict, rows["Local"].verdict) == ("lower", "higher")
+
+
+# ---------------------------------------------------------------- the formats
+def test_markdown_has_the_leader_in_bold_and_the_bounds_marked() -> None:
+    head, rule, *rows = table(made(APART, {"Local": "pooled"})).splitlines()
+    assert head.count("|") == rule.count("|") == rows[0].count("|")
+    assert rows[0].startswith("| FedAvg | 3 | 1 | 55.0 ± 5.0 | – |")
+    assert rows[1].startswith("| SCAFFOLD | 3 | 1 | **65.3 ± 5.0** | +10.33 [+8.90, +11.77] |")
+    assert rows[2].startswith("| Local (bound, pooled data) | 3 | 1 | 92.0 ± 2.6 |")
+    assert rows[-1].startswith("Last round; mean ± standard deviation over seeds.")
+    assert "not finished" not in rows[-1]
+    assert table(made(APART, finished=False)).endswith("The run is not finished.\n")
+
+
+def test_markdown_names_cannot_break_the_table() -> None:
+    text = table(made({"a|b*c_\n<d>": [0.5, 0.6]}))
+    assert r"| a\|b\*c\_ \<d> | 2 |" in text
+
+
+def test_latex_is_escaped_and_uses_booktabs() -> None:
+    name = r"50% of_a & b#{c}$d^e~f\g<h>"
+    text = table(made({"FedAvg": [0.5, 0.6], name: [0.6, 0.72]}), "latex")
+    escaped = (
+        r"50\% of\_a \& b\#\{c\}\$d\textasciicircum{}e\textasciitilde{}f\textbackslash{}g\textless{}h\textgreater{}"
+    )
+    lines = text.splitlines()
+    assert lines[0] == r"% \usepackage{booktabs}"
+    assert lines[2] == r"\begin{tabular}{lrrrrrrrr}"
+    assert r"method & seeds & round & global accuracy, \% & minus FedAvg, points [95 \%]" in lines[4]
+    (row,) = [line for line in lines if line.startswith("50")]
+    assert row.startswith(rf"{escaped} & 2 & 1 & 66.0 $\pm$ 8.5 & +11.00 [$-$1.71, +23.71] & -- & -- & -- & -- \\")
+    assert [line for line in lines if line.startswith("\\") and "rule" in line] == [
+        r"\toprule", r"\midrule", r"\bottomrule",
+    ]  # fmt: skip
+
+
+def test_a_latex_row_that_begins_with_a_bracket_is_no_option_of_the_one_before() -> None:
+    text = table(made({"FedAvg": [0.5], "[ours]": [0.6], "*": [0.7]}), "latex")
+    assert "\n{}[ours] & " in text
+    assert "\n{}* & " in text
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not on PATH, so no LaTeX can be tried")
+def test_latex_compiles(tmp_path: Path) -> None:
+    body = table(made({"FedAvg": [0.5, 0.6], r"[a]_%$#^~\{}&<>": [0.6, 0.7]}, {}), "latex")
+    (tmp_path / "t.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + body + "\\end{document}"
+    )
+    subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+
+def test_csv_is_unrounded_and_says_what_a_number_is_compared_with() -> None:
+    text = table(made({**APART, 'a,"b"': [0.1, 0.2, 1 / 3]}, {"Local": "lower"}), "csv")
+    rows = {row["method"]: row for row in csv.DictReader(io.StringIO(text))}
+    assert list(rows) == ["FedAvg", "SCAFFOLD", "Local", 'a,"b"']
+    assert float(rows["SCAFFOLD"]["global_accuracy"]) == pytest.approx(1.96 / 3)
+    assert float(rows['a,"b"']["global_accuracy"]) == (0.1 + 0.2 + 1 / 3) / 3
+    assert float(rows["SCAFFOLD"]["difference_low_95"]) == pytest.approx(0.0890, abs=1e-4)
+    assert (rows["SCAFFOLD"]["compared_with"], rows["FedAvg"]["compared_with"]) == ("FedAvg", "")
+    assert (rows["Local"]["bound"], rows["FedAvg"]["bound"]) == ("lower", "")
+    assert rows["FedAvg"]["seconds"] == rows["FedAvg"]["mb_up"] == ""
+    assert rows["FedAvg"]["setting"] == "dirichlet(alpha=0.1), 4 clients"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_run_that_has_not_measured_anything_has_a_table_too(format: str) -> None:
+    assert "FedAvg" in table(made({"FedAvg": [0.5]}, finished=False, metric="train.loss"), format)
+
+
+def test_an_unknown_format_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"markdown, latex, csv; did you mean latex\? got 'latx'"):
+        table(made(APART), "latx")

@@ -1,0 +1,150 @@
+"""`unskew plan`: what an experiment will cost; and the same written into the folder of a run that begins."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from unskew.errors import UnskewError
+from unskew.units import human_bytes
+
+if TYPE_CHECKING:
+    from unskew.data.federated import FederatedData
+    from unskew.run.assemble import Bench
+    from unskew.run.config import Experiment
+    from unskew.run.loop import Tick, Watcher
+    from unskew.run.plan import Forecast
+
+SURE = {
+    "exact": "exact",
+    "extrapolated": "from the rounds driven",
+    "estimated": "estimate: training decides",
+    "unknown": "not known",
+}
+
+
+def plan(
+    experiment: Annotated[str, typer.Argument()] = "digits",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the forecast as JSON on stdout, and nothing else there.")
+    ] = False,
+) -> None:
+    """Say what an experiment will cost before anything trains: bytes, memory, time; refuse what cannot be.
+
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    Bytes come from the methods' own plans, driven without training; time from
+    a few real steps on this machine.
+
+    [dim]unskew plan[/]
+    [dim]unskew plan my.toml --set clients_per_round=50[/]
+    """
+    from dataclasses import replace
+
+    from unskew.cli.app import find_experiment
+    from unskew.run import config
+    from unskew.run.plan import plan as made
+    from unskew.run.plan import to_json
+
+    chosen = config.load(find_experiment(experiment), settings or [])
+    if data_dir is not None:
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir.resolve())))
+    found = made(chosen)
+    if as_json:
+        print(json.dumps(to_json(found)))
+    else:
+        show(found, Console())
+
+
+def show(found: "Forecast", console: Console) -> None:
+    """The forecast as two tables and a few lines."""
+    console.print(_costs(found))
+    console.print(_memory(found))
+    trained = f"in {found.workers} worker processes" if found.executor == "workers" else "in this process"
+    whole = "not predicted" if found.seconds is None else _duration(found.seconds)
+    limit = "" if found.limit is None else f" of {human_bytes(found.limit)} to be had"
+    for line in (
+        f"whole run: {whole} ({found.seeds} seed{'s' * (found.seeds != 1)}, {found.rounds} rounds, {trained})",
+        f"peak memory: {human_bytes(found.everything)}{limit}; the larger of training and evaluation counts",
+        "energy: not predicted, nothing here measures power",
+        *found.notes,
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    from unskew.cli.progress import duration
+
+    return f"about {duration(seconds)}" if seconds >= 1 else "less than a second"
+
+
+def _costs(found: "Forecast") -> Table:
+    table = Table(
+        title=f"{escape(found.run)}: what one seed will cost", box=SIMPLE, padding=(0, 1), caption_justify="left"
+    )
+    table.add_column("method", overflow="fold")
+    for heading in ("MB down", "MB up", "MB d2d", "s", "of it training"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("bytes are")
+    for cost in found.costs:
+        sent = ["–"] * 3 if cost.bytes is None else [f"{cost.bytes[d] / 1e6:.3f}" for d in ("down", "up", "d2d")]
+        times = ["–" if s is None else f"{s:.1f}" for s in (cost.seconds, cost.training_s)]
+        table.add_row(escape(cost.method), *sent, *times, SURE[cost.traffic])
+    return table
+
+
+def _memory(found: "Forecast") -> Table:
+    table = Table(title="memory of the method that needs most", box=SIMPLE, padding=(0, 1))
+    table.add_column("part", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("where", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for share in found.shares:
+        where = f"{found.workers} workers, each" if share.place == "worker" else share.place
+        table.add_row(share.what, human_bytes(share.bytes), where, share.how)
+    return table
+
+
+class Planning:
+    """A watcher that writes plan.json when a run begins, and hands everything on to another watcher.
+
+    A run is not refused for what its plan says: less memory than planned for is a line, and so is a plan that fails.
+    """
+
+    def __init__(self, watcher: "Watcher", folder: Path) -> None:
+        self._watcher, self._folder = watcher, folder
+
+    def start(self, experiment: "Experiment", bench: "Bench", feds: "dict[int, FederatedData]") -> None:
+        """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
+        from unskew.run.folder import explained, write_atomically
+        from unskew.run.plan import forecast, to_json, too_large
+
+        try:
+            found = forecast(experiment, bench, feds, drive_s=0.5, time_s=0.5, patient=False)
+        except UnskewError as error:
+            print(f"warning: {error}", file=sys.stderr)
+        else:
+            if (short := too_large(found)) is not None:
+                print(f"warning: {short}", file=sys.stderr)
+            path = self._folder / "plan.json"
+            with explained(path, self._folder):
+                write_atomically(path, json.dumps(to_json(found), indent=1))
+        self._watcher.start(experiment, bench, feds)
+
+    def tick(self, tick: "Tick") -> None:
+        """Hand on."""
+        self._watcher.tick(tick)
+
+    def note(self, text: str) -> None:
+        """Hand on."""
+        self._watcher.note(text)

@@ -1,0 +1,128 @@
+"""`unskew sweep`: the points of a [sweep] table, one process per core, and one comparison at the end."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from unskew.run.sweep import Point, Result
+
+
+def sweep(
+    experiment: Annotated[Path, typer.Argument()],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of every point.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")
+    ] = False,
+) -> None:
+    r"""Run every point of a \[sweep] table, one process per core, and compare them.
+
+    EXPERIMENT is a TOML file with a grid, a list or both, such as
+    [dim]sweep = { grid = { "split.alpha" = \[0.1, 1.0] } }[/]
+
+    All points are checked before the first is run.  A sweep that was stopped
+    goes on when the same command is given again.  A point that fails is named
+    at the end, with exit code 1; the others are run all the same.
+
+    [dim]unskew sweep my.toml --jobs 4[/]
+    """
+    from unskew.run import assemble
+    from unskew.run.sweep import Crowd, check, expand
+
+    name, points = expand(experiment, settings or [])
+    check(points)
+    folder = out or Path("runs") / f"{''.join(c if c.isalnum() or c in '-_.+=' else '-' for c in name)}-sweep"
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    say(f"{name}: {len(points)} points in {folder}")
+    results = Crowd(points, folder, jobs if jobs is not None else assemble.cores(), say).run()
+    done = [r for r in results if r.status == "done"]
+    summaries = {r.point: json.loads((r.folder / "summary.json").read_text("utf-8")) for r in done}
+    if as_json:
+        print(json.dumps(_as_json(name, points, results, summaries)))
+    elif done:
+        Console().print(_table(name, points, summaries))
+    if len(done) > 1:
+        from unskew.report import write_comparison
+
+        print(f"comparison: {write_comparison([r.folder for r in done], folder / 'comparison.html')}", file=sys.stderr)
+    failed = [r for r in results if r.status == "failed"]
+    for result in failed:
+        print(f"failed: {result.point}: {result.error}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _as_json(
+    name: str, points: "Sequence[Point]", results: "Sequence[Result]", summaries: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    settings = {p.name: dict(p.settings) for p in points}
+    prints = "\n".join(f"{point} {s['fingerprint']}" for point, s in summaries.items())
+    return {
+        "run": name,
+        "fingerprint": hashlib.sha256(prints.encode()).hexdigest(),
+        "seconds": sum(s["seconds"] for s in summaries.values()),
+        "rows": [{**row, "method": f"{point}/{row['method']}"} for point, s in summaries.items() for row in s["rows"]],
+        "points": [
+            {
+                "point": r.point,
+                "settings": settings[r.point],
+                "status": r.status,
+                "run": str(r.folder),
+                "error": r.error,
+            }
+            for r in results
+        ],
+    }
+
+
+def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
+    """A row for each point and method: its settings and the numbers of the last round."""
+    keys = list(dict.fromkeys(key for p in points for key in p.settings))
+    table = Table(
+        title=f"{escape(name)}: percent, mean ± standard deviation over seeds, last round",
+        box=SIMPLE,
+        padding=(0, 1),
+    )
+    for key in (*keys, "method"):
+        table.add_column(escape(key), overflow="fold")
+    for heading in ("accuracy", "own data", "worst 1/10", "MB", "s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for point in (p for p in points if p.name in summaries):
+        by = {(r["method"], r["metric"]): r for r in summaries[point.name]["rows"]}
+        for method in dict.fromkeys(m for m, _ in by):
+            sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
+            table.add_row(
+                *(escape(str(point.settings.get(key, ""))) for key in keys),
+                escape(method),
+                *(_percent(by.get((method, f"{m}"))) for m in METRICS),
+                f"{sent['mean'] / 1e6:.2f}" if sent else "",
+                f"{seconds['mean']:.1f}" if seconds else "",
+            )
+    return table
+
+
+METRICS = ("global.accuracy", "personal.accuracy.mean", "personal.accuracy.worst_decile")
+
+
+def _percent(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")

@@ -1,0 +1,176 @@
+r"""The headline table of a run for a paper, a page or a spreadsheet.
+
+Accuracies are of the last round, in percent in Markdown and LaTeX and as fractions in CSV, with the standard deviation
+over seeds.  Bounds are marked as such.  A number is bold only if its method is higher than each other competitor by the
+95 % interval of their paired differences over seeds: a highest mean alone makes nothing bold.
+
+LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
+"""
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Callable, Iterable
+
+from unskew.errors import ConfigError
+from unskew.report.record import Record
+from unskew.report.tables import (
+    ACCURACY,
+    BOUNDS,
+    DIRECTIONS,
+    PERSONAL,
+    WORST,
+    Difference,
+    Headline,
+    Spread,
+    amount,
+    bracket,
+    headline,
+    leader,
+    paired,
+    reference,
+    with_spread,
+)
+
+Lines = list[list[str]]
+
+
+def table(record: Record, format: str = "markdown") -> str:
+    """The headline table in one of `FORMATS`, ending in a newline.
+
+    Raises:
+        ConfigError: If there is no such format.
+    """
+    if format not in FORMATS:
+        close = difflib.get_close_matches(format, FORMATS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"a table is written as {', '.join(FORMATS)}; {hint}got {format!r}")
+    return FORMATS[format](record)
+
+
+# ---------------------------------------------------------------- Markdown and LaTeX
+def _markdown(record: Record) -> str:
+    def row(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |\n"
+
+    head, *rows = _lines(record, lambda text: re.sub(r"([\\|*_`<])", r"\\\1", text), lambda text: f"**{text}**")
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return f"{''.join(map(row, (head, rule, *rows)))}\n{_note(record)}\n"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "±": r"$\pm$", "−": "$-$", "–": "--", "“": "``", "”": "''",
+}  # fmt: skip
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)
+
+
+def _latex(record: Record) -> str:
+    head, *rows = _lines(record, _escaped, lambda text: rf"\textbf{{{text}}}")
+    # A row that begins with [ or * would be read as an option of the \\ before it.
+    body = [("{}" if row[0][0] in "[*" else "") + " & ".join(row) + r" \\" for row in rows]
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}",
+            f"% {_note(record)}",
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            " & ".join(head) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], str]) -> Lines:
+    """Head and rows as escaped text."""
+    base, differences = reference(record), {d.method: d for d in paired(record)}
+    best = {metric: leader(record, metric) for metric in (ACCURACY, PERSONAL, WORST)}
+    head = ["method", "seeds", "round", "global accuracy, %"]
+    head += [f"minus {base}, points [95 %]"] if base is not None else []
+    head += ["personal accuracy, %", "worst decile, %", "MB", "seconds"]
+    lines = [[escape(_plain(title)) for title in head]]
+    for row in headline(record):
+
+        def accuracy(metric: str, spread: Spread | None, method: str = row.method) -> str:
+            text = escape(with_spread(spread))
+            return bold(text) if best[metric] == method else text
+
+        d = differences.get(row.method)
+        lines.append(
+            [
+                escape(_plain(f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method)),
+                str(len(row.seeds)),
+                str(row.rounds),
+                accuracy(ACCURACY, row.accuracy),
+                *([escape("–" if d is None else bracket(d))] if base is not None else []),
+                accuracy(PERSONAL, row.personal),
+                accuracy(WORST, row.worst),
+                escape(amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"),
+                escape(amount(row.seconds.mean) if row.seconds else "–"),
+            ]
+        )
+    return lines
+
+
+def _plain(text: str) -> str:
+    """One line."""
+    return " ".join(text.split()) or "–"
+
+
+def _note(record: Record) -> str:
+    """What the numbers are; one line without markup."""
+    unfinished = "" if record.finished else " The run is not finished."
+    return (
+        "Last round; mean ± standard deviation over seeds. Bold: higher than every other method that is no bound, by "
+        f"the 95 % interval of paired differences, each pair by itself.{unfinished}"
+    )
+
+
+# ---------------------------------------------------------------- CSV
+def _csv(record: Record) -> str:
+    """Everything unrounded: accuracies are fractions, empty is what was not measured."""
+    base, differences = reference(record), {d.method: d for d in paired(record)}
+    file = io.StringIO()
+    rows = [_csv_row(record, row, base, differences.get(row.method)) for row in headline(record)]
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _csv_row(record: Record, row: Headline, base: str | None, difference: Difference | None) -> dict[str, object]:
+    return {
+        "run": record.name,
+        "method": row.method,
+        "setting": row.setting,
+        "bound": row.bound,
+        "seeds": len(row.seeds),
+        "round": row.rounds,
+        **_both("global_accuracy", row.accuracy),
+        **_both("global_accuracy_tail", row.tail),
+        **_both("global_accuracy_best_on_test", row.best),
+        "compared_with": base if difference else None,
+        "difference": difference.mean if difference else None,
+        "difference_low_95": difference.low if difference else None,
+        "difference_high_95": difference.high if difference else None,
+        **_both("personal_accuracy", row.personal),
+        **_both("worst_decile", row.worst),
+        **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},
+        "seconds": row.seconds.mean if row.seconds else None,
+    }
+
+
+def _both(name: str, spread: Spread | None) -> dict[str, object]:
+    return {name: spread.mean if spread else None, f"{name}_std": spread.std if spread else None}
+
+
+FORMATS: dict[str, Callable[[Record], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv}

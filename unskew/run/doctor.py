@@ -1,0 +1,259 @@
+"""What is installed and what this machine has: one line each, with the remedy where something is missing.
+
+Nothing is imported to see whether it is there but what unskew needs anyway, nothing is downloaded, and nothing is left
+behind.
+"""
+
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from unskew.data.sources import SOURCES, places
+from unskew.run import machine
+from unskew.run.assemble import cores
+from unskew.units import human_bytes
+from unskew.version import __version__
+
+Status = Literal["ok", "missing", "problem"]
+
+LITTLE_DISK = 1_000_000_000
+LITTLE_MEMORY = 2_000_000_000
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "google-chrome-stable")
+CORE = ("torch", "numpy", "scipy", "scikit-learn", "pydantic", "typer", "safetensors", "jinja2", "matplotlib")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What an optional extra is for, and the packages it brings."""
+
+    name: str
+    purpose: str
+    packages: tuple[str, ...]
+
+
+EXTRAS = (
+    Extra("hub", "data sets by name from the Hugging Face hub", ("datasets",)),
+    Extra("track", "TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
+    Extra("flower", "the same experiment over a real network", ("flwr",)),
+    Extra("diffusion", "Stable Diffusion as a prior", ("diffusers", "transformers")),
+    Extra("dp", "privacy accounting", ("dp-accounting",)),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line.
+
+    Attributes:
+        what: The thing looked at.
+        status: "missing" is something one can do without, "problem" is something to mend.
+        found: What there is.
+        remedy: What to do; empty if nothing.
+        core: Whether nothing works without it.
+    """
+
+    what: str
+    status: Status
+    found: str
+    remedy: str = ""
+    core: bool = False
+
+
+def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Finding, ...]:
+    """Everything there is to say, in reading order.
+
+    Args:
+        data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
+        runs: Where run folders would be made.
+    """
+    return (
+        *_software(),
+        *_hardware(),
+        *(_extra(extra) for extra in EXTRAS),
+        *_data(data_dir),
+        _browser(),
+        *_disk(runs),
+    )
+
+
+def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Those without which nothing works."""
+    return tuple(f for f in findings if f.core and f.status != "ok")
+
+
+# ---------------------------------------------------------------- software
+def _software() -> Iterator[Finding]:
+    try:
+        about = importlib.metadata.metadata("unskew")
+        needs = SpecifierSet(about["Requires-Python"] or "")
+        requirements = [Requirement(r) for r in importlib.metadata.requires("unskew") or []]
+        yield Finding("unskew", "ok", __version__)
+    except importlib.metadata.PackageNotFoundError:
+        needs, requirements = SpecifierSet(), []
+        yield Finding(
+            "unskew",
+            "problem",
+            f"{__version__}, run from its source without being installed: versions cannot be compared",
+            "pip install -e . in the source folder",
+        )
+    version = platform.python_version()
+    fits = needs.contains(version, prereleases=True)
+    yield Finding(
+        "python",
+        "ok" if fits else "problem",
+        f"{version} ({sys.executable}){'' if fits else f', {needs} is needed'}",
+        "" if fits else f"make an environment with a Python {needs}",
+        core=True,
+    )
+    yield Finding("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+    wanted = {r.name: r.specifier for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
+    for package in CORE:
+        yield _package(package, wanted.get(package, SpecifierSet()))
+
+
+def _package(name: str, wanted: SpecifierSet) -> Finding:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "problem", "not installed", f"pip install '{name}{wanted}'", core=True)
+    if not wanted.contains(version, prereleases=True):
+        return Finding(name, "problem", f"{version}, {wanted} is needed", f"pip install '{name}{wanted}'", core=True)
+    return Finding(name, "ok", f"{version} ({wanted} is supported)" if str(wanted) else version, core=True)
+
+
+def _extra(extra: Extra) -> Finding:
+    found, missing = [], []
+    for package in extra.packages:
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(package)
+    what = f"extra [{extra.name}]"
+    if not missing:
+        return Finding(what, "ok", f"{', '.join(found)}: {extra.purpose}")
+    there = f"has {', '.join(found)}, lacks " if found else "lacks "
+    order = f"pip install 'unskew[{extra.name}]'" if _declared(extra.name) else f"pip install {' '.join(missing)}"
+    return Finding(what, "missing", f"{there}{', '.join(missing)}: {extra.purpose}", order)
+
+
+def _declared(extra: str) -> bool:
+    """Whether the installed unskew knows the extra."""
+    try:
+        return extra in (importlib.metadata.metadata("unskew").get_all("Provides-Extra") or [])
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------- hardware
+def _hardware() -> Iterator[Finding]:
+    here, all_of_them = cores(), os.cpu_count() or 1
+    some = "" if here == all_of_them else f" of {all_of_them}, the rest is not for this process"
+    yield Finding("cores", "ok", f"{here}{some}")
+    total, left = machine.total(), machine.available()
+    if total is None or left is None:
+        yield Finding("memory", "missing", "this system does not tell how much there is", "watch it yourself")
+    else:
+        little = left < LITTLE_MEMORY
+        yield Finding(
+            "memory",
+            "problem" if little else "ok",
+            f"{human_bytes(left)} to be had of {human_bytes(total)}",
+            "end other programs; unskew plan says what a run needs" if little else "",
+        )
+    yield _threads()
+    yield _cuda()
+    if "fork" in multiprocessing.get_all_start_methods():
+        yield Finding("fork", "ok", "workers are forked and share the data")
+    else:
+        yield Finding("fork", "missing", "workers are started afresh: same results, a slower start, more memory")
+
+
+def _threads() -> Finding:
+    import torch
+
+    said = os.environ.get("OMP_NUM_THREADS")
+    found = f"{torch.get_num_threads()} in PyTorch, OMP_NUM_THREADS is {said or 'not set'}"
+    if said is not None and not said.isdecimal():
+        return Finding("threads", "problem", found, "set OMP_NUM_THREADS to a number or unset it")
+    return Finding("threads", "ok", f"{found}; a run chooses for itself (runtime.threads)")
+
+
+def _cuda() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = "this PyTorch is a CPU build" if built is None else f"PyTorch for CUDA {built} finds no device"
+        return Finding("cuda", "missing", f"{why}; runs use the CPU")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    memory = [torch.cuda.get_device_properties(i).total_memory for i in range(len(names))]
+    each = ", ".join(f"{name} ({human_bytes(size)})" for name, size in zip(names, memory, strict=True))
+    return Finding("cuda", "ok", each)
+
+
+# ---------------------------------------------------------------- data, browser, disk
+def _data(data_dir: Path | None) -> Iterator[Finding]:
+    said = str(data_dir) if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    if not said:
+        yield Finding(
+            "data folder",
+            "missing",
+            "none is given; digits is bundled",
+            "set UNSKEW_DATA or --data-dir to a folder with data sets (docs/guides/data.md)",
+        )
+        return
+    root = Path(said).expanduser()
+    if not root.is_dir():
+        yield Finding("data folder", "problem", f"{root.absolute()} is not there", "set UNSKEW_DATA to one that is")
+        return
+    named = [s.name for s in SOURCES if ":" not in s.name and s.name != "digits"]
+    have = {name: file for name in named for file in places(name, root)[::-1] if file.is_file()}
+    lacks = [name for name in named if name not in have]
+    yield Finding("data folder", "ok", f"{root.absolute()}; not there: {', '.join(lacks) or 'nothing'}")
+    for name, file in have.items():
+        yield Finding(f"data set {name}", "ok", str(file.absolute()))
+
+
+def _browser() -> Finding:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        return Finding(
+            "browser",
+            "missing",
+            "no Chromium on PATH; only the test that looks at a report needs it",
+            "apt-get install chromium",
+        )
+    return Finding("browser", "ok", found)
+
+
+def _disk(runs: Path) -> Iterator[Finding]:
+    place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unskew-", dir=place):
+            pass
+    except OSError as error:
+        yield Finding(
+            "run folders",
+            "problem",
+            f"{runs.absolute()} cannot be written: {error.strerror or error}",
+            "work in a folder of your own, or give --out",
+            core=True,
+        )
+        return
+    yield Finding("run folders", "ok", f"{runs.absolute()} can be written")
+    free = shutil.disk_usage(place).free
+    little = free < LITTLE_DISK
+    yield Finding(
+        "disk", "problem" if little else "ok", f"{human_bytes(free)} free", "make room or give --out" if little else ""
+    )

@@ -1,0 +1,410 @@
+"""Many runs of one experiment with other settings: a grid, a list, or both.
+
+    [sweep]
+    grid = { "methods.0.mu" = [0.01, 0.1], "split.alpha" = [0.1, 1.0] }
+    list = [ { "rounds" = 50, "local.lr" = 0.05 } ]
+
+The grid's points are all combinations, in the order written; those of the list follow.  A key is the dotted path that
+`--set` takes.  Every point becomes a file of its own, and all of them are checked before any is run.
+
+    OUT/points/001-mu=0.01,alpha=0.1.toml    the experiment of a point
+    OUT/runs/001-mu=0.01,alpha=0.1/          its run folder
+    OUT/logs/001-mu=0.01,alpha=0.1.txt       what its process said
+    OUT/sweep.json                           how each point went
+
+Each point is a process of its own, one per core, so it trains one client after the other on one thread unless the file
+says otherwise.  A sweep that was stopped goes on when it is started again: points that are done are left alone.
+"""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import tomli_w
+
+from unskew.errors import ConfigError, DataError, ProtocolError, RunError, UnskewError
+from unskew.run import assemble, config
+from unskew.run.assemble import Bench
+from unskew.run.config import Experiment
+from unskew.run.folder import explained, read_json, write_atomically
+from unskew.run.loop import Interrupted
+
+Status = Literal["done", "failed", "open"]
+
+SCHEMA = 1
+LONGEST_NAME = 80
+POLL_S = 0.1
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One run of a sweep.
+
+    Attributes:
+        name: Number and settings, as its files are called.
+        settings: What differs from the experiment, by dotted path.
+        experiment: The whole.
+        text: The file that says so.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    experiment: Experiment
+    text: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a point went.
+
+    Attributes:
+        point: Its name.
+        status: "open" points were not begun or were stopped on the way.
+        folder: Its run folder.
+        seconds: Of this process; 0 for points that were done before.
+        error: The last line of a failed point's process.
+    """
+
+    point: str
+    status: Status
+    folder: Path
+    seconds: float
+    error: str | None = None
+
+
+# ---------------------------------------------------------------- from one file to many
+def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point, ...]]:
+    """The sweep's name and points; all of them are experiments that can be read.
+
+    Raises:
+        ConfigError: If there is no [sweep], it is empty, or a point describes no possible experiment; names the point.
+    """
+    raw = config.override(_read(path), overrides)
+    table = raw.pop("sweep", None)
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path} has no [sweep] table; write one with a grid or a list, or use unskew run")
+    name = raw.get("name", "experiment")
+    chosen = [*_grid(table, path), *_list(table, path)]
+    unknown = sorted(table.keys() - {"grid", "list"})
+    if unknown:
+        raise ConfigError(f"unknown key sweep.{unknown[0]}; (sweep has: grid, list) ({path})")
+    if not chosen:
+        raise ConfigError(f"the sweep in {path} is empty: give sweep.grid or sweep.list at least one point")
+    short = _short([key for settings in chosen for key in settings])
+    points = tuple(_point(raw, settings, i, len(chosen), short, path) for i, settings in enumerate(chosen, start=1))
+    seen: dict[str, str] = {}
+    for point in points:
+        same = seen.setdefault(config.fingerprint(point.experiment), point.name)
+        if same != point.name:
+            raise ConfigError(f"points {same} and {point.name} of {path} are the same experiment; leave one out")
+    return str(name), points
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def _grid(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    grid = table.get("grid")
+    if grid is None:
+        return
+    if not isinstance(grid, dict) or not grid:
+        raise ConfigError(f'sweep.grid must be a table such as {{ "local.lr" = [0.1, 0.01] }}, got {grid!r} ({path})')
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            inner = next(iter(values), None) if isinstance(values, dict) else None
+            hint = f'; write the path in quotes: "{key}.{inner}"' if inner else ""
+            raise ConfigError(f"sweep.grid: {key} must be a list of at least one value, got {values!r}{hint} ({path})")
+    for combination in itertools.product(*grid.values()):
+        yield dict(zip(grid, combination, strict=True))
+
+
+def _list(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    entries = table.get("list", [])
+    if not isinstance(entries, list):
+        raise ConfigError(f"sweep.list must be a list of tables, got {entries!r} ({path})")
+    for entry in entries:
+        if not isinstance(entry, dict) or not entry:
+            raise ConfigError(f"sweep.list must hold tables of at least one setting, got {entry!r} ({path})")
+        yield entry
+
+
+def _short(keys: Sequence[str]) -> dict[str, str]:
+    """The last part of each path, or the whole where two paths would be called alike."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    names = list(last.values())
+    return {key: name if names.count(name) == 1 else key for key, name in last.items()}
+
+
+def _point(
+    raw: Mapping[str, Any], settings: Mapping[str, Any], number: int, count: int, short: Mapping[str, str], path: Path
+) -> Point:
+    said = ",".join(f"{short[key]}={_plain(value)}" for key, value in settings.items())
+    digits = max(3, len(str(count)))
+    name = f"{number:0{digits}d}-{''.join(c if c.isalnum() or c in '-_.+=,' else '-' for c in said)}"[:LONGEST_NAME]
+    try:
+        table = config.override(raw, [f"{key}={_toml(value)}" for key, value in settings.items()])
+        table["name"] = f"{table.get('name', 'experiment')} {said}"
+        # One process per core: a point that took all cores would take them from the others.
+        if isinstance(table.setdefault("runtime", {}), dict):
+            table["runtime"].setdefault("executor", "sequential")
+            table["runtime"].setdefault("threads", 1)
+        made = config.parse(table, str(path))
+    except ConfigError as error:
+        raise ConfigError(f"point {name}: {error}; nothing was run") from None
+    return Point(name, dict(settings), made, tomli_w.dumps(table))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return tomli_w.dumps({"v": value}).partition("=")[2].strip()
+
+
+def check(points: Sequence[Point]) -> None:
+    """Refuse what a run would refuse before its first round: data, splits, cohorts, networks, local steps.
+
+    Raises:
+        ConfigError, DataError, ProtocolError: Naming the point.
+    """
+    benches: dict[str, Bench] = {}
+    for point in points:
+        experiment = point.experiment
+        try:
+            # Points that differ in methods or splits only share data and network.
+            key = repr((experiment.task, experiment.runtime))
+            if key not in benches:
+                benches.clear()
+                benches[key] = assemble.bench(experiment)
+            bench = benches[key]
+            feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+            for method in experiment.methods:
+                assemble.rehearse(experiment, method, bench, feds)
+        except (ConfigError, DataError, ProtocolError) as error:
+            raise type(error)(f"point {point.name}: {error}; nothing was run") from None
+
+
+def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
+    """Write each point's file; the files by point.
+
+    Raises:
+        RunError: If there are files of another sweep.
+    """
+    folder = out / "points"
+    with explained(folder, out):
+        folder.mkdir(parents=True, exist_ok=True)
+    files = {p.name: folder / f"{p.name}.toml" for p in points}
+    strangers = sorted(set(folder.glob("*.toml")) - set(files.values()))
+    changed = [f for p in points if (f := files[p.name]).exists() and f.read_text("utf-8") != p.text]
+    if strangers or changed:
+        raise RunError(
+            f"{out} holds another sweep ({(changed or strangers)[0].name} is not of this one); choose another --out"
+        )
+    for point in points:
+        with explained(files[point.name], out):
+            write_atomically(files[point.name], point.text)
+    return files
+
+
+# ---------------------------------------------------------------- running
+class Crowd:
+    """Runs the points of a sweep, each in a process of its own.
+
+    Args:
+        points: In the order they are begun.
+        out: The sweep's folder.
+        jobs: How many at once.
+        say: Told a line whenever a point ends.
+        command: How `unskew` is called.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Point],
+        out: Path,
+        jobs: int,
+        say: Callable[[str], None],
+        command: Sequence[str] = (sys.executable, "-m", "unskew"),
+    ) -> None:
+        if jobs < 1:
+            raise ConfigError(f"--jobs must be at least 1, got {jobs}")
+        self.points, self.out, self.jobs, self.say, self.command = points, out, jobs, say, command
+        self.results: dict[str, Result] = {}
+        self._stops = 0
+
+    def run(self) -> list[Result]:
+        """Bring every point to its end; failures are results too, and the rest goes on.
+
+        Raises:
+            Interrupted: If the user stopped the sweep; its points stand at checkpoints.
+            RunError: If the folder holds another sweep.
+        """
+        files = write_points(self.points, self.out)
+        for part in ("runs", "logs"):
+            with explained(self.out / part, self.out):
+                (self.out / part).mkdir(exist_ok=True)
+        waiting = deque(p for p in self.points if not self._was_done(p))
+        running: dict[str, _Child] = {}
+        with self._listening(running):
+            while running or (waiting and not self._stops):
+                while waiting and len(running) < self.jobs and not self._stops:
+                    point = waiting.popleft()
+                    running[point.name] = self._begin(point, files[point.name])
+                for name in [n for n, child in running.items() if child.process.poll() is not None]:
+                    self._end(running.pop(name))
+                time.sleep(POLL_S)
+        results = [self.results.get(p.name) or Result(p.name, "open", self._folder(p), 0.0) for p in self.points]
+        self._write(results)
+        if self._stops:
+            done = sum(r.status == "done" for r in results)
+            raise Interrupted(
+                f"stopped by request, {done} of {len(results)} points are done; the same command goes on with {self.out}"
+            )
+        return results
+
+    def _folder(self, point: Point) -> Path:
+        return self.out / "runs" / point.name
+
+    def _was_done(self, point: Point) -> bool:
+        folder = self._folder(point)
+        if (folder / "run.json").exists():
+            card = read_json(folder / "run.json")
+            if card.get("config_sha256") != config.fingerprint(point.experiment):
+                raise RunError(f"{folder} is the run of another experiment; choose another --out")
+        if not (folder / "summary.json").exists():
+            return False
+        self.results[point.name] = Result(point.name, "done", folder, 0.0)
+        self.say(f"{self._count()} {point.name}: was done already")
+        return True
+
+    def _begin(self, point: Point, file: Path) -> "_Child":
+        folder = self._folder(point)
+        if (folder / "run.json").exists():
+            order = ["resume", str(folder)]
+        else:
+            order = ["run", str(file), "--out", str(folder)]
+        threads = dict.fromkeys(THREAD_VARIABLES, str(point.experiment.runtime.threads or 1))
+        log = (self.out / "logs" / f"{point.name}.txt").open("wb")
+        process = subprocess.Popen(
+            [*self.command, *order],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **threads},
+            # Ctrl-C in a terminal reaches the whole group at once; the children are told by us, once.
+            start_new_session=True,
+        )
+        return _Child(point, process, log, time.monotonic())
+
+    def _end(self, child: "_Child") -> None:
+        child.log.close()
+        seconds = time.monotonic() - child.begun
+        point, folder = child.point, self._folder(child.point)
+        if child.process.returncode == 0 and (folder / "summary.json").exists():
+            self.results[point.name] = Result(point.name, "done", folder, seconds)
+            self.say(f"{self._count()} {point.name}: done in {seconds:.0f} s{_accuracy(folder)}")
+        elif self._stops:
+            self.results[point.name] = Result(point.name, "open", folder, seconds)
+            self.say(f"{self._count()} {point.name}: stopped")
+        else:
+            error = _last_line(Path(child.log.name)) or f"exit code {child.process.returncode}"
+            self.results[point.name] = Result(point.name, "failed", folder, seconds, error)
+            self.say(f"{self._count()} {point.name}: FAILED after {seconds:.0f} s: {error}")
+        self._write(list(self.results.values()))
+
+    def _count(self) -> str:
+        return f"[{len(self.results)}/{len(self.points)}]"
+
+    def _write(self, results: Sequence[Result]) -> None:
+        settings = {p.name: p.settings for p in self.points}
+        rows = [
+            {
+                "point": r.point,
+                "settings": settings[r.point],
+                "status": r.status,
+                "run": str(r.folder.relative_to(self.out)),
+                "seconds": r.seconds,
+                "error": r.error,
+            }
+            for r in results
+        ]
+        path = self.out / "sweep.json"
+        with explained(path, self.out):
+            write_atomically(path, json.dumps({"schema": SCHEMA, "points": rows}, indent=1, default=str))
+
+    @contextmanager
+    def _listening(self, running: Mapping[str, "_Child"]) -> Iterator[None]:
+        """Ctrl-C (or SIGTERM) is handed to the children, who save and end; a second one ends them at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def heard(_number: int, _frame: Any) -> None:
+            self._stops += 1
+            if self._stops == 1:
+                self.say("stopping after the rounds in progress; press Ctrl-C again to stop at once")
+            for child in list(running.values()):
+                # The run itself takes a first signal for "after this round" and a second for "now".
+                child.process.send_signal(signal.SIGINT)
+
+        old = {s: signal.signal(s, heard) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for s, handler in old.items():
+                signal.signal(s, handler)
+            for child in running.values():  # only if something went wrong here
+                child.process.terminate()
+                child.process.wait()
+                child.log.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Child:
+    """A point's process, what it says, and when it began."""
+
+    point: Point
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    begun: float
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _accuracy(folder: Path) -> str:
+    """The best of the methods in a few words; nothing if no model was graded."""
+    try:
+        rows = read_json(folder / "summary.json")["rows"]
+    except UnskewError:
+        return ""
+    found = {r["method"]: r["mean"] for r in rows if r["metric"] == "global.accuracy"}
+    best = max(found, key=lambda m: found[m], default=None)
+    return "" if best is None else f", {best} {100 * found[best]:.1f} %"
