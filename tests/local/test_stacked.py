@@ -1,6 +1,5 @@
 """Clients trained side by side end where they would have ended one after the other."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -98,6 +97,17 @@ APART: dict[str, Callable[[], nn.Module]] = {
     "drawing": Drawing,
     "counting": counting,
 }
+
+
+DROPOUT: dict[str, Callable[[], nn.Module]] = {
+    "mlp, dropout": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,), dropout=0.4),
+    "mlp, dropout of nothing": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.0), nn.Linear(6, 4)),
+    "cnn, dropout of maps": lambda: nn.Sequential(
+        *(nn.Conv2d(1, 6, 3), nn.Dropout2d(0.3), nn.ReLU(), nn.Flatten(), nn.Linear(216, CLASSES))
+    ),
+}
+# Those whose examples leave each other alone: a short batch may be filled up.
+ALIKE = ("logistic", "mlp", "mlp, no bias in the head", "cnn", "cnn, group norm")
 
 
 # ---------------------------------------------------------------- a small world
@@ -215,15 +225,479 @@ def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("network", TOGETHER)
 def test_a_network_is_trained_together_as_alone(network: str, config: str) -> None:
-    """Ragged: 1 to 10 steps, last batches of 1 to 8; with statistics over the batch only equal sizes are shared."""
+    """Ragged: 1 to 10 steps, last batches of 1 to 8.
+
+    Where a batch is more than its examples only equal batches are shared: 37 is there twice, and five steps of full
+    batches are the same for everybody but the client with 3 examples.
+    """
     task, data = task_of(network), shelf()
-    padded = network not in ("cnn, batch norm", "own statistics", "contrast")
-    sizes = [len(r) for r in data.train]
-    loners = [n for n in sizes if sizes.count(n) == 1]
-    if config == "steps" and not padded:  # five full batches: the two smallest clients have no such thing
-        loners = [n for n in loners if n < 8]
-    alone = 0 if padded else len(loners)
-    if config == "steps" and not padded:
-        alone = 1 + (network != "cnn, batch norm") * 0
+    alone = 0 if network in ALIKE else 1 if config == "steps" else 4
     one, many = both(task, data, training(CONFIGS[config]), everybody(task), alone=alone)
     assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
+
+
+@pytest.mark.parametrize("network", APART)
+def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network: str) -> None:
+    task, data = task_of(network), shelf()
+    solo = Counting(task, data, dtype=torch.float64)
+    stacked = Stacked(solo)
+    step, starts = training(CONFIGS["everything"]), everybody(task)
+    sequential = Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, starts))
+    assert_same(sequential, stacked.complete(work(task, data, step, starts)))
+    assert solo.asked == len(SIZES)
+    assert len(stacked.notes) == 1
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+@pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, batch norm"])
+def test_how_many_fit_side_by_side_plays_no_part(network: str, chunk: int) -> None:
+    task, data = task_of(network), shelf(sizes=(16,) * len(SIZES))
+    one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), chunk=chunk)
+    assert_same(one, many)
+
+
+def test_written_out_and_derived_gradients_agree() -> None:
+    task, data = task_of("mlp"), shelf()
+    one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), form="vmap")
+    assert_same(one, many)
+
+
+@pytest.mark.parametrize("buffers", ["update", "freeze"])
+@pytest.mark.parametrize("part", ["head", "body", "norm"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_part_of_the_network_is_trained_together_as_alone(
+    part: str, own: bool, buffers: Literal["update", "freeze"]
+) -> None:
+    """With one start for all, what is not trained is one tensor for all."""
+    task, data = task_of("cnn, batch norm"), shelf(sizes=(20,) * len(SIZES))
+    config = replace(CONFIGS["everything"], trainable=(part,), buffers=buffers)
+    starts = everybody(task, own=own)
+    one, many = both(task, data, training(config), starts)
+    assert_same(one, many)
+    for c, done in many.items():
+        moved = {n for n, t in done.value[0].items() if not torch.equal(t, starts[c][n])}
+        may = task.layout.select((part,))
+        assert moved == {n for n in may if buffers == "update" or n in task.layout.trainable}
+
+
+@pytest.mark.parametrize("network", ["cnn", "mlp"])
+def test_augmentation_draws_for_each_client_what_it_draws_alone(network: str) -> None:
+    task, data = task_of(network), shelf(augment=crop_and_flip)
+    x = data.x.clone()
+    one, many = both(task, data, training(CONFIGS["momentum"]), everybody(task))
+    assert_same(one, many)
+    assert torch.equal(data.x, x)
+
+
+def test_what_is_given_stays_and_what_is_returned_is_nobody_elses() -> None:
+    """A client that remembers one tensor must not keep everybody's rows alive."""
+    task, data = task_of("cnn, group norm"), shelf()
+    starts = everybody(task)
+    before = {c: map_params(torch.clone, p) for c, p in starts.items()}
+    stacked = Stacked(Solo(task, data, dtype=torch.float64))
+    rng = torch.get_rng_state()
+    done = stacked.complete(work(task, data, training(CONFIGS["momentum"]), starts))
+    assert torch.equal(torch.get_rng_state(), rng)
+    for c in starts:
+        torch.testing.assert_close(starts[c], before[c], rtol=0, atol=0)
+        for t in done[c].value[0].values():
+            assert t.untyped_storage().nbytes() == t.numel() * t.element_size()
+            assert t.is_contiguous()
+            assert not t.requires_grad
+
+
+# ---------------------------------------------------------------- terms
+@dataclass(frozen=True)
+class Pull:
+    mu: float = 0.3
+
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        return 0.5 * self.mu * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
+
+
+@dataclass(frozen=True)
+class Constant:
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        return torch.ones(())
+
+
+@dataclass(frozen=True)
+class Near:
+    """Features near those of a reference model; says if it was shown padding as examples."""
+
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
+        features, logits = batch.forward(aux["reference"])
+        each = (batch.features - features).square().sum(1) + (batch.logits - logits).square().sum(1) + batch.loss
+        return 0.1 * (each * batch.mask).sum() / batch.mask.sum()
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """A record in aux, and a weight of each client's own."""
+
+    of_class: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Toward:
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
+        known: Prototypes = aux["known"][0]
+        each = (batch.features - known.of_class[batch.y]).square().sum(1)
+        return known.weight * aux["scale"] * (each * batch.mask).sum() / batch.mask.sum()
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, batch norm"])
+def test_terms_on_parameters_pull_together_as_alone(network: str, own: bool) -> None:
+    task, data = task_of(network), shelf(sizes=(13,) * len(SIZES))
+    anchors = {c: start_of(task, c) if own else None for c in range(len(SIZES))}
+    common = start_of(task, 9)
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        return (yield from fit(msg, CONFIGS["momentum"], Pull(), Constant(), anchor=anchors[me.id] or common)).params
+
+    one, many = both(task, data, step, everybody(task))
+    assert_same(one, many)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, group norm"])
+def test_terms_that_see_features_and_reference_models_work_together_as_alone(network: str, own: bool) -> None:
+    """Ragged: padding would show in the means."""
+    task, data = task_of(network), shelf()
+    common = start_of(task, 9)
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        reference = start_of(task, 20 + me.id) if own else common
+        return (yield from fit(msg, CONFIGS["momentum"], Near(), Pull(), reference=reference, anchor=msg)).params
+
+    one, many = both(task, data, step, everybody(task))
+    assert_same(one, many)
+    plain, _ = both(task, data, training(CONFIGS["momentum"]), everybody(task))
+    assert not torch.allclose(plain[0].value[0]["head.weight"], many[0].value["head.weight"])
+
+
+def test_a_term_finds_records_and_numbers_in_its_aux_as_they_were_given() -> None:
+    task, data = task_of("mlp"), shelf()
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        of_class = torch.randn(CLASSES, 7, generator=Key(me.id).generator(), dtype=torch.float64)
+        known = (Prototypes(of_class, torch.tensor(0.1 * me.id, dtype=torch.float64)), "label")
+        return (yield from fit(msg, CONFIGS["plain"], Toward(), known=known, scale=0.5)).params
+
+    one, many = both(task, data, step, everybody(task))
+    assert_same(one, many)
+
+
+def test_clients_whose_requests_differ_by_value_are_not_mixed() -> None:
+    """A number in aux is baked into a call: three clients share 0.1, two 0.2, and the last stands alone."""
+    task, data = task_of("mlp"), shelf()
+    scale = {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.1, 4: 0.2, 5: 0.3}
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        known = (Prototypes(torch.zeros(CLASSES, 7, dtype=torch.float64), torch.tensor(1.0)),)
+        return (yield from fit(msg, CONFIGS["plain"], Toward(), known=known, scale=scale[me.id])).params
+
+    one, many = both(task, data, step, everybody(task), alone=1)
+    assert_same(one, many)
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Decides by a number of the client's own: no batched call can."""
+
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        size = params["head.weight"].square().sum()
+        return size if float(size) > 1.0 else 0.0 * size
+
+
+def test_a_term_that_cannot_be_batched_is_met_alone_noted_and_not_tried_again() -> None:
+    task, data = task_of("mlp"), shelf()
+    solo = Counting(task, data, dtype=torch.float64)
+    stacked, step = Stacked(solo), training(CONFIGS["plain"], Choosing())
+    many = stacked.complete(work(task, data, step, everybody(task)))
+    one = Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+    assert_same(one, many)
+    assert solo.asked == len(SIZES)
+    assert len(stacked.notes) == 1
+    assert "one client at a time: vmap" in stacked.notes[0]
+    stacked._fitter.fit = None  # type: ignore[assignment, method-assign]
+    assert_same(one, stacked.complete(work(task, data, step, everybody(task))))
+
+
+@dataclass(frozen=True)
+class Broken:
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        raise ValueError("the term is wrong")
+
+
+def test_a_fault_of_a_term_is_raised_at_the_steps_own_yield() -> None:
+    task, data = task_of("mlp"), shelf()
+    with pytest.raises(ValueError, match="the term is wrong") as caught:
+        Stacked(Solo(task, data, dtype=torch.float64)).complete(
+            work(task, data, training(CONFIGS["plain"], Broken()), everybody(task))
+        )
+    assert "step" in [entry.name for entry in caught.traceback]
+
+
+# ---------------------------------------------------------------- steps
+def test_steps_of_different_length_and_kind_go_on_together() -> None:
+    """Clients optimise, fold, run local code and return, each in its own order."""
+    task, data = task_of("mlp"), shelf()
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        w, found = msg, 0.0
+        for _ in range(me.id % 3):
+            w = (yield from fit(w, CONFIGS["plain"])).params
+        if me.id % 2:
+            found = yield from fold(lambda carry, batch: carry + float(batch.loss.sum()), w, 0.0)
+        noise = yield from run(lambda local: float(torch.rand((), generator=local.key.generator())))
+        w = (yield from fit(w, replace(CONFIGS["plain"], lr=0.01 * (1 + me.id % 2)))).params
+        return w, found, noise
+
+    one, many = both(task, data, step, everybody(task), alone=len(SIZES))
+    assert_same(one, many)
+    assert [len(d.losses) for d in many.values()] == [1, 2, 3] * 2
+
+
+def test_a_step_without_requests_and_one_that_is_no_generator_are_at_their_end() -> None:
+    task, data = task_of("mlp"), shelf()
+
+    def step(me: Me, msg: Params, mine: None) -> Any:
+        return "plain" if me.id else (x for x in ())
+
+    done = Stacked(Solo(task, data)).complete(work(task, data, step, {0: None, 1: None}))
+    assert [d.value for d in done.values()] == [None, "plain"]
+
+
+def test_what_may_not_be_yielded_is_refused_at_the_yield() -> None:
+    task, data = task_of("mlp"), shelf()
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        yield fit(msg, SgdConfig())
+
+    with pytest.raises(ProtocolError, match='a step may yield Sgd, Fold or Run, not generator: write "yield from"'):
+        Stacked(Solo(task, data)).complete(work(task, data, step, everybody(task)))
+
+
+def test_a_client_that_diverges_hears_of_it_and_the_others_go_on() -> None:
+    task, data = task_of("mlp"), shelf()
+    starts = everybody(task)
+    starts[3] = map_params(lambda t: t * 1e200, starts[3])
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        try:
+            return (yield from fit(msg, CONFIGS["plain"])).params
+        except DivergedError as error:
+            return str(error)
+
+    one, many = both(task, data, step, starts, alone=1)
+    assert one[3].value == many[3].value
+    assert many[3].value.startswith("round 2, client 3, step 1 of 10: the loss became")
+    assert_same({c: d for c, d in one.items() if c != 3}, {c: d for c, d in many.items() if c != 3})
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_divergence_names_round_client_and_step(network: str) -> None:
+    task, data = task_of(network), shelf(torch.float32)
+    config = SgdConfig(1e30, batch_size=8, local_epochs=2)
+    with pytest.raises(DivergedError, match=r"round 2, client 0, step \d+ of 10: .*learning rate 1e\+30; lower lr"):
+        Stacked(Solo(task, data)).complete(work(task, data, training(config), everybody(task, torch.float32)))
+
+
+def test_a_failure_that_nobody_catches_closes_every_step() -> None:
+    task, data = task_of("mlp"), shelf()
+    closed = []
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        try:
+            yield from fit(msg, CONFIGS["plain"])
+            if me.id == 1:
+                raise ZeroDivisionError("here")
+            yield from fit(msg, CONFIGS["plain"])
+        finally:
+            closed.append(me.id)
+
+    with pytest.raises(ZeroDivisionError, match="here"):
+        Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+    assert sorted(closed) == list(range(len(SIZES)))
+
+
+def test_a_client_too_small_for_batch_norm_is_refused_as_alone() -> None:
+    task, data = task_of("cnn, batch norm"), shelf(sizes=(8, 8, 1))
+    with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
+        Stacked(Solo(task, data, dtype=torch.float64)).complete(
+            work(task, data, training(CONFIGS["plain"]), {c: start_of(task) for c in range(3)})
+        )
+
+
+# ---------------------------------------------------------------- folds and grades
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("network", ["mlp", "cnn, batch norm"])
+def test_a_fold_is_given_each_clients_own_examples(network: str, part: Literal["train", "val"], own: bool) -> None:
+    """Its function may do what it likes, also forget the mask: it is never given padding."""
+    task, data = task_of(network), shelf()
+
+    def collect(carry: tuple[Any, ...], batch: Batch) -> tuple[Any, ...]:
+        again = batch.forward(start_of(task, 77))
+        return (*carry, batch.x, batch.y, batch.mask, batch.features, batch.logits, batch.loss, len(batch.y), *again)
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        return (yield from fold(collect, msg, (), part))
+
+    one, many = both(task, data, step, everybody(task, own=own))
+    assert_same(one, many)
+
+
+def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Solo, "CHUNK", 10)
+    task, data = task_of("mlp"), shelf()
+
+    def pieces(carry: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
+        return (*carry, len(batch.y))
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        return (yield from fold(pieces, msg, ()))
+
+    one, many = both(task, data, step, everybody(task))
+    assert [d.value for d in one.values()] == [d.value for d in many.values()]
+    assert many[0].value == (10, 10, 10, 7)
+
+
+def test_a_fold_that_fails_fails_in_its_own_client() -> None:
+    task, data = task_of("mlp"), shelf()
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        try:
+            return (yield from fold(lambda carry, batch: carry + 1 / (me.id - 2), msg, 0.0))
+        except ZeroDivisionError:
+            return "caught"
+
+    _, many = both(task, data, step, everybody(task))
+    assert [d.value for d in many.values()] == [-0.5, -1.0, "caught", 1.0, 0.5, pytest.approx(1 / 3)]
+
+
+def test_a_fold_over_validation_data_that_is_not_there_is_refused_as_alone() -> None:
+    task, data = task_of("mlp"), shelf()
+    data = replace(data, val=tuple(r[:0] for r in data.val))
+
+    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+        return (yield from fold(lambda carry, batch: carry, msg, 0, part="val"))
+
+    with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
+        Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn, batch norm", "recurrent", "svm"])
+def test_models_are_graded_together_as_alone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Solo, "CHUNK", 16)
+    task, data = task_of(network), shelf()
+    models = [start_of(task, c) for c in range(4)]
+    papers = [
+        *(Paper(m, "test") for m in models),
+        *(Paper(m, "train", data.train[c]) for c, m in enumerate(models)),
+        Paper(models[0], "train", data.train[5]),
+        Paper(models[0], "train"),
+    ]
+    solo = Solo(task, data, dtype=torch.float64)
+    for (right, loss), (correct, expected) in zip(
+        Stacked(solo).grade(papers), Sequential(solo).grade(papers), strict=True
+    ):
+        assert right.tolist() == correct.tolist()
+        torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_grade_without_a_test_set_is_refused_as_alone() -> None:
+    task, data = task_of("mlp"), replace(shelf(), x_test=None, y_test=None)
+    with pytest.raises(DataError, match="no global test set"):
+        Stacked(Solo(task, data, dtype=torch.float64)).grade([Paper(start_of(task, c), "test") for c in range(2)])
+
+
+# ---------------------------------------------------------------- dropout
+def test_splitmix_gives_its_published_numbers() -> None:
+    """The first two outputs from seed 0 are e220a8397b1dcdaf and 6e789e6aa1b965f4; we keep 62 bits."""
+    expected = [0xE220A8397B1DCDAF & (2**62 - 1), 0x6E789E6AA1B965F4 & (2**62 - 1)]
+    assert scatter(torch.tensor([1, 2])).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("whole_maps", "shape"), [(False, (200, 50)), (False, (20, 10, 7, 7)), (True, (200, 50, 3, 3))]
+)
+def test_dropout_zeroes_its_share_and_keeps_the_mean(whole_maps: bool, shape: tuple[int, ...]) -> None:
+    """10,000 draws of probability 0.3: the share is within 5 standard deviations, 0.023, of it."""
+    layer = KeyedDropout(0.3, whole_maps)
+    out = layer(torch.ones(shape))
+    kept = out.flatten(2).amin(2) if whole_maps else out
+    assert float((kept == 0).float().mean()) == pytest.approx(0.3, abs=0.023)
+    assert set(out.unique().tolist()) == {0.0, pytest.approx(1 / 0.7)}
+    if whole_maps:
+        assert torch.equal(out.flatten(2).amin(2), out.flatten(2).amax(2))
+    layer.seed += 1000003
+    assert not torch.equal(layer(torch.ones(shape)), out)
+    assert torch.equal(layer.eval()(torch.ones(shape)), torch.ones(shape))
+
+
+@pytest.mark.parametrize("network", ["mlp, dropout", "cnn, dropout of maps"])
+def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None:
+    """The numbers are not those of a sequential run; they depend on seed, round, client and step."""
+    task, data = task_of(network), shelf()
+    step = training(CONFIGS["momentum"])
+    solo = Counting(task, data, dtype=torch.float64)
+    found = [Stacked(solo, chunk).complete(work(task, data, step, everybody(task))) for chunk in (2, 6)]
+    assert_same(*found)
+    two = Stacked(solo).complete(work(task, data, step, {c: start_of(task, c) for c in (4, 2)}))
+    assert_same({c: found[0][c] for c in (4, 2)}, two)
+    assert solo.asked == 0
+    sequential = Sequential(solo).complete(work(task, data, step, everybody(task)))
+    name = task.layout.classifier
+    assert not torch.allclose(sequential[0].value[0][name], found[0][0].value[0][name])
+    assert sequential[0].losses[0] == pytest.approx(found[0][0].losses[0], rel=0.5)
+
+
+def test_a_clients_dropout_changes_from_step_to_step() -> None:
+    """Two steps at a vanishing rate see two masks: their mean loss is not that of one."""
+    task, data = task_of("mlp, dropout"), shelf()
+    once, twice = (
+        Stacked(Solo(task, data, dtype=torch.float64)).complete(
+            work(task, data, training(SgdConfig(1e-12, batch_size=None, local_steps=n)), everybody(task))
+        )
+        for n in (1, 2)
+    )
+    for c in once:
+        assert once[c].losses[0] != pytest.approx(twice[c].losses[0], rel=1e-6)
+
+
+def test_dropout_of_nothing_is_the_sequential_run() -> None:
+    task, data = task_of("mlp, dropout of nothing"), shelf()
+    one, many = both(task, data, training(CONFIGS["everything"]), everybody(task))
+    assert_same(one, many)
+
+
+# ---------------------------------------------------------------- what is known of a network
+@pytest.mark.parametrize("network", [*TOGETHER, *APART])
+def test_a_network_is_seen_for_what_it_is(network: str) -> None:
+    task, data = task_of(network), shelf()
+    nature = study(task, data.x, data.y)
+    assert nature.padded == (network in ALIKE or network in ("svm", "recurrent"))
+    assert bool(nature.draws) == (network in ("drawing", "counting"))
+    assert nature.apart
+    if network in TOGETHER:
+        assert nature.refuses is None
+    if network in ("svm", "recurrent"):
+        assert nature.refuses
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_data_set_of_hardly_any_examples_is_enough_to_tell(n: int) -> None:
+    task, data = task_of("cnn, batch norm"), shelf()
+    assert not study(task, data.x[:n], data.y[:n]).padded
+
+
+# ---------------------------------------------------------------- on a device
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

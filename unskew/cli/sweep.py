@@ -95,14 +95,13 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
     """A row for each point and method: its settings and the numbers of the last round."""
-    keys = list(dict.fromkeys(key for p in points for key in p.settings))
     table = Table(
         title=f"{escape(name)}: percent, mean ± standard deviation over seeds, last round",
         box=SIMPLE,
         padding=(0, 1),
     )
-    for key in (*keys, "method"):
-        table.add_column(escape(key), overflow="fold")
+    for heading in ("point", "method"):
+        table.add_column(heading, overflow="fold")
     for heading in ("accuracy", "own data", "worst 1/10", "MB", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in (p for p in points if p.name in summaries):
@@ -110,9 +109,9 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
         for method in dict.fromkeys(m for m, _ in by):
             sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
             table.add_row(
-                *(escape(str(point.settings.get(key, ""))) for key in keys),
+                escape(point.name),
                 escape(method),
-                *(_percent(by.get((method, f"{m}"))) for m in METRICS),
+                *(_percent(by.get((method, m))) for m in METRICS),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",
                 f"{seconds['mean']:.1f}" if seconds else "",
             )

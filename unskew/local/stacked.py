@@ -57,7 +57,9 @@ class Stacked:
     @property
     def notes(self) -> tuple[str, ...]:
         """What could not be done together, and why; empty when everything could."""
-        found = (self._nature.draws, self._fitter.eager if self._fitter.cuda else None, *self._refused.values())
+        refuses = self._nature.refuses if "refuses" in vars(self._nature) else None  # never asked of a large network
+        eager = self._fitter.eager if self._fitter.cuda else None
+        found = (self._nature.draws, None if self._nature.draws else refuses, eager, *self._refused.values())
         return tuple(dict.fromkeys(why for why in found if why))
 
     # ------------------------------------------------------------------ lockstep

@@ -19,6 +19,7 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
@@ -261,9 +262,11 @@ def plot(result: Result) -> bytes:
         styles = ["-", "--", "-.", ":"]
         colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F"]
         for i, c in enumerate(result.curves):
-            colour, style = colours[i % len(colours)], styles[i // 2 % len(styles)]
+            # Colour and style return together only after thirty-two lines.
+            colour, style = colours[i % len(colours)], styles[(i + i // len(colours)) % len(styles)]
             axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style)
             axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(result.axes[0])
         axes.set_ylabel(result.axes[1])
         axes.set_title(

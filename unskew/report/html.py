@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from unskew.errors import RunError
 from unskew.report import figures, prose, tables
+from unskew.report.predicted import beside
 from unskew.report.record import Partition, Record, described, plain, read
 
 _BAND = "The line is the mean over seeds, the band runs from the lowest to the highest seed."
@@ -140,6 +141,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "label_key": [(share, f"{figures.opacity(share / 100):.2f}") for share in (0, 25, 50, 75, 100)],
         "traffic": tables.traffic(record),
         "failures": _failures(record),
+        "beside": beside(record),
     }
 
 

@@ -68,12 +68,28 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the run wrote when it ended; `means` is (method, metric) -> mean over seeds."""
+    """What the run wrote when it ended; `means` is (method, metric) -> mean over seeds, `peak_rss` is in bytes."""
 
     fingerprint: str
     seconds: float
     means: Mapping[tuple[str, str], float]
     stopped: Mapping[str, object] | None
+    peak_rss: float | None = None
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What plan.json foretold.
+
+    Attributes:
+        methods: Label -> (bytes of one seed, seconds of one seed); None for what was not foretold.
+        seconds: Of the whole run.
+        peak: Of the main process, bytes.
+    """
+
+    methods: Mapping[str, tuple[float | None, float | None]]
+    seconds: float | None
+    peak: float
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,7 @@ class Record:
     failures: tuple[Failure, ...]
     summary: Summary | None
     cut_short: tuple[str, ...]
+    predicted: Predicted | None = None
 
     @property
     def finished(self) -> bool:
@@ -162,6 +179,7 @@ def read(folder: Path) -> Record:
         failures=tuple(_failures(_rows(folder / "failures.jsonl", cut_short))),
         summary=summary,
         cut_short=tuple(cut_short),
+        predicted=_predicted(folder / "plan.json") if (folder / "plan.json").is_file() else None,
     )
 
 
@@ -379,7 +397,19 @@ def _summary(path: Path) -> Summary:
     row = _document(path)
     stopped = row.mapping("stopped") if row.values.get("stopped") is not None else None
     means = {(r.text("method"), r.text("metric")): r.number("mean") for r in row.rows("rows")}
-    return Summary(row.text("fingerprint"), row.number("seconds"), means, stopped)
+    peak = row.number("peak_rss") if "peak_rss" in row.values else None
+    return Summary(row.text("fingerprint"), row.number("seconds"), means, stopped, peak)
+
+
+def _predicted(path: Path) -> Predicted:
+    row = _document(path)
+    methods = {}
+    for m in row.rows("methods"):
+        sent = m.inner("bytes") if m.values.get("bytes") is not None else None
+        total = None if sent is None else sum(sent.number(d) for d in get_args(Direction))
+        methods[m.text("method")] = (total, m.number("seconds") if m.values.get("seconds") is not None else None)
+    seconds = row.number("seconds") if row.values.get("seconds") is not None else None
+    return Predicted(methods, seconds, row.inner("memory").number("peak"))
 
 
 def plain(value: object) -> str:

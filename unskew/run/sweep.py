@@ -283,7 +283,7 @@ class Crowd:
         if self._stops:
             done = sum(r.status == "done" for r in results)
             raise Interrupted(
-                f"stopped by request, {done} of {len(results)} points are done; the same command goes on with {self.out}"
+                f"stopped by request, {done} of {len(results)} points are done in {self.out}; give the same command again"
             )
         return results
 

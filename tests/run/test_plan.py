@@ -1,0 +1,413 @@
+"""What a run will cost, told before it: bytes to the byte, memory as a sum, time within a factor of two."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unskew.algorithms.fedavg import Trained, Weights
+from unskew.errors import ConfigError, DataError, QuorumError
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fit, fold, run, step
+from unskew.run import assemble, config, loop, machine, plan
+from unskew.run.config import Experiment, Method
+from unskew.run.plan import MESSAGES, NOW, Forecast, Share, forecast, refuse, too_large
+from unskew.run.rehearsal import rehearse, size, stage
+from unskew.tree import Params, weighted_mean
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+MANY = """
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedavg"
+label = "fedper"
+personal = ["head"]
+[[methods]]
+name = "scaffold"
+option = "I"
+[[methods]]
+name = "fednova"
+[[methods]]
+name = "fedadam"
+[[methods]]
+name = "oneshot"
+[[methods]]
+name = "independent"
+[[methods]]
+name = "centralised"
+"""
+
+
+def means(folder: Path) -> dict[tuple[str, str], float]:
+    """(method, metric) -> mean over seeds, of a run that is done."""
+    rows = json.loads((folder / "summary.json").read_text())["rows"]
+    return {(r["method"], r["metric"]): r["mean"] for r in rows}
+
+
+def parts(experiment: Experiment) -> tuple[Any, dict[int, Any]]:
+    bench = assemble.bench(experiment)
+    return bench, {s: assemble.divide(experiment, bench.dataset, s) for s in experiment.seeds}
+
+
+# ---------------------------------------------------------------- bytes
+def test_bytes_are_those_of_the_run_to_the_byte(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """Cohorts, losses and examples per client are drawn from keys, so they are known before anything is trained."""
+    experiment = tiny(
+        "rounds=5", "seeds=[0, 3]", "clients_per_round=2", "world.outage.late=0.2", "eval_every=2", methods=MANY
+    )
+    found = plan.plan(experiment)
+    actual = means(loop.start(experiment, tmp_path / "run").folder)
+    for cost in found.costs:
+        assert cost.traffic == "exact"
+        assert cost.rounds_driven == 5
+        assert cost.bytes is not None
+        assert dict(cost.bytes) == {d: actual[cost.method, f"bytes.{d}"] for d in ("down", "up", "d2d")}
+
+
+def test_rounds_that_are_not_driven_are_taken_to_be_as_the_driven_ones(tiny: Callable[..., Experiment]) -> None:
+    """With no time to spend two rounds are driven; FedAvg sends the same in every round of a full cohort."""
+    experiment = tiny("rounds=50")
+    (short,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
+    (whole,) = forecast(experiment, *parts(experiment), drive_s=60.0).costs
+    assert (short.traffic, short.rounds_driven) == ("extrapolated", 2)
+    assert (whole.traffic, whole.rounds_driven) == ("exact", 50)
+    assert short.bytes == whole.bytes
+
+
+def test_the_first_round_is_not_taken_for_the_later_ones(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("rounds=50", methods='[[methods]]\nname = "oneshot"\n')
+    (short,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
+    (whole,) = forecast(experiment, *parts(experiment), drive_s=60.0).costs
+    assert short.rounds_driven == 2
+    assert short.bytes == whole.bytes
+
+
+@dataclass(frozen=True)
+class Choosy:
+    """Sends its model back only if training moved it: what travels depends on training."""
+
+    local: SgdConfig = SgdConfig()
+    stubborn: bool = False
+
+    def init(self, params: Params, fed: Federation) -> Weights:
+        return Weights(params)
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
+        moved = [r.params for r in replies.values() if r.params]
+        if self.stubborn and not moved:
+            raise ValueError("nobody moved")
+        return Weights(weighted_mean(moved, [1.0] * len(moved))) if moved else state
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+        done = yield from fit(msg.params, self.local)
+        still = all(torch.equal(done.params[n], t) for n, t in msg.params.items())
+        return Trained({} if still else done.params, me.n), None
+
+    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
+        return state.params
+
+
+def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
+    return replace(experiment, methods=(Method("mine", "fedavg", {}, algorithm),))
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
+    tiny: Callable[..., Experiment], stubborn: bool
+) -> None:
+    """Whether the plan is content with the other fiction or fails on it, the livelier one is what is counted."""
+    found = plan.plan(with_algorithm(tiny(), Choosy(stubborn=stubborn)))
+    (cost,) = found.costs
+    assert cost.traffic == "estimated"
+    assert any("training decides what it sends" in note for note in found.notes)
+    assert cost.bytes is not None
+    assert cost.bytes["up"] > 0.9 * cost.bytes["down"]
+
+
+@dataclass(frozen=True)
+class Doubting(Choosy):
+    """Refuses every result that is not its start."""
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
+        if any(r.params for r in replies.values()):
+            raise ValueError("this cannot be")
+        return state
+
+
+def test_a_plan_that_refuses_made_up_results_is_unknown_and_the_others_are_not(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny()
+    both = replace(experiment, methods=(*experiment.methods, Method("mine", "fedavg", {}, Doubting())))
+    found = plan.plan(both)
+    assert [c.traffic for c in found.costs] == ["exact", "unknown"]
+    assert found.costs[1].bytes is None
+    assert found.costs[1].seconds is None
+    assert found.costs[0].seconds is not None
+    assert found.seconds is None
+    assert any(note.startswith("mine: its costs are not known") and "this cannot be" in note for note in found.notes)
+
+
+def doubled(local: Any, params: Params) -> Params:
+    return {n: 2 * t for n, t in params.items()}
+
+
+@dataclass(frozen=True)
+class Folding(Choosy):
+    """Counts its examples in a fold and does local code of its own."""
+
+    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
+        return Weights(weighted_mean([r.params for r in replies.values()], [1.0] * len(replies)))
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+        count = yield from fold(lambda carry, batch: carry + len(batch.y), msg.params, 0)
+        params = yield from run(doubled, msg.params)
+        return Trained(params, int(count >= 0)), None
+
+
+def test_folds_and_local_code_are_counted_and_timed(tiny: Callable[..., Experiment]) -> None:
+    (cost,) = plan.plan(with_algorithm(tiny(), Folding())).costs
+    assert cost.traffic == "exact"
+    assert cost.training_s is not None
+    assert cost.training_s > 0
+
+
+def test_nothing_is_trained_while_a_plan_is_driven(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(methods=MANY)
+    bench, feds = parts(experiment)
+    made = stage(experiment, experiment.methods[0], bench, feds[0], 0)
+    monkeypatch.setattr(made.solo, "fit", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(made.solo, "grade", lambda *_: pytest.fail("graded"))
+    for fiction in ("wander", "stand_still"):
+        seen = rehearse(experiment, made, feds[0], fiction, 3, until=float("inf"), evaluated=True)  # type: ignore[arg-type]
+        assert len(seen.rounds) == 3
+        assert sum(n for b in seen.rounds for n in b.jobs.values()) == 3 * 4
+
+
+def test_a_plan_disturbs_no_random_numbers(tiny: Callable[..., Experiment]) -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    plan.plan(tiny(methods=MANY))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+# ---------------------------------------------------------------- what is refused
+def test_more_clients_than_samples_are_refused_with_the_product(tiny: Callable[..., Experiment]) -> None:
+    with pytest.raises(DataError, match=r"2000 clients x at least 2 samples = 4000, but there are 1438 samples"):
+        plan.plan(tiny("split.num_clients=2000"))
+
+
+def test_a_cohort_of_more_clients_than_there_are_is_refused(tiny: Callable[..., Experiment]) -> None:
+    with pytest.raises(ConfigError, match="clients_per_round must be at most the 4 clients, got 9"):
+        plan.plan(tiny("clients_per_round=9"))
+
+
+def test_losses_that_leave_too_few_clients_are_known_beforehand(tiny: Callable[..., Experiment]) -> None:
+    with pytest.raises(QuorumError, match=r"^fedavg: round 1, step 'train': 0 of 4 clients replied"):
+        plan.plan(tiny("world.outage.late=1.0"))
+
+
+def test_less_memory_than_needed_is_refused_with_the_sum_and_the_remedy(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 clients x (2,440 bytes of model) fit into 20 kB, a round with what is around it does not."""
+    monkeypatch.setattr(machine, "available", lambda: 20_000)
+    with pytest.raises(ConfigError) as caught:
+        plan.plan(tiny())
+    text = str(caught.value)
+    assert text.startswith("the run needs ")
+    assert "MB so far + " in text
+    assert "kB messages" in text
+    assert "can be had; " in text
+    assert "\n" not in text
+
+
+def test_a_cohort_whose_models_do_not_fit_is_refused_before_they_are_made(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """610 parameters x 4 bytes = 2,440 bytes, times 4 clients = 9,760."""
+    monkeypatch.setattr(machine, "available", lambda: 9_000)
+    with pytest.raises(ConfigError, match=r"4 clients per round x 2.44 kB per model = 9.76 kB, but 9 kB of memory"):
+        plan.plan(tiny())
+
+
+def made_up(*shares: Share, executor: str = "workers", limit: int | None = 1000) -> Forecast:
+    return Forecast("x", 1, 1, executor, 3, (), shares, limit, None, None, ())
+
+
+def test_memory_adds_up_what_is_always_there_and_the_larger_phase() -> None:
+    """main 100 + max(40, 30) = 140; a worker 10 + 50 = 60, three of them 180; together 320."""
+    found = made_up(
+        Share(NOW, 100, "", "main", "always"),
+        Share(MESSAGES, 40, "", "main", "training"),
+        Share("evaluation", 30, "", "main", "evaluation"),
+        Share("worker's own", 10, "", "worker", "always"),
+        Share("training", 50, "", "worker", "training"),
+        Share("data set", 999, "", "device", "always"),
+    )
+    assert found.peak == 140
+    assert found.everything == 320
+    assert dataclasses.replace(found, executor="sequential").everything == 140
+    assert found.peak_of("device") == 999
+    assert too_large(found) is None
+
+
+def test_the_remedy_is_about_the_largest_part() -> None:
+    found = made_up(
+        Share(NOW, 900, "", "main", "always"),
+        Share(MESSAGES, 150, "", "main", "training"),
+        Share("client memory", 20, "", "main", "always"),
+    )
+    with pytest.raises(ConfigError, match="lower clients_per_round or take a smaller"):
+        refuse(found)
+
+
+def test_where_nobody_tells_how_much_memory_there_is_nothing_is_refused() -> None:
+    refuse(made_up(Share(NOW, 10**18, "", "main", "always"), limit=None))
+
+
+def test_shared_tensors_are_weighed_once() -> None:
+    """8 float32 = 32 bytes; a view of it and a second mention weigh nothing more, a copy does."""
+    t = torch.zeros(8)
+    assert size([{"a": t, "b": t[:4]}, t]) == 32
+    assert size([t, t.clone()]) == 64
+
+
+# ---------------------------------------------------------------- time
+def test_impatience_leaves_the_time_out_and_keeps_the_bytes(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step is taken to cost three gradings of its batch: at 10 s per example far too much to be tried."""
+    monkeypatch.setattr(plan, "_grading", lambda *_: (0.0, 10.0))
+    monkeypatch.setattr(plan, "time_job", lambda *_: pytest.fail("timed"))
+    experiment = tiny()
+    found = forecast(experiment, *parts(experiment), patient=False)
+    assert found.seconds is None
+    assert found.costs[0].seconds is None
+    assert found.costs[0].traffic == "exact"
+    assert any("one local step alone takes" in note for note in found.notes)
+
+
+def test_a_long_job_is_timed_on_a_few_steps(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks 1 s per step: 30 epochs of at least 2 steps are 60 s or more, told from no more than 12."""
+    experiment = tiny("local.local_epochs=30")
+    bench, feds = parts(experiment)
+    made = stage(experiment, experiment.methods[0], bench, feds[0], 0)
+    seen = rehearse(experiment, made, feds[0], "wander", 1, until=0.0)
+    (job,) = seen.samples.values()
+    now, taken = [0.0], []
+
+    def pretend(me: Me, request: Any, key: Any) -> None:
+        taken.append(plan.steps_of_job(request.config, me.n, made.solo))
+        now[0] += 1.0 * taken[-1]
+
+    monkeypatch.setattr(made.solo, "fit", pretend)
+    monkeypatch.setattr(plan.time, "perf_counter", lambda: now[0])
+    steps = plan.steps_of_job(job.config, int(made.population.histograms[0].sum()), made.solo)
+    assert plan.time_job(made, 0, job, 10.0) == pytest.approx(steps)
+    assert steps >= 60
+    assert sum(taken) <= 12
+
+
+def test_twice_the_rounds_take_twice_the_time_and_half_the_evaluations_half_of_theirs(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_grading", lambda *_: (1.0, 0.0))
+    monkeypatch.setattr(plan, "time_job", lambda *_: 0.25)
+
+    def cost(*overrides: str) -> plan.Cost:
+        experiment = tiny(*overrides)
+        return forecast(experiment, *parts(experiment)).costs[0]
+
+    short, long, seldom = cost("rounds=4"), cost("rounds=8"), cost("rounds=4", "eval_every=2")
+    assert short.training_s == pytest.approx(4 * 4 * 0.25)  # 4 rounds of 4 clients
+    assert long.training_s == pytest.approx(8 * 4 * 0.25)
+    # Two models are graded, the global one on two parts: 2 s an evaluation, and milliseconds around it.
+    assert short.evaluation_s == pytest.approx(4 * 2.0, abs=0.5)
+    assert seldom.evaluation_s == pytest.approx(2 * 2.0, abs=0.5)
+
+
+def test_workers_share_the_training_but_the_longest_job_is_the_least_it_takes(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four jobs of 1 s: 2 s on two workers, 1 s on four, and on eight still 1 s."""
+    monkeypatch.setattr(plan, "time_job", lambda *_: 1.0)
+    for workers, expected in ((2, 2.0), (4, 1.0), (8, 1.0)):
+        experiment = tiny("rounds=1", "runtime.executor=workers", f"runtime.workers={workers}")
+        found = forecast(experiment, *parts(experiment))
+        assert found.workers == workers
+        assert found.costs[0].training_s == pytest.approx(expected)
+
+
+# ---------------------------------------------------------------- predicted beside actual, for real
+DIGITS = Path(config.__file__).parent / "builtin" / "digits.toml"
+FASHION = """
+name = "fcn on fashion_mnist"
+rounds = 6
+task = { data = "fashion_mnist", model = "fcn" }
+split = { name = "dirichlet", num_clients = 50, alpha = 0.5, min_samples = 10 }
+local = { lr = 0.05, local_epochs = 1, batch_size = 32 }
+eval_every = 2
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "scaffold"
+"""
+CNN = """
+name = "a CNN and a cohort"
+rounds = 4
+task = { data = "fashion_mnist", model = "cnn_mnist" }
+split = { name = "dirichlet", num_clients = 100, alpha = 0.5, min_samples = 10 }
+clients_per_round = 10
+local = { lr = 0.05, local_epochs = 1, batch_size = 32 }
+eval_every = 2
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedprox"
+mu = 0.1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "fashion", "cnn"])
+def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: Path) -> None:
+    """Planned before and after: a machine that others use at the same time is not equally fast at both moments."""
+    file = tmp_path / "experiment.toml"
+    file.write_text({"digits": DIGITS.read_text(), "fashion": FASHION, "cnn": CNN}[name])
+    overrides = ["seeds=[0, 1]"] if name == "digits" else [f'task.data_dir="{SHARED}"']
+    if name != "digits" and not (SHARED / "fashion_mnist").is_dir():
+        pytest.skip(f"{SHARED / 'fashion_mnist'} is not here")
+    experiment = config.load(file, overrides)
+    before = plan.plan(experiment)
+    folder = loop.start(experiment, tmp_path / "run").folder
+    after = plan.plan(experiment)
+    summary, actual = json.loads((folder / "summary.json").read_text()), means(folder)
+    assert before.seconds is not None
+    assert after.seconds is not None
+    for early, late in zip(before.costs, after.costs, strict=True):
+        assert early.bytes is not None
+        sent = sum(early.bytes.values())
+        assert sent == pytest.approx(actual[early.method, "bytes.total"], rel=1e-3)
+        assert early.seconds is not None
+        assert late.seconds is not None
+        low, high = sorted((early.seconds, late.seconds))
+        spent = actual[early.method, "seconds"]
+        print(f"{name} {early.method}: {low:.2f} to {high:.2f} s predicted, {spent:.2f} s actual, {sent / 1e6:.2f} MB")
+        assert low / 2 <= spent <= 2 * high
+    low, high = sorted((before.seconds, after.seconds))
+    print(f"{name}: {low:.1f} to {high:.1f} s, {summary['seconds']:.1f} s; {before.peak / 1e6:.0f} MB, "
+          f"{summary['peak_rss'] / 1e6:.0f} MB")  # fmt: skip
+    assert low / 2 <= summary["seconds"] <= 2 * high
+    assert before.peak / 2 <= summary["peak_rss"] <= 2 * before.peak
