@@ -148,7 +148,7 @@ def test_a_command_line_that_does_not_exist_would_be_noticed(known: dict[str, An
     from click import NoSuchOption
 
     assert "run" in known
-    assert "plan" not in known
+    assert "plant" not in known
     with pytest.raises(NoSuchOption):
         known["run"].make_context("run", ["--sett", "rounds=5"])
     with pytest.raises(ConfigError, match="did you mean rounds"):

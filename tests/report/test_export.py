@@ -4,11 +4,14 @@ import csv
 import io
 import shutil
 import subprocess
+import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import unskew as us
 from unskew.errors import ConfigError
 from unskew.report import table
 from unskew.report.export import FORMATS
@@ -149,3 +152,23 @@ def test_a_run_that_has_not_measured_anything_has_a_table_too(format: str) -> No
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"markdown, latex, csv; did you mean latex\? got 'latx'"):
         table(made(APART), "latx")
+
+
+def test_the_command_prints_the_table_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings():  # Typer 0.20 imports what click 8.5 calls deprecated; not ours to mend
+        warnings.filterwarnings("ignore", message="'click", category=DeprecationWarning)
+        from unskew.cli import main
+
+        folder = tmp_path / "run"
+        us.simulate("fedavg", rounds=1, out=folder)
+        for words, begins in (([], "| method |"), (["--format", "csv"], "run,method,"), (["--format", "x"], "")):
+            monkeypatch.setattr(sys, "argv", ["unskew", "table", str(folder), *words])
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+            said = capsys.readouterr()
+            assert said.out.startswith(begins) if begins else said.out == ""
+            assert (ended.value.code in (0, None)) == (begins != "")
+    assert said.err == "ConfigError: a table is written as markdown, latex, csv; got 'x'\n"

@@ -243,7 +243,7 @@ def test_a_cohort_whose_models_do_not_fit_is_refused_before_they_are_made(
 
 
 def made_up(*shares: Share, executor: str = "workers", limit: int | None = 1000) -> Forecast:
-    return Forecast("x", 1, 1, executor, 3, (), shares, limit, None, None, ())
+    return Forecast("x", 1, 1, executor, 3, (), shares, 0, limit, None, None, ())
 
 
 def test_memory_adds_up_what_is_always_there_and_the_larger_phase() -> None:
@@ -260,6 +260,7 @@ def test_memory_adds_up_what_is_always_there_and_the_larger_phase() -> None:
     assert found.everything == 320
     assert dataclasses.replace(found, executor="sequential").everything == 140
     assert found.peak_of("device") == 999
+    assert dataclasses.replace(found, reached=500).peak == 500
     assert too_large(found) is None
 
 

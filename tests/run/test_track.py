@@ -9,6 +9,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -475,3 +476,23 @@ def test_what_pytorch_is_set_to_is_put_back_only_if_it_changed(monkeypatch: pyte
     with history._torch_left_alone():
         monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     assert asked == [(False, False)]
+
+
+def test_the_command_adds_a_tracker_and_refuses_an_unknown_one(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():  # Typer 0.20 imports what click 8.5 calls deprecated; not ours to mend
+        warnings.filterwarnings("ignore", message="'click", category=DeprecationWarning)
+        from unskew.cli import main
+
+        for tracker, code in (("tensorboard", 0), ("tensorbord", 2)):
+            words = ["run", "--set", "rounds=1", "--seed", "0", "--set", "runtime.executor='sequential'", "--no-report"]
+            monkeypatch.setattr(sys, "argv", ["unskew", *words, "--out", f"run-{code}", "--quiet", "--track", tracker])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert (ended.value.code or 0) == code
+    assert "did you mean tensorboard?" in capsys.readouterr().err
+    assert {seed for _, seed, _, _ in recorder.told} == {0}
+    assert recorder.closed[0] is not None
+    assert not Path("run-2").exists()

@@ -200,6 +200,8 @@ def results(summary: dict[str, Any]) -> Table:
         "own data: each client's model on its own test data",
         box=SIMPLE,
         padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
     )
     table.add_column("method", overflow="fold")
     for heading, _ in columns:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.errors import UnskewError
 from unskew.units import human_bytes
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def show(found: "Forecast", console: Console) -> None:
     limit = "" if found.limit is None else f" of {human_bytes(found.limit)} to be had"
     for line in (
         f"whole run: {whole} ({found.seeds} seed{'s' * (found.seeds != 1)}, {found.rounds} rounds, {trained})",
-        f"peak memory: {human_bytes(found.everything)}{limit}; the larger of training and evaluation counts",
+        f"peak memory: {human_bytes(max(found.peak, found.everything))}{limit}; training and evaluation do not add up",
         "energy: not predicted, nothing here measures power",
         *found.notes,
     ):
@@ -131,8 +130,8 @@ class Planning:
 
         try:
             found = forecast(experiment, bench, feds, drive_s=0.5, time_s=0.5, patient=False)
-        except UnskewError as error:
-            print(f"warning: {error}", file=sys.stderr)
+        except Exception as error:  # whatever a forecast meets, the run itself may do without
+            print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
         else:
             if (short := too_large(found)) is not None:
                 print(f"warning: {short}", file=sys.stderr)

@@ -58,8 +58,7 @@ class Stacked:
     def notes(self) -> tuple[str, ...]:
         """What could not be done together, and why; empty when everything could."""
         refuses = self._nature.refuses if "refuses" in vars(self._nature) else None  # never asked of a large network
-        eager = self._fitter.eager if self._fitter.cuda else None
-        found = (self._nature.draws, None if self._nature.draws else refuses, eager, *self._refused.values())
+        found = (self._nature.draws, self._nature.draws or refuses, self._fitter.eager, *self._refused.values())
         return tuple(dict.fromkeys(why for why in found if why))
 
     # ------------------------------------------------------------------ lockstep
@@ -129,7 +128,7 @@ class Stacked:
 
     def _together(self, group: "_Group", walkers: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
         """Answers of a group; who is missing must be met alone."""
-        if len(walkers) == 1 and not (self._fitter.cuda and group.kind == "Sgd"):
+        if len(walkers) == 1 and not (self._fitter.captures and group.kind == "Sgd"):
             return {}
         try:
             return self._fit(group, walkers) if group.kind == "Sgd" else self._fold(walkers)
@@ -207,7 +206,7 @@ class Stacked:
 
     @property
     def _stackable(self) -> bool:
-        return self._nature.refuses is None and self._nature.apart
+        return self._fitter.small and self._nature.apart and self._nature.refuses is None
 
     def _passes(self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """(features, logits) of each model on its own rows, in evaluation mode."""

@@ -112,7 +112,7 @@ class Nature:
 
         x = torch.stack([self.x] * 2)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), torch.enable_grad():
                 warnings.simplefilter("error")  # a missing rule is a warning, and a loop over the clients
                 value = vmap(loss)(stack, x)
                 torch.autograd.grad(value.sum(), [stack[n] for n in self.task.layout.trainable], allow_unused=True)

@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -35,13 +35,15 @@ from unskew.local.stacked_network import Nature, scatter, with_keyed_dropout
 from unskew.protocol import Batch, Constant, Fitted, Me, Sgd, SgdConfig, Term, sees_features
 from unskew.tree import Params, leaves, map_leaves
 
-_NOTHING = torch.empty(0)
 Form = Literal["bmm", "vmap", "streams"]
 """bmm: linear layers by hand; vmap: any network, stacked; streams: one client per stream, several streams."""
 
+_NOTHING = torch.empty(0)
 # Clients trained side by side where memory does not set a lower number, and how many streams they share.
 _WIDEST = {"bmm": 256, "vmap": 64, "streams": 1}
 _STREAMS = 4
+# Parameters from which a network fills a device alone.
+_LARGE = 2_000_000
 # Share of the device's memory that one stack may take; on a CPU, bytes.
 _SHARE, _CPU_BYTES = 0.25, 2**28
 # Captured steps that are kept: each holds the memory of its stack.
@@ -129,9 +131,12 @@ class Fitter:
         self.cuda = solo.device.type == "cuda"
         self.layers = dense.kernel(solo.task)
         self.labels = one_hot(solo.shelf.y, solo.task.num_classes).to(solo.dtype) if self.layers else solo.shelf.y
-        self.eager: str | None = None if self.cuda else "no CUDA device"
+        # Whether steps are captured and kept, and why they no longer are.
+        self.captures, self.eager = self.cuda, ""
         self._rows_of: dict[int, Tensor] = {}
         self._modules: dict[tuple[frozenset[str], bool], tuple[_Network, tuple[str, ...]]] = {}
+        self._forms: dict[tuple[SgdConfig, tuple[Term, ...]], Form | None] = {}
+        self._seen: Params | None = None
         self._kept: dict[_Spec, Rows] = {}
         self.taken: Counter[tuple[_Spec, int]] = Counter()
         self._streams = [_stream(solo.device) for _ in range(_STREAMS)] if self.cuda else []
@@ -139,20 +144,26 @@ class Fitter:
     # ------------------------------------------------------------------ which form
     def form_of(self, job: Sgd) -> Form | None:
         """How such requests are met; None is one client at a time, by the solo."""
+        kind = job.config, job.terms
+        if kind not in self._forms:
+            self._forms[kind] = self._rule_of(job)
+        return self._forms[kind]
+
+    def _rule_of(self, job: Sgd) -> Form | None:
         chosen = self.solo.task.layout.select(job.config.trainable)
         if self.nature.draws or not chosen.intersection(self.solo.task.layout.trainable):
             return None
         by_hand = self.layers is not None and chosen.issuperset(self.solo.task.layout.trainable)
         if by_hand and not any(sees_features(t) for t in job.terms) and self.form in (None, "bmm"):
             return "bmm"
-        if self.form == "streams" or (self.form is None and self.cuda and not self._small()):
-            return "streams" if self.cuda else None
-        if self.nature.refuses:
-            return "streams" if self.cuda else None
-        return "vmap"
+        if self.form == "streams" or (self.cuda and (not self.small or self.nature.refuses)):
+            return "streams"
+        return None if self.nature.refuses else "vmap"
 
-    def _small(self) -> bool:
-        return sum(self._shapes[n].numel() for n in self.solo.task.layout.trainable) < 2_000_000
+    @cached_property
+    def small(self) -> bool:
+        """Whether stacking gains anything: a large network fills the device by itself."""
+        return sum(self._shapes[n].numel() for n in self.solo.task.layout.trainable) < _LARGE
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:
@@ -161,8 +172,13 @@ class Fitter:
 
     def fitting(self, start: Params) -> bool:
         """Whether a model has the network's shapes."""
+        if start is self._seen:  # most rounds send one model to everybody
+            return True
         layout = self.solo.task.layout
-        return all(n in start and start[n].shape == self._shapes[n] for n in (*layout.trainable, *layout.buffers))
+        names = (*layout.trainable, *layout.buffers)
+        fits = all(n in start and start[n].shape == self._shapes[n] for n in names)
+        self._seen = start if fits else None
+        return fits
 
     def width(self, form: Form, job: Sgd, batch: int) -> int:
         """Most clients side by side: a rule of network, batch and device."""
@@ -212,7 +228,7 @@ class Fitter:
         job = fits[0].job
         sizes = [f.batches.sizes for f in fits]
         steps, batch = max(map(len, sizes)), max(map(max, sizes))
-        if self.cuda:  # of a few sizes, so that the same captured steps serve many rounds
+        if self.captures:  # of a few sizes, so that the same captured steps serve many rounds
             steps = 1 << max(3, (steps - 1).bit_length())
             if job.config.batch_size is None and self.nature.padded:
                 batch = -(-batch // 16) * 16
@@ -235,7 +251,7 @@ class Fitter:
             lane,
         )
         rows = self._kept.pop(spec, None) or Rows(self, spec, job)
-        if self.cuda:
+        if self.captures:
             self._kept[spec] = rows
             for old in list(self._kept)[: -_KEPT * (_STREAMS if form == "streams" else 1)]:
                 del self._kept[old]
@@ -354,6 +370,7 @@ class Rows:
         count = _on(self._solo.device, torch.tensor(steps, dtype=self._solo.dtype))
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
         loss = self._total[:k] / count + 0.0 * self._w[:k].abs().amax(1)
+        self._fits = []
         return [{n: parts[i] for n, parts in lists.items()} for i in range(k)], loss
 
     def _table(self, steps: int) -> tuple[Tensor, Tensor]:
@@ -410,7 +427,7 @@ class Rows:
 
     def prepare(self, sizes: Sequence[tuple[int, ...]]) -> None:
         """Capture the step, unless that was done before, cannot be, or would not pay."""
-        if self._fitter.eager or self._solo.shelf.augment:
+        if self._fitter.eager or self._solo.shelf.augment:  # augmentations draw from generators of the host
             return
         for size, times in Counter(self._size(sizes, t) for t in range(max(map(len, sizes)))).items():
             self._fitter.taken[self._spec, size] += times
@@ -427,14 +444,19 @@ class Rows:
         """Batch size of a captured step: padding costs less than another capture, where there may be padding."""
         return self._spec.batch if self._fitter.nature.padded else sizes[0][t]
 
-    def _capture(self, size: int) -> torch.cuda.CUDAGraph:
+    def _next_step(self, size: int) -> Callable[[], None]:
+        """The step that the cursor is at, of batches of `size`, and the cursor moved on: nothing of it on the host."""
+
         def step() -> None:
-            pick, weight, knobs, seeds = (
-                table.index_select(0, self._cursor)[0] for table in (self._pick, self._weight, self._knobs, self._seeds)
-            )
+            tables = (self._pick, self._weight, self._knobs, self._seeds)
+            pick, weight, knobs, seeds = (t.index_select(0, self._cursor)[0] for t in tables)
             self._step(*self._gather(pick[:, :size]), weight[:, :size], knobs, seeds)
             self._cursor.add_(1)
 
+        return step
+
+    def _capture(self, size: int) -> "torch.cuda.CUDAGraph":
+        step = self._next_step(size)
         device = self._solo.device
         aside = _stream(device)
         aside.wait_stream(torch.cuda.current_stream(device))
@@ -483,7 +505,8 @@ class Rows:
         with torch.no_grad():
             torch.cat([g.reshape(k, -1) for g in gradients], 1, out=self._g[:k])
             for n, t in moved.items():
-                buffers[n].copy_(t)
+                if t.data_ptr() != buffers[n].data_ptr():  # a layer may have changed it in place
+                    buffers[n].copy_(t)
             self._rule(self._w[:k], self._g[:k], knobs)
             self._total[:k].add_(loss)
 

@@ -164,6 +164,7 @@ def _csv_row(record: Record, row: Headline, base: str | None, difference: Differ
         "difference_high_95": difference.high if difference else None,
         **_both("personal_accuracy", row.personal),
         **_both("worst_decile", row.worst),
+        "spread_over_clients": row.across.mean if row.across else None,
         **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},
         "seconds": row.seconds.mean if row.seconds else None,
     }

@@ -22,6 +22,7 @@ from unskew.units import MB
 ACCURACY = "global.accuracy"
 PERSONAL = "personal.accuracy.mean"
 WORST = "personal.accuracy.worst_decile"
+ACROSS = "personal.accuracy.std"
 CONFIDENCE = 0.95
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
 KINDS: tuple[Kind, ...] = ("model", "control")
@@ -50,6 +51,7 @@ class Spread:
 class Headline:
     """One method's row.  Accuracies are fractions, traffic is MB over the run, None is what was not measured.
 
+    `across` is the standard deviation over the clients of their own accuracy (ddof 0: these are all there are).
     `rounds` is the last round reached, the lowest over seeds; `planned` is how many seeds were asked for.
     """
 
@@ -64,6 +66,7 @@ class Headline:
     best: Spread | None
     personal: Spread | None
     worst: Spread | None
+    across: Spread | None
     mb: dict[Direction, Spread]
     seconds: Spread | None
 
@@ -160,6 +163,7 @@ def _headline(record: Record, method: str) -> Headline:
         best=over(ACCURACY, max),
         personal=over(PERSONAL, itemgetter(-1)),
         worst=over(WORST, itemgetter(-1)),
+        across=over(ACROSS, itemgetter(-1)),
         mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
         seconds=over("seconds", math.fsum),
     )

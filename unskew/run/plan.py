@@ -103,6 +103,7 @@ class Forecast:
         workers: Processes that train; 1 is the main process alone.
         costs: One per method.
         shares: Memory, of the method that needs most.
+        reached: The most bytes this process has held so far; reading data takes more than keeping them.
         limit: Bytes of memory there are for the run, what this process has already included; None if nobody tells.
         device_limit: The same of the CUDA device.
         seconds: The whole run; None if something was not timed.
@@ -116,6 +117,7 @@ class Forecast:
     workers: int
     costs: tuple[Cost, ...]
     shares: tuple[Share, ...]
+    reached: int
     limit: int | None
     device_limit: int | None
     seconds: float | None
@@ -124,12 +126,12 @@ class Forecast:
     @property
     def peak(self) -> int:
         """Peak of the main process, bytes."""
-        return self.peak_of("main")
+        return max(self.reached, self.peak_of("main"))
 
     @property
     def everything(self) -> int:
-        """Main process and workers together, bytes."""
-        return self.peak + (self.workers * self.peak_of("worker") if self.executor == "workers" else 0)
+        """Main process and workers together while they train or grade, bytes."""
+        return self.peak_of("main") + (self.workers * self.peak_of("worker") if self.executor == "workers" else 0)
 
     def peak_of(self, place: Place) -> int:
         """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""
@@ -245,7 +247,7 @@ def forecast(
     Raises:
         QuorumError, ProtocolError: What a plan refuses whatever training brings, naming the method.
     """
-    now = machine.resident()
+    now, reached = machine.resident(), machine.peak_resident()
     limit = machine.available()
     notes: list[str] = []
     ledger = _Ledger(experiment, bench)
@@ -283,6 +285,8 @@ def forecast(
     whole = [c.seconds for c in costs if c.seconds is not None]
     start = [ledger.start_s(m, clock) for m in experiment.methods]
     complete = len(whole) == len(costs)
+    if bench.executor not in ("sequential", "workers"):
+        notes.append(f"training was timed one client at a time; the {bench.executor} executor trains several at once")
     stop = experiment.stop
     if stop.accuracy is not None or stop.megabytes is not None or stop.seconds is not None:
         notes.append("early stopping is on: these are the costs of all rounds")
@@ -294,6 +298,7 @@ def forecast(
         workers=workers,
         costs=costs,
         shares=max(shares, key=lambda s: sum(x.bytes for x in s), default=()),
+        reached=reached,
         limit=None if limit is None else limit + now,
         device_limit=_device_limit(bench),
         seconds=len(experiment.seeds) * (sum(whole) + sum(start)) if complete else None,

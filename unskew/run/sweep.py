@@ -180,7 +180,7 @@ def _plain(value: Any) -> str:
 def _toml(value: Any) -> str:
     """A value as TOML writes it on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return tomli_w.dumps({"v": value}).partition("=")[2].strip()
@@ -283,7 +283,7 @@ class Crowd:
         if self._stops:
             done = sum(r.status == "done" for r in results)
             raise Interrupted(
-                f"stopped by request, {done} of {len(results)} points are done in {self.out}; give the same command again"
+                f"stopped by request, {done} of {len(results)} points done in {self.out}; give the same command again"
             )
         return results
 

@@ -1,0 +1,239 @@
+"""`unskew plan`, `sweep` and `doctor`, called as from a shell."""
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import unskew as package
+from unskew.run import machine, sweep
+from unskew.run.doctor import Finding
+
+from .conftest import TINY, Unskew
+
+ROOT = Path(package.__file__).parent.parent
+GUIDE = ROOT / "docs" / "guides" / "plan-and-sweep.md"
+SWEEP = '\n[sweep]\ngrid = { "methods.1.mu" = [0.1, 1.0] }\n'
+
+
+# ---------------------------------------------------------------- plan
+def test_plan_says_what_it_will_cost_and_writes_nothing(here: Path, unskew: Unskew) -> None:
+    before = sorted(here.rglob("*"))
+    said = unskew("plan", "tiny.toml")
+    assert said.code == 0
+    assert said.err == ""
+    assert re.search(r"fedavg +\d\.\d{3} +\d\.\d{3} +0\.000 .* exact", said.out)
+    assert "whole run: " in said.out
+    assert "energy: not predicted" in said.out
+    assert "None" not in said.out
+    assert sorted(here.rglob("*")) == before
+
+
+def test_plan_as_json_is_only_json_and_foretells_the_run(unskew: Unskew) -> None:
+    found = json.loads(unskew("plan", "tiny.toml", "--json").out)
+    rows = json.loads(unskew("run", "tiny.toml", "--json", "--quiet", "--no-report").out)["rows"]
+    actual = {(r["method"], r["metric"]): r["mean"] for r in rows}
+    assert [m["method"] for m in found["methods"]] == ["fedavg", "fedprox"]
+    for m in found["methods"]:
+        assert m["traffic"] == "exact"
+        assert m["bytes"] == {d: actual[m["method"], f"bytes.{d}"] for d in ("down", "up", "d2d")}
+    assert found["energy_j"] is None
+    assert found["memory"]["limit"] > found["memory"]["everything"] > 10_000_000
+    assert found["memory"]["peak"] >= found["memory"]["everything"]  # one process: no workers beside it
+
+
+def test_plan_takes_settings_and_built_in_names(unskew: Unskew) -> None:
+    found = json.loads(unskew("plan", "--set", "rounds=2", "--set", "seeds=[0]", "--json").out)
+    assert (found["run"], found["rounds"], found["seeds"]) == ("digits", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("split.num_clients=900", "DataError: 900 clients x at least 10 samples = 9000, but there are 1438 samples; "),
+        ("clients_per_round=9", "ConfigError: clients_per_round must be at most the 4 clients, got 9\n"),
+        ("rouns=9", "ConfigError: unknown key rouns; did you mean rounds?"),
+    ],
+)
+def test_plan_refuses_the_impossible_in_one_line(unskew: Unskew, setting: str, text: str) -> None:
+    said = unskew("plan", "tiny.toml", "--set", setting)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(text)
+    assert said.err.count("\n") == 1
+
+
+def test_plan_refuses_what_does_not_fit_into_memory(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available", lambda: 20_000)
+    said = unskew("plan", "tiny.toml")
+    assert (said.code, said.out) == (2, "")
+    assert re.match(r"ConfigError: the run needs .* of memory \(.* so far \+ .*\), but .* can be had; ", said.err)
+
+
+# ---------------------------------------------------------------- what a run writes, and its report
+def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Path, unskew: Unskew) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "--quiet")
+    assert said.code == 0
+    foretold = json.loads((here / "r" / "plan.json").read_text())
+    assert [m["method"] for m in foretold["methods"]] == ["fedavg", "fedprox"]
+    assert json.loads((here / "r" / "summary.json").read_text())["peak_rss"] > 10_000_000
+    page = (here / "r" / "report.html").read_text()
+    section = page[page.index("<h2>Predicted beside actual</h2>") : page.index("<h2>Configuration</h2>")]
+    ratios = re.findall(r"<td>(\d+\.\d\d)</td></tr>", section)
+    assert len(ratios) == 2 * 2 + 2  # bytes and seconds of two methods, seconds and memory of the run
+    assert ratios[0] == ratios[2] == "1.00"  # bytes
+
+
+def test_a_run_without_a_plan_has_a_report_without_that_section(here: Path, unskew: Unskew) -> None:
+    unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report")
+    (here / "r" / "plan.json").unlink()
+    assert unskew("resume", "r", "--quiet").code == 0
+    assert "Predicted beside actual" not in (here / "r" / "report.html").read_text()
+
+
+def test_too_little_memory_is_a_warning_to_a_run(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available", lambda: 20_000)
+    said = unskew("run", "tiny.toml", "--quiet", "--no-report", "--json")
+    assert said.code == 0
+    assert said.err.startswith("warning: the run needs ")
+    assert said.err.count("\n") == 1
+
+
+def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unskew.run import plan
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(plan, "forecast", fail)
+    said = unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report", "--json")
+    assert (said.code, said.err) == (0, "warning: no plan.json: ValueError: a fault of ours\n")
+    assert not (here / "r" / "plan.json").exists()
+
+
+# ---------------------------------------------------------------- sweep
+def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
+    here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two points of many rounds: both are under way when the signal comes, both save, and the second call ends them."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    text = TINY.replace("rounds = 2", "rounds = 200\neval_every = 10").replace("seeds = [0, 1]", "seeds = [0]")
+    (here / "s.toml").write_text(text + SWEEP)
+    logs = [here / "out" / "runs" / f"00{i}-mu={mu}" / "metrics.jsonl" for i, mu in ((1, 0.1), (2, 1.0))]
+
+    def press() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not all(f.exists() and f.stat().st_size > 2_000 for f in logs):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    said = unskew("sweep", "s.toml", "--out", "out", "--jobs", "2")
+    thread.join()
+    assert (said.code, said.out) == (130, ""), said.err
+    assert said.err.splitlines()[-1].startswith("Interrupted: stopped by request, ")
+    status = {p["point"]: p["status"] for p in json.loads((here / "out" / "sweep.json").read_text())["points"]}
+    assert set(status.values()) <= {"open", "done"}
+    assert "open" in status.values()
+    for point, how in status.items():
+        assert how == "done" or any((here / "out" / "runs" / point / "checkpoints").iterdir())
+
+    said = unskew("sweep", "s.toml", "--out", "out", "--jobs", "2", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert [p["status"] for p in found["points"]] == ["done", "done"]
+    assert {r["method"] for r in found["rows"]} == {
+        f"{p}/{m}" for p in ("001-mu=0.1", "002-mu=1.0") for m in ("fedavg", "fedprox")
+    }
+    assert "comparison: out/comparison.html" in said.err
+    page = (here / "out" / "comparison.html").read_text()
+    assert "tiny mu=0.1" in page
+    assert "tiny mu=1.0" in page
+
+
+def test_a_failing_point_is_named_and_the_exit_code_is_1(
+    here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first point's process fails; the second's summary is there from before."""
+    (here / "s.toml").write_text(TINY + SWEEP)
+    said = unskew("run", "tiny.toml", "--out", "done", "--quiet", "--no-report")
+    assert said.code == 0
+    _, points = sweep.expand(here / "s.toml")
+    sweep.write_points(points, here / "out")
+    (here / "out" / "runs").mkdir()
+    (here / "done").rename(here / "out" / "runs" / points[1].name)
+    card = here / "out" / "runs" / points[1].name / "run.json"
+    own = json.loads(card.read_text())
+    card.write_text(json.dumps({**own, "config_sha256": sweep.config.fingerprint(points[1].experiment)}))
+    monkeypatch.setattr(sweep.Crowd.__init__, "__defaults__", ((sys.executable, "-c", "import sys; sys.exit('no')"),))
+    said = unskew("sweep", "s.toml", "--out", "out")
+    assert said.code == 1
+    assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: no"
+    assert "[2/2] 001-mu=0.1: FAILED after 0 s: no" in said.err
+    assert "002-mu=1.0" in said.out
+    assert "001-mu=0.1" not in said.out
+
+
+def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_nothing(
+    here: Path, unskew: Unskew
+) -> None:
+    for table, text in (
+        ("grid = {}", "sweep.grid must be a table"),
+        ("list = []", "is empty"),
+        ('grid = { "methods.1.mu" = [1.0, -1.0] }', "point 002-mu=-1.0: methods.1.mu must be >= 0"),
+        ('grid = { "clients_per_round" = [2, 9] }', "point 002-clients_per_round=9: clients_per_round must be at most"),
+    ):
+        (here / "s.toml").write_text(f"{TINY}\n[sweep]\n{table}\n")
+        said = unskew("sweep", "s.toml")
+        assert (said.code, said.out) == (2, "")
+        assert said.err.startswith("ConfigError: ")
+        assert text in said.err
+        assert said.err.count("\n") == 1
+    assert not (here / "runs").exists()
+
+
+# ---------------------------------------------------------------- doctor
+def test_doctor_says_what_is_there_and_what_is_missing(unskew: Unskew) -> None:
+    said = unskew("doctor")
+    assert said.code == 0
+    assert said.err == ""
+    lines = said.out.splitlines()
+    assert all(line.split()[0] in ("ok", "missing", "problem") for line in lines)
+    assert any(re.match(r"ok +torch +\d", line) for line in lines)
+    assert any("extra [hub]" in line for line in lines)  # not taken for markup
+
+
+def test_doctor_as_json(here: Path, unskew: Unskew) -> None:
+    (here / "usps.npz").write_bytes(b"")
+    found = json.loads(unskew("doctor", "--json", "--data-dir", here).out)
+    assert found["ok"] is True
+    lines = {f["what"]: f for f in found["findings"]}
+    assert lines["data set usps"]["found"] == str(here / "usps.npz")
+
+
+def test_doctor_ends_with_1_if_something_is_broken(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unskew.run import doctor
+
+    monkeypatch.setattr(doctor, "examine", lambda _: (Finding("torch", "problem", "gone", "get it", core=True),))
+    said = unskew("doctor")
+    assert (said.code, said.out) == (1, "problem torch  gone; get it\n")
+    assert json.loads(unskew("doctor", "--json").out)["ok"] is False
+
+
+# ---------------------------------------------------------------- the guide
+def test_the_sweeps_of_the_guide_can_be_expanded(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml sweep\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)
+    assert blocks
+    for i, block in enumerate(blocks):
+        assert "sweep" in tomllib.loads(block)
+        path = tmp_path / f"{i}.toml"
+        path.write_text(block)
+        _, points = sweep.expand(path)
+        assert len(points) > 1

@@ -1,0 +1,201 @@
+"""What is installed and what is missing, told apart: each line has a status, and a remedy where one is needed."""
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from unskew.data import sources
+from unskew.run import doctor, machine
+from unskew.run.doctor import EXTRAS, Finding, broken, examine
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`pretend(torch="2.3.0", flwr=None)`: unskew is installed, and these packages have these versions."""
+
+    def make(extras: tuple[str, ...] = ("hub",), python: str = ">=3.11", **versions: str | None) -> None:
+        real = importlib.metadata.version
+        about = Message()
+        about["Requires-Python"] = python
+        for extra in extras:
+            about["Provides-Extra"] = extra
+        monkeypatch.setattr(importlib.metadata, "metadata", lambda name: about)
+        needs = ["torch>=2.4", "numpy>=1.26", 'datasets>=3; extra == "hub"']
+        monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs)
+
+        def version(name: str) -> str:
+            found = versions[name] if name in versions else real(name)
+            if found is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return found
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    return make
+
+
+def line(what: str, tmp_path: Path, data: Path | None = None) -> Finding:
+    (found,) = [f for f in examine(data, tmp_path / "runs") if f.what == what]
+    return found
+
+
+def test_a_healthy_machine_has_nothing_broken(pretend: Callable[..., None], tmp_path: Path) -> None:
+    pretend()
+    findings = examine(None, tmp_path / "runs")
+    assert broken(findings) == ()
+    assert {f.what for f in findings} >= {
+        *("unskew", "python", "platform", "torch", "numpy", "cores", "memory", "threads", "cuda", "fork"),
+        *("extra [hub]", "extra [track]", "extra [flower]", "extra [diffusion]", "extra [dp]"),
+        *("data folder", "browser", "run folders", "disk"),
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_problem_has_a_remedy(pretend: Callable[..., None], tmp_path: Path) -> None:
+    pretend(torch="1.0", numpy=None)
+    assert [f.what for f in examine(tmp_path / "no", tmp_path / "runs") if f.status == "problem" and not f.remedy] == []
+
+
+def test_a_version_outside_the_supported_range_is_broken(pretend: Callable[..., None], tmp_path: Path) -> None:
+    pretend(torch="2.3.1")
+    found = line("torch", tmp_path)
+    assert (found.status, found.found, found.remedy) == (
+        "problem",
+        "2.3.1, >=2.4 is needed",
+        "pip install 'torch>=2.4'",
+    )
+    assert found in broken(examine(None, tmp_path / "runs"))
+
+
+def test_a_missing_core_package_is_broken(pretend: Callable[..., None], tmp_path: Path) -> None:
+    pretend(numpy=None)
+    assert [f.what for f in broken(examine(None, tmp_path / "runs"))] == ["numpy"]
+
+
+def test_a_python_that_is_too_old_is_broken(pretend: Callable[..., None], tmp_path: Path) -> None:
+    pretend(python=">=4")
+    assert [f.what for f in broken(examine(None, tmp_path / "runs"))] == ["python"]
+
+
+def test_a_missing_extra_is_no_problem_and_comes_with_its_pip_line(
+    pretend: Callable[..., None], tmp_path: Path
+) -> None:
+    pretend(datasets=None, flwr=None)
+    hub, flower = line("extra [hub]", tmp_path), line("extra [flower]", tmp_path)
+    assert (hub.status, hub.remedy) == ("missing", "pip install 'unskew[hub]'")
+    assert hub.found == "lacks datasets: data sets by name from the Hugging Face hub"
+    # The installed unskew does not declare [flower], so its packages are named.
+    assert (flower.status, flower.remedy) == ("missing", "pip install flwr")
+    assert not hub.core
+    assert not flower.core
+
+
+def test_an_extra_that_is_there_in_part_says_what_it_lacks(pretend: Callable[..., None], tmp_path: Path) -> None:
+    pretend(tensorboard="2.21.0", mlflow=None, wandb=None)
+    assert line("extra [track]", tmp_path).found.startswith("has tensorboard 2.21.0, lacks mlflow, wandb: ")
+    pretend(tensorboard="2.21.0", mlflow="3.0", wandb="0.17")
+    assert line("extra [track]", tmp_path).status == "ok"
+
+
+def test_the_extras_that_are_declared_are_all_explained() -> None:
+    import tomllib
+
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = declared["optional-dependencies"].keys() - {"dev", "docs"}
+    assert extras <= {e.name for e in EXTRAS}
+
+
+def test_running_from_the_source_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def absent(name: str) -> Message:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", absent)
+    found = line("unskew", tmp_path)
+    assert found.status == "problem"
+    assert not found.core
+    assert "without being installed" in found.found
+
+
+# ---------------------------------------------------------------- data
+def test_data_sets_are_found_where_a_run_would_look(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for file in ("usps.npz", "mnist/x_train.npy", "cifar10/train_1.npz", "imdb/imdb.json.gz"):
+        (data / file).parent.mkdir(parents=True, exist_ok=True)
+        (data / file).write_bytes(b"")
+    found = {f.what: f.found for f in examine(data, tmp_path / "runs") if f.what.startswith("data")}
+    assert found.pop("data folder").startswith(f"{data}; not there: fashion_mnist, ")
+    assert found == {
+        "data set mnist": str(data / "mnist" / "x_train.npy"),
+        "data set usps": str(data / "usps.npz"),
+        "data set cifar10": str(data / "cifar10" / "train_1.npz"),
+        "data set imdb": str(data / "imdb" / "imdb.json.gz"),
+    }
+    for name, file in found.items():
+        assert Path(file) in sources.places(name.removeprefix("data set "), data)
+
+
+def test_the_first_of_several_places_is_the_one_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "usps").mkdir()
+    for file in ("usps/usps.npz", "usps.npz"):
+        (tmp_path / file).write_bytes(b"")
+    assert line("data set usps", tmp_path, tmp_path).found == str(tmp_path / "usps.npz")
+
+
+def test_no_data_folder_is_missing_and_a_wrong_one_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    assert line("data folder", tmp_path).status == "missing"
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "nowhere"))
+    found = line("data folder", tmp_path)
+    assert (found.status, found.found) == ("problem", f"{tmp_path / 'nowhere'} is not there")
+
+
+# ---------------------------------------------------------------- the machine
+def test_little_memory_and_little_disk_are_problems_but_nothing_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine, "available", lambda: 1_500_000_000)
+    monkeypatch.setattr(machine, "total", lambda: 8_000_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    memory, disk = line("memory", tmp_path), line("disk", tmp_path)
+    assert (memory.status, memory.found) == ("problem", "1.5 GB to be had of 8 GB")
+    assert (disk.status, disk.found) == ("problem", "1 B free")
+    assert not memory.core
+    assert not disk.core
+
+
+def test_a_place_where_no_run_folder_can_be_made_is_broken(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    findings = examine(None, file / "runs")
+    assert [f.what for f in broken(findings)] == ["run folders"]
+
+
+def test_threads_that_are_no_number_are_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "all")
+    assert line("threads", tmp_path).status == "problem"
+
+
+def test_no_fork_is_said_with_what_it_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    found = line("fork", tmp_path)
+    assert (found.status, found.found.split(":")[0]) == ("missing", "workers are started afresh")
+
+
+def test_memory_is_the_least_of_machine_and_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A container of 1,000 bytes that has used 400 has 600 left, whatever the machine has."""
+    (tmp_path / "max").write_text("1000\n")
+    (tmp_path / "used").write_text("400\n")
+    monkeypatch.setattr(machine, "_LIMITS", ((str(tmp_path / "max"), str(tmp_path / "used")),))
+    assert machine.available() == 600
+    (tmp_path / "max").write_text("max\n")
+    assert machine.available() == machine._meminfo("MemAvailable")
+
+
+def test_a_peak_is_never_below_what_is_held_now() -> None:
+    assert machine.peak_resident() > 0.9 * machine.resident() > 10_000_000

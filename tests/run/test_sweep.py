@@ -1,0 +1,284 @@
+"""A sweep: one file becomes many, all are checked before one is run, and each goes its own way."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.errors import ConfigError, DataError, RunError
+from unskew.run import config, sweep
+from unskew.run.loop import Interrupted
+from unskew.run.sweep import Crowd, Point, check, expand, write_points
+
+BASE = """
+name = "base"
+rounds = 3
+task = { data = "digits", model = "mlp", model_options = { hidden = [8] } }
+split = { name = "dirichlet", num_clients = 4, alpha = 0.5 }
+local = { lr = 0.1, batch_size = 128 }
+[[methods]]
+name = "fedprox"
+mu = 0.1
+"""
+
+# A stand-in for `unskew`: begins the folder, then does what its experiment is called.
+FAKE = """
+import json, pathlib, signal, sys, time
+order, *rest = sys.argv[1:]
+folder = pathlib.Path(rest[-1])
+text = pathlib.Path(rest[0]).read_text() if order == "run" else "resumed"
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "order").write_text(order)
+if "mu = 0.2" in text:
+    print("some progress")
+    sys.exit("ConfigError: mu is not to my liking")
+if "mu = 0.3" in text:
+    def stop(*_):
+        (folder / "stopped").write_text("")
+        sys.exit(130)
+    signal.signal(signal.SIGINT, stop)
+    (folder / "ready").write_text("")
+    time.sleep(30)
+(folder / "summary.json").write_text(json.dumps({"rows": []}))
+"""
+
+
+def write(tmp_path: Path, table: str, base: str = BASE) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(f"{base}\n[sweep]\n{table}\n")
+    return path
+
+
+def points(tmp_path: Path, table: str) -> tuple[Point, ...]:
+    return expand(write(tmp_path, table))[1]
+
+
+def crowd(made: Sequence[Point], out: Path, said: list[str] | None = None, jobs: int = 2) -> Crowd:
+    said = [] if said is None else said
+    return Crowd(made, out, jobs, said.append, (sys.executable, "-c", FAKE))
+
+
+# ---------------------------------------------------------------- from one file to many
+def test_a_grid_is_all_combinations_in_the_order_written(tmp_path: Path) -> None:
+    name, made = expand(write(tmp_path, 'grid = { "methods.0.mu" = [0.01, 0.1], "split.alpha" = [0.1, 1.0] }'))
+    assert name == "base"
+    assert [p.name for p in made] == [
+        "001-mu=0.01,alpha=0.1",
+        "002-mu=0.01,alpha=1.0",
+        "003-mu=0.1,alpha=0.1",
+        "004-mu=0.1,alpha=1.0",
+    ]
+    assert [p.experiment.methods[0].options["mu"] for p in made] == [0.01, 0.01, 0.1, 0.1]
+    assert made[1].experiment.name == "base mu=0.01,alpha=1.0"
+
+
+def test_the_points_of_a_list_follow_those_of_a_grid(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "rounds" = [4, 5] }\nlist = [{ "local.lr" = 0.5, "rounds" = 9 }]')
+    assert [p.experiment.rounds for p in made] == [4, 5, 9]
+    assert made[2].settings == {"local.lr": 0.5, "rounds": 9}
+
+
+def test_a_points_file_reads_back_to_the_point(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "seeds" = [[0, 1], [2]], "runtime" = [{ checkpoint_every = 3 }] }')
+    files = write_points(made, tmp_path / "out")
+    for point in made:
+        assert config.load(files[point.name]) == point.experiment
+    assert made[0].experiment.seeds == (0, 1)
+    assert made[0].experiment.runtime.checkpoint_every == 3
+
+
+def test_a_point_trains_alone_on_one_thread_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    (plain,) = points(tmp_path, 'grid = { "rounds" = [4] }')
+    assert (plain.experiment.runtime.executor, plain.experiment.runtime.threads) == ("sequential", 1)
+    (own,) = points(tmp_path, 'list = [{ "runtime.executor" = "workers", "runtime.threads" = 2 }]')
+    assert (own.experiment.runtime.executor, own.experiment.runtime.threads) == ("workers", 2)
+
+
+def test_paths_with_the_same_last_part_are_written_in_full(tmp_path: Path) -> None:
+    (point,) = points(tmp_path, 'grid = { "local.lr" = [0.1], "methods.0.local.lr" = [0.2], "rounds" = [4] }')
+    assert point.name == "001-local.lr=0.1,methods.0.local.lr=0.2,rounds=4"
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(VALUES)
+def test_every_value_of_a_sweep_arrives_as_it_was_written(value: object) -> None:
+    assert config.override({}, [f"a.b={sweep._toml(value)}"]) == {"a": {"b": value}}
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("", "is empty: give sweep.grid or sweep.list"),
+        ("list = []", "is empty"),
+        ("grid = {}", "sweep.grid must be a table"),
+        ('grid = { "local.lr" = [] }', "local.lr must be a list of at least one value"),
+        ('grid = { "local.lr" = 0.1 }', "local.lr must be a list"),
+        ("grid = { local.lr = [0.1] }", 'write the path in quotes: "local.lr"'),
+        ("list = [{}]", "tables of at least one setting"),
+        ("list = 3", "sweep.list must be a list"),
+        ("list = [{ rounds = 4 }]\nsteps = 3", "unknown key sweep.steps"),
+        ('grid = { "rounds" = [4, 4] }', "001-rounds=4 and 002-rounds=4 .* are the same experiment"),
+    ],
+)
+def test_a_sweep_without_points_or_with_nonsense_is_refused(tmp_path: Path, table: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        points(tmp_path, table)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_a_sweep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(BASE)
+    with pytest.raises(ConfigError, match=r"has no \[sweep\] table"):
+        expand(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ('grid = { "methods.0.mu" = [0.1, -1.0] }', r"^point 002-mu=-1.0: methods.0.mu must be >= 0, got -1.0"),
+        ('grid = { "split.alhpa" = [0.1] }', r"^point 001-alhpa=0.1: unknown key split.alhpa; did you mean alpha"),
+        ('grid = { "methods.3.mu" = [0.1] }', r"^point 001-mu=0.1: .*'3' is no entry of a list of 1"),
+    ],
+)
+def test_one_impossible_point_refuses_the_sweep_and_is_named(tmp_path: Path, table: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        points(tmp_path, table)
+    assert str(caught.value).endswith("; nothing was run")
+
+
+def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run(tmp_path: Path) -> None:
+    check(points(tmp_path, 'grid = { "split.num_clients" = [3, 4] }'))
+    with pytest.raises(DataError, match=r"^point 002-num_clients=999: 999 clients x at least 2 samples = 1998"):
+        check(points(tmp_path, 'grid = { "split.num_clients" = [3, 999] }'))
+
+
+# ---------------------------------------------------------------- running
+def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.2, 0.4] }')
+    results = crowd(made, tmp_path / "out", said).run()
+    assert [(r.point, r.status) for r in results] == [
+        ("001-mu=0.1", "done"),
+        ("002-mu=0.2", "failed"),
+        ("003-mu=0.4", "done"),
+    ]
+    assert results[1].error == "ConfigError: mu is not to my liking"
+    assert (tmp_path / "out" / "logs" / "002-mu=0.2.txt").read_text().startswith("some progress")
+    written = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
+    assert [p["status"] for p in written] == ["done", "failed", "done"]
+    assert written[1]["settings"] == {"methods.0.mu": 0.2}
+    assert len(said) == 3
+    assert sum("FAILED" in line for line in said) == 1
+
+
+def test_what_is_done_is_left_alone_what_was_stopped_is_resumed_what_failed_is_tried_again(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.2, 0.4] }')
+    out = tmp_path / "out"
+    crowd(made, out).run()
+    runs = [out / "runs" / p.name for p in made]
+    (runs[0] / "order").write_text("untouched")
+    (runs[2] / "summary.json").unlink()
+    (runs[2] / "run.json").write_text(json.dumps({"config_sha256": config.fingerprint(made[2].experiment)}))
+    said: list[str] = []
+    results = crowd(made, out, said).run()
+    assert [r.status for r in results] == ["done", "failed", "done"]
+    assert [(r / "order").read_text() for r in runs] == ["untouched", "run", "resume"]
+    assert said[0] == "[1/3] 001-mu=0.1: was done already"
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    crowd(points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }'), out).run()
+    with pytest.raises(RunError, match=r"001-mu=0.1.toml is not of this one\); choose another --out"):
+        crowd(points(tmp_path, 'grid = { "methods.0.mu" = [0.4] }'), out).run()
+    same = write(tmp_path, 'grid = { "methods.0.mu" = [0.1] }', BASE.replace("rounds = 3", "rounds = 4"))
+    with pytest.raises(RunError, match="holds another sweep"):
+        crowd(expand(same)[1], out).run()
+
+
+def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
+    folder = tmp_path / "out" / "runs" / made[0].name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"config_sha256": "other"}')
+    with pytest.raises(RunError, match="is the run of another experiment"):
+        crowd(made, tmp_path / "out").run()
+
+
+def test_no_more_processes_run_at_once_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = [0]
+    begin, end = Crowd._begin, Crowd._end
+    now: list[str] = []
+
+    def begun(self: Crowd, point: Point, file: Path) -> object:
+        now.append(point.name)
+        most[0] = max(most[0], len(now))
+        return begin(self, point, file)
+
+    def ended(self: Crowd, child: sweep._Child) -> None:
+        now.remove(child.point.name)
+        end(self, child)
+
+    monkeypatch.setattr(Crowd, "_begin", begun)
+    monkeypatch.setattr(Crowd, "_end", ended)
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.5, 0.6, 0.7, 0.8, 0.9] }')
+    assert {r.status for r in crowd(made, tmp_path / "out", jobs=2).run()} == {"done"}
+    assert most == [2]
+    with pytest.raises(ConfigError, match="--jobs must be at least 1, got 0"):
+        crowd(made, tmp_path / "out", jobs=0)
+
+
+def test_a_process_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
+    script = "import os, sys; sys.exit(' '.join(os.environ[n] for n in sys.argv[1:4]))"
+    # The last line of what a failed process said is its error.
+    command = (sys.executable, "-c", script, *sweep.THREAD_VARIABLES)
+    (result,) = Crowd(made, tmp_path / "out", 1, lambda _: None, command).run()
+    assert result.error == "1 1 1"
+
+
+def until(there: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if there():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within 10 s")
+
+
+def test_ctrl_c_is_handed_to_the_children_and_nothing_new_is_begun(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.3, 0.4] }')
+    out = tmp_path / "out"
+    child = out / "runs" / made[1].name
+
+    def press() -> None:
+        until((child / "ready").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    said: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match=r"stopped by request, 1 of 3 points done in .*; give the same command again"):
+        crowd(made, out, said, jobs=1).run()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (child / "stopped").exists()
+    assert not (out / "runs" / made[2].name).exists()
+    assert [p["status"] for p in json.loads((out / "sweep.json").read_text())["points"]] == ["done", "open", "open"]
+    assert "stopping after the rounds in progress; press Ctrl-C again to stop at once" in said
