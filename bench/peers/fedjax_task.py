@@ -47,6 +47,7 @@ def main(job: Job, journal: Journal) -> None:
         for c in range(job.clients)
     }
     data = fedjax.InMemoryFederatedData(clients, preprocess_batch=fedjax.BatchPreprocessor([count]))
+    steps = 0  # making it has looked at every client once
     apply = {"mlp": _mlp, "cnn": _cnn}[job.model]
 
     def loss(params: Params, batch: dict[str, jax.Array], _rng: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from job import Job, Journal, initial, training_data
-from network import fill, network, train, values
+from network import fill, network, train
 
 
 def main(job: Job, journal: Journal) -> None:

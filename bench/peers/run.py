@@ -7,6 +7,7 @@ pass of a task memory is sampled, which costs time: its seconds are not used.  N
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -124,7 +125,7 @@ def _read(lines: Sequence[dict[str, Any]], watched: Watched, job: Job) -> Run:
         imports_s=at["imported"] - watched.began if "imported" in at else None,
         start_s=rounds[0] - at["imported"] if rounds else None,
         first_s=rounds[0] - at["loaded"] if rounds else None,
-        later_s=tuple(b - a for a, b in zip(rounds, rounds[1:], strict=False)),
+        later_s=tuple(b - a for a, b in itertools.pairwise(rounds)),
         total_s=watched.ended - watched.began,
         steps=end.get("steps"),
         accuracy=accuracy,

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unskew import wire
 from unskew.keys import Key
 from unskew.local.executor import Sequential
 from unskew.local.solo import Shelf, Solo
 from unskew.protocol import ClientId
+from unskew.runtime import simulate
 from unskew.runtime.simulate import Population, Simulator, Trace
 from unskew.task import Task, make_task
 from unskew.tree import Params, leaves
@@ -161,19 +161,24 @@ def some_late() -> Outage:
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[list[Any]]]:
-    """Collects every message that is weighed while the context is open."""
+    """Collects every message that reaches a client and every reply that reaches the server while it is open."""
 
     @contextmanager
     def watch() -> Iterator[list[Any]]:
         messages: list[Any] = []
-        weigh = wire.nbytes
+        begin, receive = simulate._Round.begin, simulate._Round.receive
 
-        def note(message: Any) -> int:
+        def down(self: Any, step: str, client: int, message: Any, weight: Any) -> Any:
             messages.append(message)
-            return weigh(message)
+            return begin(self, step, client, message, weight)
+
+        def up(self: Any, step: str, client: int, reply: Any) -> Any:
+            messages.append(reply)
+            return receive(self, step, client, reply)
 
         with monkeypatch.context() as patch:
-            patch.setattr(wire, "nbytes", note)
+            patch.setattr(simulate._Round, "begin", down)
+            patch.setattr(simulate._Round, "receive", up)
             yield messages
 
     return watch

@@ -82,7 +82,7 @@ def test_a_round_of_fedavg_is_the_weighted_mean_of_what_its_clients_trained() ->
     pop, executor = population()
     models = []
     for c in pop.clients:
-        who = sim._me(c, 1, Key(0) / "round" / 1 / "client" / c / 0)
+        who = sim.population.me(c, 1, Key(0) / "round" / 1 / "client" / c / 0)
         models.append(executor._solo.fit(who, _job(state.params), who.key / "sgd" / 0).params)
     expected = weighted_mean(models, [float(n) for n in pop.histograms.sum(1)])
     torch.testing.assert_close(new.params, expected, rtol=0, atol=0)
