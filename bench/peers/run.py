@@ -319,6 +319,18 @@ def write(document: dict[str, Any], folder: Path) -> None:
 
 
 # ---------------------------------------------------------------- the command
+def _data(setup: Setup) -> Path:
+    """The folder of the task's data, written anew when what writes it has changed."""
+    folder = CACHE / f"data-{setup.clients}x{setup.samples}"
+    stamp = folder / "made-by"
+    made_by = "".join((HERE / name).read_text() for name in ("make_data.py", "network.py"))
+    if not stamp.exists() or stamp.read_text() != made_by:
+        command = [sys.executable, str(HERE / "make_data.py"), str(folder), str(setup.clients), str(setup.samples)]
+        subprocess.run(command, check=True)
+        stamp.write_text(made_by)
+    return folder
+
+
 def main() -> None:
     """Measure what was asked for; print a line per task, write JSON and table."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -334,12 +346,8 @@ def main() -> None:
     if not tasks or asked.repeats < 1:
         raise SystemExit(f"nothing to do: tasks are {[f'{m}-{n}' for m, n, _ in setup.tasks]}, repeats at least 1")
     adopt()
-    data = CACHE / f"data-{setup.clients}x{setup.samples}"
     (CACHE / "runs").mkdir(parents=True, exist_ok=True)
-    if not (data / "complete").exists():
-        command = [sys.executable, str(HERE / "make_data.py"), str(data), str(setup.clients), str(setup.samples)]
-        subprocess.run(command, check=True)
-        (data / "complete").touch()
+    data = _data(setup)
     document: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),

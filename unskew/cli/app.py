@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.bench import bench
 from unskew.cli.doctor import doctor
 from unskew.cli.plan import Planning, plan
 from unskew.cli.sweep import sweep
@@ -404,3 +405,4 @@ def reproduce(
 app.command()(plan)
 app.command()(sweep)
 app.command()(doctor)
+app.add_typer(bench, name="bench")

@@ -71,7 +71,11 @@ def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: st
     if as_json:
         print(document)
         return
-    columns = [c for c in ("case", "what", "contender", "value", "unit", "ratio", "ratio_of_medians", "bar") if any(c in r for r in rows)]
+    columns = [
+        c
+        for c in ("case", "what", "contender", "value", "unit", "ratio", "ratio_of_medians", "bar")
+        if any(c in r for r in rows)
+    ]
     table = Table(title=title, box=SIMPLE, padding=(0, 1))
     for c in columns:
         table.add_column(c, justify="right" if c in ("value", "ratio", "ratio_of_medians", "bar") else "left")

@@ -20,8 +20,9 @@ from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Sequential
+from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo, kernels
+from unskew.local.stacked import Stacked
 from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
 from unskew.protocol import SgdConfig
 from unskew.run.config import Experiment, Method, TaskConfig
@@ -165,7 +166,11 @@ def simulator(
 ) -> tuple[Simulator[Any], FederatedData]:
     """The simulator of one method and seed, and whom it trains; `workers` is a pool and the number of its cell."""
     solo, population, train = clients(experiment, method, bench, fed, seed)
-    executor = Workers(*workers, method.algorithm) if workers else Sequential(solo)
+    executor: Executor = Sequential(solo)
+    if workers:
+        executor = Workers(*workers, method.algorithm)
+    elif bench.executor == "stacked":
+        executor = Stacked(solo)
     alone = _is_pooled(method)
     made = Simulator(
         method.algorithm,
@@ -190,12 +195,14 @@ def cores() -> int:
 
 
 def executor_by_rule(device: torch.device, parameters: int, examples_per_client: float) -> str:
-    """Workers on a CPU with several cores, unless a client's training is so short that handing it over costs more.
+    """Stacked on CUDA; on a CPU workers, if it has several cores and a client's training is worth handing over.
 
     A rule, not a timing: the same run, the same choice.
     """
+    if device.type == "cuda":
+        return "stacked"
     large = parameters * examples_per_client >= WORKERS_FROM
-    return "workers" if device.type == "cpu" and cores() > 1 and large else "sequential"
+    return "workers" if cores() > 1 and large else "sequential"
 
 
 def cells(experiment: Experiment) -> list[tuple[int, Method]]:

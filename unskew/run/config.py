@@ -85,7 +85,8 @@ class Runtime:
     """How the work is done; recorded, because another executor or device agrees only within rounding.
 
     Attributes:
-        executor: auto chooses by rule: workers on a CPU with several cores, else one client after the other.
+        executor: auto chooses by rule: stacked on CUDA; on a CPU workers, or sequential where there is one core or
+            little to do.
         workers: Worker processes; by default one per core.
         device: auto takes a CUDA device if there is one.
         threads: PyTorch threads; by default one, and all cores for networks above five million parameters.
@@ -94,7 +95,7 @@ class Runtime:
         codec: Send every message through the wire's bytes and back, as a network would.
     """
 
-    executor: Literal["auto", "sequential", "workers"] = "auto"
+    executor: Literal["auto", "sequential", "workers", "stacked"] = "auto"
     workers: Annotated[int, Interval(ge=1, le=256)] | None = None
     device: str = "auto"
     threads: Annotated[int, Interval(ge=1, le=256)] | None = None
