@@ -36,7 +36,7 @@ from unskew.models.linear import logistic
 from unskew.models.mlp import fcn, mlp
 from unskew.models.recurrent import lstm_rows
 from unskew.models.resnet import resnet18
-from unskew.protocol import Fold, Sgd, SgdConfig
+from unskew.protocol import SgdConfig
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import make_task
 from unskew.tree import leaves
@@ -202,13 +202,13 @@ def check_fold():
     found = []
     for executor in (Sequential(solo), stacked):
         from unskew.local.executor import Work
-        from unskew.protocol import Me, fold
+        from unskew.protocol import fold
 
         def step(me, m, mine):
             return (yield from fold(add, m, 0.0))
 
         work = {
-            c: Work("s", step, Me(c, RAGGED[c], population.histograms[c], 1, Key(1) / c, population.layout, population.initial),
+            c: Work("s", step, population.me(c, 1, Key(1) / c),
                     population.initialise(Key(c)), None)
             for c in range(len(RAGGED))
         }  # fmt: skip

@@ -4,10 +4,10 @@ import jax
 
 jax.tree_map = jax.tree_util.tree_map  # FedJAX 0.0.17 was written before JAX took it away
 
-import fedjax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from job import Job, Journal, initial, training_data  # noqa: E402
+import fedjax
+import jax.numpy as jnp
+import numpy as np
+from job import Job, Journal, initial, training_data
 
 Params = list[jax.Array]
 

@@ -13,7 +13,7 @@ from network import network
 
 TEST = 2000
 # Scale of the class means against noise of 1: after ten rounds of ten clients the models are good, but not perfect.
-SHAPES = {"mlp": ((1, 28, 28), 0.2), "cnn": ((3, 32, 32), 0.6)}
+SHAPES = {"mlp": ((1, 28, 28), 0.22), "cnn": ((3, 32, 32), 0.45)}
 
 
 def make(folder: Path, clients: int, samples: int) -> None:

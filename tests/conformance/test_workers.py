@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
-
 import recipe
+import torch
 from recipe import CASES, NETWORKS, bits, make, rounds, simulator, world
+
 from unskew.errors import DivergedError, WorkerError
 from unskew.local.executor import Paper
 from unskew.local.workers import Cell, Pool, Recipe, Workers

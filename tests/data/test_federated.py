@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data.dataset import Dataset, checked
 from unskew.data import skew
+from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import FederatedData, federate, from_manifest, pooled, to_manifest
 from unskew.data.manifest import index_sha256
 from unskew.data.split import IID, ByGroup, Dirichlet, FromManifest
