@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs clean
+.PHONY: help demo test test-slow check format docs bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ format: $(STAMP) ## Format the code
 docs: $(STAMP) ## Build the documentation site into build/docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (gigabytes of downloads, half an hour)
+	$(BIN)/python bench/peers/run.py
 
 clean: ## Remove what make made
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -41,7 +41,9 @@ class Clock(TrainingProcessCallback):
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def after_central_iteration(self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int):
+    def after_central_iteration(
+        self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
+    ) -> tuple[bool, Metrics]:
         """A round is over."""
         self._journal.mark("round")
         return False, Metrics()

@@ -282,7 +282,7 @@ def page(document: dict[str, Any]) -> str:
     for r in rows:
         pss = f"{r['pss_mb']:,.0f}" if r["pss_mb"] else ""
         if "later_s" not in r:
-            out.append(f"| {r['case']} | {r['contender']} | | {r['failure'] or 'no second round'} | | | | {pss} | |")
+            out.append(f"| {r['case']} | {r['contender']} | | {_cell(r['failure'])} | | | | {pss} | |")
             continue
         s, x = r["later_s"], r.get("times_unskew")
         ratio = f"{x['of_minima']:.2f} / {x['of_medians']:.2f}" if x else f"not compared: {r['not_compared']}"
@@ -300,6 +300,10 @@ def page(document: dict[str, Any]) -> str:
         listed = ", ".join(f"{package} {v}" for package, v in found.items())
         out.append(f"| {name} | {settings.get(name, '')} | {listed} |")
     return "\n".join(out) + "\n"
+
+
+def _cell(failure: str | None) -> str:
+    return (failure or "no second round").replace("|", "/")
 
 
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
