@@ -29,12 +29,15 @@ test: $(STAMP) ## All tests but the slow ones
 test-slow: $(STAMP) ## The slow tests: minutes of training on real data
 	$(BIN)/python -m pytest -q -m "slow"
 
-check: $(STAMP) ## Format, lint, types, layers and the quick tests
+# Whole runs, examples and the conformance grid wait for `make test`; this stays under two minutes.
+QUICK := tests/test_*.py $(addprefix tests/,algorithms data docs local models report runtime world)
+
+check: $(STAMP) ## Format, lint, types, layers and the tests of single parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2 -x
+	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2 -x $(QUICK)
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .

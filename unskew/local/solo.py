@@ -214,7 +214,8 @@ class Solo:
                         f"rate {lr:g}; lower lr or set clip_norm"
                     )
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
-        mean = float(total / len(batches.sizes) + 0.0 * torch.linalg.vector_norm(space.vector, math.inf))
+        low, high = torch.aminmax(space.vector)
+        mean = float(total / len(batches.sizes) + 0.0 * low + 0.0 * high)
         return Fitted(space.take(), len(batches.sizes), lr, mean)
 
     def _stepper(self, space: _Workspace, job: Sgd, lr: float) -> Step:
