@@ -111,9 +111,12 @@ def stepper(
         config.optimizer == "sgd"
         and config.clip_norm is None
         and not config.weight_decay
-        and not config.momentum
+        and not config.nesterov
         and extra is None
     )
+    momentum = config.momentum
+    v_weights = [torch.zeros_like(w) for w in weights] if straight and momentum else []
+    v_biases = [None if b is None else torch.zeros_like(b) for b in biases] if straight and momentum else []
     fast = weights[0].dtype is torch.float32 and onednn_is_faster()
     size = [w.numel() for w in weights]
 
@@ -141,7 +144,16 @@ def stepper(
             below = None
             if i:  # (4), before the weights move
                 below = (onednn(g, w.t()) if big[i] else g @ w).mul_(a > 0)
-            if straight:  # (3), times -lr, added where it belongs
+            if straight and momentum:  # (3), into the velocity
+                v, v_b = v_weights[i], v_biases[i]
+                if big[i]:
+                    v.mul_(momentum).add_(onednn(g.t(), a.t()))
+                else:
+                    v.addmm_(g.t(), a, beta=momentum)
+                w.add_(v, alpha=-lr)
+                if b is not None and v_b is not None:
+                    b.add_(v_b.mul_(momentum).add_(g.sum(0)), alpha=-lr)
+            elif straight:  # (3), times -lr, added where it belongs
                 if big[i]:
                     w.add_(onednn(g.t(), a.t()), alpha=-lr)
                 else:
