@@ -289,13 +289,14 @@ class Pool:
         if "error" in answer:
             raise _revived(*answer["error"])
         slot = worker.outbox[job.slot] if worker.outbox else None
-        octets = slot.arena.copy(slot.start, answer["end"]) if slot else torch.empty(0, dtype=torch.uint8)
-        parts = {
-            key: inline[part["inline"]]
-            if "inline" in part
-            else (part["body"], _views(octets, part["index"], slot.start if slot else 0))
-            for key, part in answer["parts"].items()
-        }
+        parts: dict[str, Any] = {}
+        for key, part in answer["parts"].items():
+            if "inline" in part:
+                parts[key] = inline[part["inline"]]
+            else:  # each value in memory of its own: what a client remembers must not keep its reply alive
+                start, end = part["at"]
+                octets = slot.arena.copy(start, end) if slot else torch.empty(0, dtype=torch.uint8)
+                parts[key] = (part["body"], _views(octets, part["index"], start))
         return {**answer, "parts": parts}
 
     def _check(self, where: str) -> list[Any]:
@@ -558,8 +559,8 @@ def _reply(pipe: Connection, answer: dict[str, Any], values: dict[str, Any], slo
             inline.append(wire.encode(value))
             parts[key] = {"inline": len(inline) - 1}
         else:
-            parts[key] = {"body": body, "index": placed[0]}
+            parts[key] = {"body": body, "index": placed[0], "at": [at, placed[1]]}
             at = placed[1]
-    pipe.send_bytes(json.dumps({**answer, "parts": parts, "end": at, "inline": len(inline)}).encode())
+    pipe.send_bytes(json.dumps({**answer, "parts": parts, "inline": len(inline)}).encode())
     for data in inline:
         pipe.send_bytes(data)
