@@ -266,6 +266,29 @@ def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Pat
 
 
 @pytest.mark.usefixtures("tiny_paper")
+def test_a_reproduction_that_ended_is_read_and_one_that_was_stopped_goes_on(unskew: Unskew, here: Path) -> None:
+    folder = here / "runs" / "here"
+    first = document(unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "-q").out)
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    assert document(unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "-q").out) == first
+    (folder / "summary.json").unlink()  # as a run that was stopped after its last checkpoint
+    again = document(unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "-q").out)
+    assert (again["rows"], again["claims"]) == (first["rows"], first["claims"])
+    assert (folder / "metrics.jsonl").read_bytes() == metrics
+
+
+@pytest.mark.usefixtures("tiny_paper")
+def test_a_reproduction_leaves_the_run_of_another_experiment_alone(
+    unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unskew("reproduce", "noniid/digits", "--out", "runs/here", "-q").code == 0
+    monkeypatch.setattr(noniid, "DIGITS", noniid.DIGITS.replace("rounds = 2", "rounds = 3"))
+    said = unskew("reproduce", "noniid/digits", "--out", "runs/here", "-q")
+    assert said.code != 0
+    assert "holds a run of another experiment" in said.err
+
+
+@pytest.mark.usefixtures("tiny_paper")
 def test_a_reproduction_shows_people_a_table_and_verdicts(unskew: Unskew, here: Path) -> None:
     said = unskew("reproduce", "noniid/digits", "-q")
     assert said.code == 0

@@ -267,6 +267,28 @@ def test_a_part_of_the_network_may_be_trained_alone(network: str, trainable: tup
     assert all(torch.equal(fitted.params[n], start[n]) == (n not in chosen) for n in start)
 
 
+@pytest.mark.parametrize("terms", [(), (Pull(),)], ids=["alone", "pulled"])
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("network", ["logistic", "mlp", "mlp, two layers"])
+def test_a_bias_may_be_held_where_gradients_are_written_out(
+    network: str, config: str, terms: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head's bias is used and stays as it is; plain SGD, which adds gradients straight to the rest, included."""
+    task, dtype = task_of(network), torch.float64
+    data, start = shelf(dtype), start_of(task, dtype)
+    trainable = tuple(n for n in task.layout.trainable if n != "head.bias")
+    job = Sgd(
+        start, dataclasses.replace(CONFIGS[config], trainable=trainable), terms, {"anchor": start_of(task, dtype)}
+    )
+    solo = Solo(task, data, dtype=dtype)
+    assert start["head.bias"].abs().max() > 0
+    expected = by_hand(task, data, 0, job, Key(0), dtype)
+    monkeypatch.setattr(solo, "_objective", None)  # autograd's way is barred
+    fitted = solo.fit(me(task, data, 0), job, Key(0))
+    close(fitted.params, expected, dtype)
+    assert torch.equal(fitted.params["head.bias"], start["head.bias"])
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_loss_that_is_reported_is_the_mean_over_the_batches(network: str) -> None:
     """One whole batch: the loss at the start, which a fold or a plain forward pass can tell as well."""
@@ -284,6 +306,36 @@ def test_the_loss_that_is_reported_is_the_mean_over_the_batches(network: str) ->
     if not task.batch_norm and not task.random:
         folded = solo.fold(who, Fold(lambda carry, batch: carry + float(batch.loss.sum()), start, 0.0))
         assert fitted.loss == pytest.approx(folded / who.n, rel=1e-9)
+
+
+@pytest.mark.parametrize("through_onednn", [False, True])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_what_is_only_evaluated_takes_the_same_forms(
+    network: str, through_onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward passes without gradients come in blocks, of 5 here and with one left over: 46 examples are 9 and 1."""
+    if through_onednn:
+        try:
+            dense.onednn(torch.ones(2, 2), torch.ones(2, 2))
+        except (AttributeError, RuntimeError):
+            pytest.skip("this PyTorch has no private operator mkldnn._linear_pointwise")
+        monkeypatch.setattr(kernels, "ONEDNN_FROM", 0)
+        monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
+    task = task_of(network)
+    data, start = shelf(torch.float32), start_of(task, torch.float32)
+    auto, plain = (Solo(task, data, kernels=k) for k in ("auto", "plain"))
+    auto._block = 5
+    torch.testing.assert_close(auto._refer(data.x, start), plain._refer(data.x, start), rtol=1e-4, atol=1e-5)
+    (right, loss), (expected, other) = (s.evaluate(start, data.x, data.y) for s in (auto, plain))
+    assert torch.equal(right, expected)
+    torch.testing.assert_close(loss, other, rtol=1e-4, atol=1e-5)
+
+
+def test_only_networks_whose_layers_put_out_much_are_evaluated_in_blocks() -> None:
+    blocks = {name: kernels.forward_block(NETWORKS[name]()) for name in ("mlp", "cnn_small", "cnn_small, group")}
+    assert blocks == {"mlp": None, "cnn_small": 125, "cnn_small, group": 125}
+    assert kernels.forward_block(build("lstm_rows", SHAPE, CLASSES)) == 125
+    assert Solo.CHUNK % 125 == 0  # else every chunk would end in a small block
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -412,3 +412,26 @@ def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: 
           f"{summary['peak_rss'] / 1e6:.0f} MB")  # fmt: skip
     assert low / 2 <= summary["seconds"] <= 2 * high
     assert before.peak / 2 <= summary["peak_rss"] <= 2 * before.peak
+
+
+RADIO = """
+rounds = 2
+task = { data = "digits", model = "logistic" }
+split = { name = "dirichlet", num_clients = 8, alpha = 0.3, min_samples = 10 }
+clients_per_round = 3
+local = { lr = 0.05, batch_size = 64 }
+world = { channel = { name = "radio" } }
+algorithm = { name = "feddif", preset = "paper", epsilon = 0.1 }
+"""
+
+
+def test_a_plan_meets_the_channel_that_the_run_will_meet(tmp_path: Path) -> None:
+    """Under an even channel of 1 bit/s/Hz the papers' outage rule lets nobody send: d2d bytes would be none."""
+    file = tmp_path / "radio.toml"
+    file.write_text(RADIO)
+    experiment = config.load(file)
+    (cost,) = plan.plan(experiment).costs
+    actual = means(loop.start(experiment, tmp_path / "run").folder)
+    assert cost.bytes is not None
+    assert cost.bytes["d2d"] > 10_000
+    assert sum(cost.bytes.values()) == pytest.approx(actual["feddif", "bytes.total"], rel=1e-3)

@@ -18,8 +18,7 @@ Term       `FedDW` holds any method whose clients train by `Sgd` and drives its 
            memory are the method's own business.  A step that is annotated as a plain function trains nothing and is
            left alone.  One matrix serves all of a method's models.
 Bias       The paper's layer has none.  An algorithm cannot rebuild the network, so the bias is held at zero: models
-           start with it at zero, and no optimisation may change it.  A network built without one (`head_bias = false`)
-           trains faster: what is held takes linear layers off the path written out by hand.
+           start with it at zero, and no optimisation may change it.
 Privacy    The uploads tell class counts and how a model sees each class.  With `dp` every one has Gaussian noise: an
            example changes one row of the sums by probabilities, whose L2 norm is at most 1, and one count by 1, so the
            sensitivity is sqrt(2).  What is stated is the cost of these uploads alone: the models beside them, and

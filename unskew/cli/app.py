@@ -371,7 +371,8 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="small fits two cores; paper is the published size.")] = "small",
     data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs behind the numbers; default runs/NAME-DATE.")
+        Path | None,
+        typer.Option(help="Folder for the runs behind the numbers; one that was stopped goes on. [runs/NAME-DATE]"),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
     quiet: Quiet = False,

@@ -95,6 +95,22 @@ def partition(
     _show(measure(clients, parameters, _say), out, as_json, "seconds, and times the printed algorithm")
 
 
+@bench.command()
+def feddw(
+    only: Annotated[list[str] | None, typer.Option("--only", help="A network (cnn_mnist); repeat for several.")] = None,
+    turns: Annotated[int, typer.Option(min=1, help="Epochs per contender; a third of it for ResNet-18.")] = 15,
+    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """FedDW's class-relation term and its soft labels beside FedAvg's epoch, in CPU time.
+
+    [dim]unskew bench feddw --only cnn_mnist[/]
+    """
+    from unskew.bench.feddw import measure
+
+    _show(measure(turns, tuple(only or ()), _say), out, as_json, "CPU time of a local epoch, and times FedAvg's")
+
+
 def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: str) -> None:
     document = json.dumps({"rows": rows}, indent=None if as_json else 1)
     if out is not None:
@@ -106,12 +122,14 @@ def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: st
         return
     columns = [
         c
-        for c in ("case", "what", "contender", "value", "unit", "ratio", "ratio_of_medians", "bar")
+        for c in ("case", "what", "contender", "value", "unit", "ratio", "low", "high", "ratio_of_medians", "bar")
         if any(c in r for r in rows)
     ]
     table = Table(title=title, box=SIMPLE, padding=(0, 1))
     for c in columns:
-        table.add_column(c, justify="right" if c in ("value", "ratio", "ratio_of_medians", "bar") else "left")
+        table.add_column(
+            c, justify="right" if c in ("value", "ratio", "low", "high", "ratio_of_medians", "bar") else "left"
+        )
     for r in rows:
         table.add_row(*(f"{r[c]:,.4g}" if isinstance(r.get(c), float) else str(r.get(c, "")) for c in columns))
     Console().print(table)

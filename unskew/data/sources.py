@@ -12,6 +12,10 @@ The plain layout, as one npz file or as a folder with one npy file per key:
     classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt
 
 Without x_test and y_test a fixed, stratified fifth of the training part is set aside as the test part.
+
+`digit_domains` and `digit_five` join several sources into one set with a domain for each (`unskew.data.domains`).
+Their images are standardised with the mean and deviation of all domains' training parts together: constants of each
+domain's own would take away part of what tells the domains apart.
 """
 
 import difflib
@@ -27,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +41,7 @@ from torch import Tensor
 
 from unskew.data import hub
 from unskew.data.dataset import Dataset, checked
+from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -46,6 +51,7 @@ TEST_FRACTION = 0.2
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
+_T = TypeVar("_T")
 
 _UNREADABLE = (
     OSError,
@@ -86,6 +92,23 @@ SOURCES: tuple[Source, ...] = (
     Source("usps", "digits on envelopes", "1x16x16, 10 classes", "hastie.su.domains/ElemStatLearn (zip code)", _DIGITS),
     Source("mnist_m", "MNIST on photographs", "3x32x32, 10 classes", "Ganin et al., JMLR 17, 2016", _DIGITS),
     Source("svhn", "house numbers", "3x32x32, 10 classes", "ufldl.stanford.edu/housenumbers", _DIGITS),
+    Source(
+        "synth_digits", "printed digits in colour", "3x32x32, 10 classes", "Ganin and Lempitsky, ICML 2015", _DIGITS
+    ),
+    Source(
+        "digit_domains",
+        "MNIST, USPS, MNIST-M, scikit-learn's digits, and digits drawn from fonts",
+        "3x28x28, 10 classes, 5 domains",
+        "mnist, usps, mnist_m; the rest is bundled",
+        _DIGITS,
+    ),
+    Source(
+        "digit_five",
+        "MNIST, SVHN, USPS, SynthDigits, MNIST-M",
+        "3x28x28, 10 classes, 5 domains",
+        "the five sets, as in FedBN, ICLR 2021",
+        _DIGITS,
+    ),
     Source("cifar10", "small photographs", "3x32x32, 10 classes", "www.cs.toronto.edu/~kriz/cifar.html", _CIFAR10),
     Source("cifar100", "small photographs", "3x32x32, 100 classes", "www.cs.toronto.edu/~kriz/cifar.html"),
     Source("pacs", "objects in 4 domains", "3x64x64, 7 classes", "Li et al., ICCV 2017"),
@@ -111,7 +134,8 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
     UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
     NAME/test.npz; imdb as imdb.json or imdb/imdb.json.gz.  npz files may code colour images as d_train, d_test
-    (differences modulo 256), as a smaller file needs it.
+    (differences modulo 256), as a smaller file needs it.  `digit_domains` and `digit_five` look up the sets that they
+    are made of; their x_test holds the domains in the order of `group_names`, equally many examples of each.
 
     Raises:
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
@@ -136,41 +160,88 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
         hint = f"did you mean {close[0]}? " if close else ""
         raise DataError(f"unknown data set {source!r}; {hint}(known: {', '.join(s.name for s in SOURCES)})")
     if source == "digits":
-        return _digits()
-    return _named(_NAMED[source], data_dir)
-
-
-def _digits() -> Dataset:
-    from sklearn.datasets import load_digits  # a second's import, paid by those who use it
-
-    bunch = load_digits()
-    arrays = {"x_train": bunch.images.astype(np.uint8), "y_train": bunch.target}
-    return _assemble("digits", arrays, "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
-
-
-def _named(source: Source, data_dir: Path | str | None) -> Dataset:
+        return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     given = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not given:
         raise DataError(
-            f"{source.name} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
-            f"holds {_expected(source)} (from {source.origin}; layout in docs/guides/data.md){_or_hub(source)}"
+            f"{source} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
+            f"holds {_wanted(_files(source))}; layout in docs/guides/data.md{_or_hub(source)}"
         )
-    files = places(source.name, Path(given).expanduser())
+    root = Path(given).expanduser()
+    return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
+
+
+def _digits() -> _Arrays:
+    from sklearn.datasets import load_digits  # a second's import, paid by those who use it
+
+    bunch = load_digits()
+    return {"x_train": bunch.images.astype(np.uint8), "y_train": bunch.target}
+
+
+def _named(source: Source, root: Path) -> Dataset:
+    files = places(source.name, root)
     if source.name == "imdb":
         for file in files:
             if file.is_file():
                 return _imdb(source, file)
-        raise _missing(source, files)
+        raise _missing(source.name, files)
+    found = _found(source.name, root)
+    if found is None:
+        raise _missing(source.name, files)
+    file, arrays = found
+    return _assemble(source.name, arrays, file, Key(0) / source.name / "test", source.classes)
+
+
+def _found(name: str, root: Path) -> tuple[Path, _Arrays] | None:
+    """The first of a set's places where there is a file, and what is in it."""
     readers: tuple[Callable[[Path], _Arrays], ...] = (
         _npz,
         lambda file: _folder(file.parent),
         _npz,
         lambda file: _parts(file.parent),
     )
-    for file, read in zip(files, readers, strict=True):
+    for file, read in zip(places(name, root), readers, strict=True):
         if file.is_file():
-            return _assemble(source.name, read(file), file, Key(0) / source.name / "test", source.classes)
-    raise _missing(source, files)
+            return file, read(file)
+    return None
+
+
+def _domains(source: Source, root: Path) -> Dataset:
+    needed = _files(source.name)
+    lacking = [name for name in needed if not any(file.is_file() for file in places(name, root))]
+    if lacking:
+        looked_for = ", ".join(str(file.absolute()) for name in lacking for file in places(name, root))
+        raise DataError(
+            f"{source.name} needs {', '.join(needed)}, of which {', '.join(lacking)} cannot be found; looked for "
+            f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}; layout in docs/guides/data.md"
+        )
+    parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
+    return _placed(root, lambda: _from_arrays(source.name, join(parts, Key(0) / source.name), Key(0), source.classes))
+
+
+def _files(name: str) -> list[str]:
+    """The sets that a name reads from files: itself, or those it is made of."""
+    return [domain for domain in DOMAINS.get(name, (name,)) if domain not in BUNDLED]
+
+
+def _domain(name: str, root: Path) -> Part:
+    if name == "digits":
+        arrays = _digits()
+        arrays["x_train"] = ((arrays["x_train"].astype(np.int64) * 255 + 8) // 16).astype(np.uint8)  # from 0..16
+        return _part_of(name, arrays)
+    found = _found(name, root)
+    assert found is not None, name
+    file, arrays = found
+    return _placed(file, lambda: _part_of(name, arrays))
+
+
+def _part_of(name: str, arrays: _Arrays) -> Part:
+    content = _divided(name, _content(name, arrays), Key(0) / name / "test")
+    for key in ("x_train", "x_test"):
+        if not _is_images(content[key]):
+            found = f"{content[key].dtype} of shape {content[key].shape}"
+            raise DataError(f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), got {found}")
+    return Part(content["x_train"], content["y_train"], content["x_test"], content["y_test"])
 
 
 def places(name: str, root: Path) -> tuple[Path, ...]:
@@ -192,20 +263,20 @@ def _hub(reference: hub.Reference) -> Dataset:
     return _assemble(name, content, where, Key(0) / name / "test", classes)
 
 
-def _expected(source: Source) -> str:
-    return "imdb.json" if source.name == "imdb" else f"{source.name}.npz"
+def _wanted(names: Iterable[str]) -> str:
+    files = ((name, "imdb.json" if name == "imdb" else f"{name}.npz") for name in names)
+    return ", ".join(f"{file} (from {_NAMED[name].origin})" for name, file in files)
 
 
-def _missing(source: Source, files: Iterable[Path]) -> DataError:
-    what = "x_train, y_train, x_test, y_test"
+def _missing(name: str, files: Iterable[Path]) -> DataError:
     return DataError(
-        f"{source.name} was not found; looked for {', '.join(str(f.absolute()) for f in files)}; put {what} into "
-        f"{_expected(source)} (from {source.origin}; layout in docs/guides/data.md){_or_hub(source)}"
+        f"{name} was not found; looked for {', '.join(str(f.absolute()) for f in files)}; put x_train, y_train, "
+        f"x_test, y_test into {_wanted([name])}; layout in docs/guides/data.md{_or_hub(name)}"
     )
 
 
-def _or_hub(source: Source) -> str:
-    return f", or ask for hub:{source.name}, which downloads it" if source.name in hub.KNOWN else ""
+def _or_hub(name: str) -> str:
+    return f", or ask for hub:{name}, which downloads it" if name in hub.KNOWN else ""
 
 
 # Reading files
@@ -356,7 +427,7 @@ def _assemble(
     return _placed(where, lambda: _from_arrays(name, arrays, test_key, classes))
 
 
-def _placed(where: Path | str, build: Callable[[], Dataset]) -> Dataset:
+def _placed(where: Path | str, build: Callable[[], _T]) -> _T:
     try:
         return build()
     except DataError as error:
@@ -364,41 +435,56 @@ def _placed(where: Path | str, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, ...] | None) -> Dataset:
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise DataError(f"{name}: x_test and y_test must be there together or not at all")
-    for key in ("y_train", "y_test", "domain_train"):
-        if key in arrays:
-            arrays[key] = _integers(name, key, arrays[key])
-    content: _Arrays = {k: arrays[k] for k in ("x_train", "y_train", "x_test", "y_test", "domain_train") if k in arrays}
-    for key, array in content.items():
-        if array.size == 0:
-            raise DataError(f"{name}: {key} is empty, shape {array.shape}")
+    content = _content(name, arrays)
     sha256 = _sha256(content)
-    x, y, domain = content["x_train"], content["y_train"], content.get("domain_train")
-    if x.ndim == 0 or len(x) != len(y):
-        raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
-    if domain is not None and len(domain) != len(y):
-        raise DataError(f"{name}: domain_train has {len(domain)} entries for {len(y)} examples")
-    if "x_test" in content:
-        x_test, y_test = content["x_test"], content["y_test"]
-    else:
-        train, test = _stratified(y, TEST_FRACTION, test_key)
-        if len(test) == 0:
-            raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
-        x_test, y_test, x, y = x[test], y[test], x[train], y[train]
-        domain = None if domain is None else domain[train]
-    tensors = _inputs(name, x, x_test)
+    content = _divided(name, content, test_key)
+    tensors = _inputs(name, content["x_train"], content["x_test"])
+    domain = content.get("domain_train")
     return checked(
         name,
         tensors[0],
-        torch.from_numpy(y),
+        torch.from_numpy(content["y_train"]),
         tensors[1],
-        torch.from_numpy(y_test),
+        torch.from_numpy(content["y_test"]),
         classes=_strings(name, "classes", arrays) or classes,
         groups=None if domain is None else torch.from_numpy(domain),
         group_names=_strings(name, "domains", arrays),
         sha256=sha256,
     )
+
+
+def _content(name: str, arrays: _Arrays) -> _Arrays:
+    """The examples among the arrays, their labels as int64; lengths fit together."""
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DataError(f"{name}: x_test and y_test must be there together or not at all")
+    content: _Arrays = {k: arrays[k] for k in ("x_train", "y_train", "x_test", "y_test", "domain_train") if k in arrays}
+    for key in ("y_train", "y_test", "domain_train"):
+        if key in content:
+            content[key] = _integers(name, key, content[key])
+    for key, array in content.items():
+        if array.size == 0:
+            raise DataError(f"{name}: {key} is empty, shape {array.shape}")
+    x, y, domain = content["x_train"], content["y_train"], content.get("domain_train")
+    if x.ndim == 0 or len(x) != len(y):
+        raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
+    if domain is not None and len(domain) != len(y):
+        raise DataError(f"{name}: domain_train has {len(domain)} entries for {len(y)} examples")
+    return content
+
+
+def _divided(name: str, content: _Arrays, test_key: Key) -> _Arrays:
+    """The content with a test part, set aside where there is none."""
+    if "x_test" in content:
+        return content
+    y = content["y_train"]
+    train, test = _stratified(y, TEST_FRACTION, test_key)
+    if len(test) == 0:
+        raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
+    return {
+        **{key: array[train] for key, array in content.items()},
+        "x_test": content["x_train"][test],
+        "y_test": y[test],
+    }
 
 
 def _integers(name: str, key: str, values: _Array) -> npt.NDArray[np.int64]:
@@ -434,7 +520,7 @@ def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor]:
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
         return torch.from_numpy(x), torch.from_numpy(x_test)
     for key, x in (("x_train", train), ("x_test", test)):
-        if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
+        if not _is_images(x):
             raise DataError(
                 f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), or floating (N, D) or (N, C, H, W), "
                 f"got {x.dtype} of shape {x.shape}"
@@ -449,6 +535,10 @@ def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor]:
         scaled[:, c] = torch.from_numpy(table[train[..., c]])
         scaled_test[:, c] = torch.from_numpy(table[test[..., c]])
     return scaled, scaled_test
+
+
+def _is_images(x: _Array) -> bool:
+    return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
 
 
 def _standard(channel: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -2,7 +2,8 @@
 
 Every label split draws a table of counts (clients, classes), repairs it where a client falls short of `min_samples`,
 and deals the examples of each class, in random order, by that table.  One draw, no rejection: a split always ends,
-every example belongs to exactly one client, and the same key gives the same split.
+every example belongs to exactly one client (to none beyond a client's `max_samples`), and the same key gives the same
+split.
 
 Sources    dirichlet     T. H. Hsu et al. 2019 (by client); M. Yurochkin et al. 2019 (by class)
            pathological  "quantity-based label skew" of Q. Li et al. 2022
@@ -14,7 +15,7 @@ Departures Counts are rounded by largest remainder, so no example is left over o
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -95,12 +96,14 @@ class HalfNormal:
 class ByGroup:
     """One domain per client: each that has examples is cut at random into `clients_per_group` equal parts.
 
-    Clients are in order of their domain.  `num_clients` follows from the data; where given it must agree.
+    Clients are in order of their domain.  `num_clients` follows from the data; where given it must agree.  Of a larger
+    part a client keeps `max_samples` at random, and nobody has the rest; a lower cap keeps some of the same.
     """
 
     clients_per_group: Annotated[int, Ge(1)] = 1
     num_clients: int | None = None
     min_samples: Annotated[int, Ge(1)] = 2
+    max_samples: Annotated[int, Ge(1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,8 @@ def assign(
         groups: (N,) domain of each example, needed by `ByGroup` only.
 
     Returns:
-        Per client a sorted int64 index array.  Together they hold 0 .. N - 1 once each (a manifest may leave some out).
+        Per client a sorted int64 index array.  Together they hold 0 .. N - 1 once each; a manifest or `max_samples`
+        may leave some out.
 
     Raises:
         ConfigError: If a field is out of its range.
@@ -176,6 +180,10 @@ def assign(
             )
         clients = _by_label(split, labels, num_classes, key)
     _check_partition(clients, n)
+    if isinstance(split, ByGroup) and split.max_samples is not None:
+        return tuple(
+            np.sort((key / "kept" / i).numpy().permutation(held)[: split.max_samples]) for i, held in enumerate(clients)
+        )
     return clients
 
 
@@ -184,13 +192,20 @@ def _check_fields(split: Split) -> None:
     name = record(split)["name"]
     for field, hint in get_type_hints(type(split), include_extras=True).items():
         value = getattr(split, field)
-        for rule in getattr(hint, "__metadata__", ()):
+        if value is None:
+            continue
+        bounded = next((h for h in (hint, *get_args(hint)) if hasattr(h, "__metadata__")), None)
+        for rule in getattr(bounded, "__metadata__", ()):
             if isinstance(rule, Gt) and not value > rule.gt:
                 raise ConfigError(f"split.{field} must be > {rule.gt:g}, got {value} ({name})")
             if isinstance(rule, Ge) and not value >= rule.ge:
                 raise ConfigError(f"split.{field} must be >= {rule.ge:g}, got {value} ({name})")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"split.{field} must be finite, got {value} ({name})")
+    if isinstance(split, ByGroup) and split.max_samples is not None and split.max_samples < split.min_samples:
+        raise ConfigError(
+            f"split.max_samples must be at least min_samples, {split.min_samples}, got {split.max_samples} (group)"
+        )
     if isinstance(split, Dirichlet) and split.by not in ("class", "capped", "client"):
         raise ConfigError(f'split.by must be "class", "capped" or "client", got {split.by!r} (dirichlet)')
 

@@ -97,7 +97,7 @@ def stepper(
     Args:
         layers: The network.
         tensors: Its parameters; changed in place.
-        gradient: Where the gradient of each goes.
+        gradient: Where the gradient of each goes; a bias that has no place here stays as it is.
         config, lr: The optimisation; decides whether gradients can go straight into the weights.
         update: Applies the optimiser to parameters and gradients, where they cannot.
         extra: Adds the gradient of the terms to `gradient`; None if there are no terms.
@@ -105,7 +105,7 @@ def stepper(
     weights = [tensors[layer.weight].data for layer in layers]
     biases = [tensors[layer.bias].data if layer.bias else None for layer in layers]
     d_weights = [gradient[layer.weight] for layer in layers]
-    d_biases = [gradient[layer.bias] if layer.bias else None for layer in layers]
+    d_biases = [gradient.get(layer.bias) if layer.bias else None for layer in layers]
     relu = [layer.relu for layer in layers]
     straight = (
         config.optimizer == "sgd"
@@ -113,6 +113,7 @@ def stepper(
         and not config.weight_decay
         and not config.nesterov
         and extra is None
+        and all(layer.bias is None or layer.bias in gradient for layer in layers)
     )
     momentum = config.momentum
     v_weights = [torch.zeros_like(w) for w in weights] if straight and momentum else []

@@ -6,6 +6,7 @@ equal to PyTorch's own layers within rounding, and where a private operator is m
     channels last   convolutions read and write memory in the order oneDNN's kernels want
     pool, then ReLU max(relu(x)) = relu(max(x)), on a quarter of the numbers
     linear layers   through oneDNN on AMD, where MKL takes its slow path (unskew/local/dense.py)
+    small blocks    without gradients, what layers put out for so few examples stays in the cache
 """
 
 from typing import Any
@@ -22,6 +23,15 @@ def wants_channels_last(module: nn.Module) -> bool:
     parts = list(module.modules())
     has_conv = any(isinstance(m, nn.Conv2d) for m in parts)
     return has_conv and not any(isinstance(m, nn.GroupNorm) for m in parts)
+
+
+def forward_block(module: nn.Module) -> int | None:
+    """Most examples a forward pass without gradients should take at once; None if it does not matter.
+
+    Convolutions and recurrent layers put out far more than they read: for 1000 images that is hundreds of megabytes.
+    """
+    grows = any(isinstance(m, nn.Conv2d | nn.RNNBase) for m in module.modules())
+    return 125 if grows else None
 
 
 def tune(module: nn.Module) -> None:

@@ -7,7 +7,8 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from unskew.data.batches import Batches, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense
-from unskew.local.kernels import tune, wants_channels_last
+from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optimise import optimiser
 from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, refuse_request, sees_features
 from unskew.task import Task, accuracy
@@ -128,7 +129,7 @@ class Solo:
     PyTorch's layers as they are.
     """
 
-    # Examples whose forward pass is taken at once when nothing is trained; more would leave the cache.
+    # Examples that are graded, or handed to a fold, at once.
     CHUNK = 1000
 
     def __init__(
@@ -149,6 +150,11 @@ class Solo:
         self._names = frozenset((*task.layout.trainable, *task.layout.buffers))
         self._workspaces: dict[tuple[frozenset[str], bool], _Workspace] = {}
         self._reference = _Network(task.module(), task.head).to(self.device, dtype).eval()
+        self._tuned_reference, self._block = self._reference, None
+        if self._tuned:
+            module = task.module()
+            tune(module)
+            self._tuned_reference, self._block = _Network(module, task.head).to(dtype).eval(), forward_block(module)
 
     def answer(self, me: Me, index: int, request: object) -> Any:
         """Meet a request; `index` counts the step's requests of this kind, so that each has its own randomness."""
@@ -241,8 +247,9 @@ class Solo:
         return step
 
     def _by_hand(self, space: _Workspace, job: Sgd) -> bool:
-        everything = len(space.names) == len(self.task.layout.trainable)
-        return self._layers is not None and everything and not any(sees_features(t) for t in job.terms)
+        if self._layers is None or any(sees_features(t) for t in job.terms):
+            return False
+        return {layer.weight for layer in self._layers} <= set(space.names)  # a bias may be held, as FedDW's is
 
     def _dense_stepper(
         self, space: _Workspace, job: Sgd, lr: float, update: Callable[[Tensor, Tensor], None], trained: list[Tensor]
@@ -255,12 +262,13 @@ class Solo:
 
         def add_terms() -> None:
             with torch.enable_grad():
-                value = torch.stack([term(params, job.aux) for term in terms]).sum()
+                value = reduce(add, [term(params, job.aux) for term in terms])
                 if not value.requires_grad:  # a constant, as a method's term may be in its first round
                     return
-                gradients = torch.autograd.grad(value, trained, materialize_grads=True)
+                gradients = torch.autograd.grad(value, trained, allow_unused=True)
             for view, g in zip(views, gradients, strict=True):
-                view.add_(g)
+                if g is not None:  # a term of one layer costs nothing in the others
+                    view.add_(g)
 
         step = dense.stepper(
             self._layers,
@@ -365,10 +373,25 @@ class Solo:
             )
 
     def _refer(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+        """(features, logits) of a model in evaluation mode, without gradients."""
         self._whole(params)
+        parts = [self._passed(self._tuned_reference, b, params) for b in torch.split(x, self._block or max(len(x), 1))]
+        if len(parts) == 1:
+            return parts[0]
+        features, logits = (torch.cat(t) for t in zip(*parts, strict=True))
+        return features, logits
+
+    def _refer_plainly(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+        """As `_refer`, by PyTorch's own layers: what `torch.func.vmap` has rules for."""
+        self._whole(params)
+        return self._passed(self._reference, x, params)
+
+    def _passed(self, network: _Network, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+        if network is not self._reference and self._channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         with torch.no_grad():
             out: tuple[Tensor, Tensor] = functional_call(
-                self._reference, {f"module.{k}": v for k, v in params.items()}, (x,), strict=False
+                network, {f"module.{k}": v for k, v in params.items()}, (x,), strict=False
             )
         return out
 

@@ -233,7 +233,7 @@ class Stacked:
         names = (*self._solo.task.layout.trainable, *self._solo.task.layout.buffers)
         stack = {n: torch.stack([m[n] for m in models]) for n in names}
         rows = picks[0] if one else torch.nn.utils.rnn.pad_sequence(list(picks), batch_first=True)
-        features, logits = vmap(self._solo._refer, in_dims=(None if one else 0, 0))(x[rows], stack)
+        features, logits = vmap(self._solo._refer_plainly, in_dims=(None if one else 0, 0))(x[rows], stack)
         return [(f[: len(p)], z[: len(p)]) for f, z, p in zip(features, logits, picks, strict=True)]
 
 

@@ -535,7 +535,7 @@ class Rows:
             every = {**trained, **rest}
             params = {n: every[n] for n in task.layout.trainable}
             mask = (weight > 0).to(each.dtype)
-            batch = Batch(x, y, mask, features, logits, each, partial(self._solo._refer, x))
+            batch = Batch(x, y, mask, features, logits, each, partial(self._solo._refer_plainly, x))
             value = value + _sum_of(terms, params, aux, batch)
         return value, loss.detach(), {n: held[f"module.{n}"].detach() for n in buffers}
 

@@ -38,7 +38,10 @@ TABLE: dict[str, str] = {
     "pfl_cnn": "unskew.models.cnn:pfl_cnn",
     "digit_model": "unskew.models.digit:digit_model",
     "lstm_rows": "unskew.models.recurrent:lstm_rows",
+    "bilstm": "unskew.models.recurrent:bilstm",
     "resnet18": "unskew.models.resnet:resnet18",
+    "shufflenet": "unskew.models.shufflenet:shufflenet",
+    "mobilenet_v2": "unskew.models.mobilenet:mobilenet_v2",
 }
 
 ABOUT: dict[str, str] = {
@@ -60,7 +63,10 @@ ABOUT: dict[str, str] = {
     "pfl_cnn": "pfl-research on CIFAR-10 (workload A): 3x3 convolutions of 32 and 64, then 128; 32x32 and up",
     "digit_model": "HCCT on Digit: three 5x5 convolutions, then 2048 and 512, batch or group norm; 4x4 and up",
     "lstm_rows": "FedDif's first code base on Fashion-MNIST: a two-layer LSTM over image rows; 2x2 and up",
+    "bilstm": "FedDW on IMDB: an LSTM read both ways, its mean over a text's tokens; token ids",
     "resnet18": "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up",
+    "shufflenet": "FedDW: ShuffleNet of 2 groups, then 256 and 128, batch or group norm; 8x8 and up",
+    "mobilenet_v2": "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
 }
 
 LOSS: dict[str, str] = {"svm": "multi_margin"}

@@ -2,17 +2,25 @@
 
 Both end in 256 ReLU -> 128 -> C with no activation between the last two layers, as in the published code.  The paper's
 method wants the classifier without a bias (`head_bias=False`); the published code keeps it, and so do the counts below.
+`norm`, after each convolution, is not in the paper.  Its other networks are `resnet18` with `neck=(256, 128)` and
+`conv_bias=True`, `shufflenet`, `mobilenet_v2` and, for texts, `bilstm`.
 As in `lenet`, images smaller than the published ones are refused.
 """
 
 from torch import nn
 
 from unskew.models.lenet import last_side
-from unskew.models.network import Dropout, Network, dropout_layer, image, stack
+from unskew.models.network import Count, Dropout, Network, Norm, dropout_layer, image, norm_layer, stack
 
 
 def cnn_mnist(
-    input_shape: tuple[int, ...], num_classes: int, *, dropout: Dropout = 0.5, head_bias: bool = True
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    norm: Norm = "none",
+    groups: Count = 2,
+    dropout: Dropout = 0.5,
+    head_bias: bool = True,
 ) -> Network:
     """5x5 convolutions of 10 and 20, pooling before ReLU, dropout after the second; 320 -> 256 ReLU -> 128 -> C.
 
@@ -21,9 +29,11 @@ def cnn_mnist(
     channels, height, width = image("cnn_mnist", input_shape, at_least=28)
     body = stack(
         conv1=nn.Conv2d(channels, 10, 5),
+        norm1=norm_layer(norm, 10, groups),
         pool1=nn.MaxPool2d(2),
         relu1=nn.ReLU(),
         conv2=nn.Conv2d(10, 20, 5),
+        norm2=norm_layer(norm, 20, groups),
         dropout=dropout_layer(dropout),
         pool2=nn.MaxPool2d(2),
         relu2=nn.ReLU(),
@@ -35,7 +45,14 @@ def cnn_mnist(
     return Network(body, nn.Linear(128, num_classes, bias=head_bias))
 
 
-def cnn_cifar10(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True) -> Network:
+def cnn_cifar10(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    norm: Norm = "none",
+    groups: Count = 2,
+    head_bias: bool = True,
+) -> Network:
     """5x5 convolutions of 6 and 16 with ReLU and pooling; 400 -> 256 ReLU -> 128 -> C.
 
     139,714 parameters at 32x32x3 and C = 10.
@@ -43,9 +60,11 @@ def cnn_cifar10(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bo
     channels, height, width = image("cnn_cifar10", input_shape, at_least=32)
     body = stack(
         conv1=nn.Conv2d(channels, 6, 5),
+        norm1=norm_layer(norm, 6, groups),
         relu1=nn.ReLU(),
         pool1=nn.MaxPool2d(2),
         conv2=nn.Conv2d(6, 16, 5),
+        norm2=norm_layer(norm, 16, groups),
         relu2=nn.ReLU(),
         pool2=nn.MaxPool2d(2),
         flatten=nn.Flatten(),

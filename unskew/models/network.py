@@ -41,6 +41,15 @@ def stack(**layers: nn.Module | None) -> nn.Sequential:
     return sequence
 
 
+def neck_layers(widths: tuple[int, ...]) -> dict[str, nn.Module | None]:
+    """Linear layers through `widths`, for `stack`: ReLU between them, none after the last."""
+    layers: dict[str, nn.Module | None] = {}
+    for i in range(1, len(widths)):
+        layers[f"fc{i}"] = nn.Linear(widths[i - 1], widths[i])
+        layers[f"relu_fc{i}"] = nn.ReLU() if i + 1 < len(widths) else None
+    return layers
+
+
 def dropout_layer(p: float) -> nn.Dropout | None:
     """Dropout with probability `p`, or no layer at all when it would do nothing (executors look at the layers)."""
     return nn.Dropout(p) if p > 0 else None

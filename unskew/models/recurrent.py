@@ -1,10 +1,11 @@
-"""An LSTM over the rows of an image."""
+"""LSTMs: over the rows of an image, and both ways over the words of a text."""
 
 from typing import final
 
 from torch import Tensor, nn
 
-from unskew.models.network import Count, Dropout, Network, image
+from unskew.errors import ConfigError
+from unskew.models.network import Count, Dropout, Network, dropout_layer, image, stack
 
 
 @final
@@ -38,3 +39,97 @@ def lstm_rows(
     # with a single row the recurrent weights would never be used
     channels, _, width = image("lstm_rows", input_shape, at_least=2)
     return Network(RowReader(channels * width, hidden, 2, dropout), nn.Linear(hidden, num_classes, bias=head_bias))
+
+
+@final
+class Words(nn.Module):
+    """Token ids (B, L), int64, to vectors (B, L, size); a text is cut after `length` tokens."""
+
+    def __init__(self, words: int, size: int, length: int | None) -> None:
+        super().__init__()
+        self.length = length
+        self.embedding = nn.Embedding(words, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors (B, L, size).
+
+        Raises:
+            ConfigError: If these are no token ids, or (on a CPU) one of them has no vector.
+        """
+        if x.is_floating_point():
+            raise ConfigError(
+                f"model bilstm reads token ids, int64, but the data are {x.dtype}; take a text data set such as imdb, "
+                "or mlp, which accepts any input"
+            )
+        x = x if self.length is None else x[:, : self.length]
+        try:
+            out: Tensor = self.embedding(x)
+        except IndexError:
+            raise ConfigError(
+                f"model bilstm has vectors for {self.embedding.num_embeddings} words, and the data hold token id "
+                f"{int(x.max())}; raise option words"
+            ) from None
+        return out
+
+
+@final
+class BothWays(nn.Module):
+    """A bidirectional LSTM layer: (B, L, size) to every step's output, forward beside backward, (B, L, 2 hidden)."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(size, hidden, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (B, L, 2 hidden)."""
+        steps: Tensor
+        steps, _ = self.lstm(x)
+        return steps
+
+
+@final
+class MeanOverSteps(nn.Module):
+    """(B, L, d) to (B, d)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean over the steps, those of padding included."""
+        return x.mean(1)
+
+
+def bilstm(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    words: Count = 10_000,
+    length: Count | None = None,
+    embedding: Count = 128,
+    hidden: Count = 128,
+    dropout: Dropout = 0.2,
+    head_bias: bool = True,
+) -> Network:
+    """FedDW on IMDB: vectors of 128, dropout, LSTM of 128 both ways, dropout, 256 -> 128 ReLU per step, mean, 128 -> C.
+
+    The linear layer 128 -> 128 between the mean and the head has no activation.  1,593,858 parameters at 10,000 words
+    and C = 2.  The mean is over all steps: padding counts, as in the published code.  `length` reads so many of a
+    text's tokens only, which is what tokens cut there would give; None reads them all.  As with `lstm_rows`,
+    `torch.func.vmap` has no rule for it.
+
+    Raises:
+        ConfigError: If the inputs are no sequences.
+    """
+    if len(input_shape) != 1:
+        raise ConfigError(
+            f"model bilstm reads texts, token ids of shape (length,), got {input_shape}; take mlp, which accepts any "
+            "input"
+        )
+    body = stack(
+        words=Words(words, embedding, length),
+        dropout1=dropout_layer(dropout),
+        lstm=BothWays(embedding, hidden),
+        dropout2=dropout_layer(dropout),
+        fc1=nn.Linear(2 * hidden, hidden),
+        relu1=nn.ReLU(),
+        mean=MeanOverSteps(),
+        fc2=nn.Linear(hidden, hidden),
+    )
+    return Network(body, nn.Linear(hidden, num_classes, bias=head_bias))

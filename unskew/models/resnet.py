@@ -7,7 +7,7 @@ from typing import Literal, final
 
 from torch import Tensor, nn
 
-from unskew.models.network import Count, Network, image, norm_layer, stack
+from unskew.models.network import Count, Network, image, neck_layers, norm_layer, stack
 
 
 @final
@@ -68,7 +68,4 @@ def resnet18(
     layers["mean"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
     widths = (inside, *neck)
-    for i in range(1, len(widths)):
-        layers[f"fc{i}"] = nn.Linear(widths[i - 1], widths[i])
-        layers[f"relu_fc{i}"] = nn.ReLU() if i + 1 < len(widths) else None
-    return Network(stack(**layers), nn.Linear(widths[-1], num_classes, bias=head_bias))
+    return Network(stack(**layers, **neck_layers(widths)), nn.Linear(widths[-1], num_classes, bias=head_bias))

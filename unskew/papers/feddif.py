@@ -21,9 +21,9 @@ from unskew.algorithms.feddif import feddif
 from unskew.data import sources
 from unskew.data.split import Dirichlet, assign
 from unskew.keys import Key
-from unskew.papers.result import Claim, Curve, Request, Result, Row, clock, curves_of, decide, interval, rows_of
-from unskew.run import bill, config, loop, price, recorded, untrained
-from unskew.run.history import History, history
+from unskew.papers.result import Claim, Curve, Request, Result, Row, clock, curves_of, decide, interval, ran, rows_of
+from unskew.run import bill, config, price, recorded, untrained
+from unskew.run.history import History
 from unskew.run.tariff import TARIFFS
 from unskew.server.distance import iid_distance, shares
 
@@ -383,7 +383,7 @@ TEST_IMAGES = 2_000
 
 def accuracy(request: Request) -> Result:
     """FedDif at three thresholds and what it is compared with, on data that are at hand."""
-    began, plans = clock(), PLANS[request.scale]
+    plans, seconds = PLANS[request.scale], 0.0
     rows: list[Row] = []
     claims: list[Claim] = []
     curves: list[Curve] = []
@@ -391,7 +391,8 @@ def accuracy(request: Request) -> Result:
         file = _cut(request, plan)
         for setting in plan.settings:
             folder = request.folder / f"{plan.data}-{setting}"
-            found = history(loop.start(_experiment(plan, setting, file), folder, request.watcher))
+            found = ran(_experiment(plan, setting, file), folder, request.watcher)
+            seconds += found.summary["seconds"]
             where = f"{plan.data}, {setting}"
             rows += _accuracy_rows(found, recorded.read(folder), plan, setting, where)
             claims += _accuracy_claims(found, where)
@@ -401,7 +402,7 @@ def accuracy(request: Request) -> Result:
     return Result(
         name=request.name,
         scale=request.scale,
-        seconds=clock() - began,
+        seconds=seconds,
         rows=tuple(rows),
         claims=tuple(claims),
         about=f"{CLIENTS} clients, {MODELS} of them begin a round, one local epoch, lr 0.1 x 0.998^t, no momentum: "

@@ -9,9 +9,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from unskew.papers.result import Claim, Request, Result, clock, curves_of, decide, rows_of
-from unskew.run import config, loop
-from unskew.run.history import History, history
+from unskew.papers.result import Claim, Request, Result, curves_of, decide, ran, rows_of
+from unskew.run import config
+from unskew.run.history import History
 
 METRICS = (
     "global.accuracy",
@@ -88,13 +88,12 @@ def _compare(request: Request, text: str, what: str) -> Result:
     if request.data_dir is not None:
         raw["task"]["data_dir"] = str(Path(request.data_dir).resolve())
     experiment = config.parse(json.loads(json.dumps(raw)), request.name)
-    began = clock()
-    found = history(loop.start(experiment, request.folder, request.watcher))
+    found = ran(experiment, request.folder, request.watcher)
     labels = [m.label for m in experiment.methods if m.kind != "bound" and m.name not in config.BOUNDS]
     return Result(
         name=request.name,
         scale=request.scale,
-        seconds=clock() - began,
+        seconds=found.summary["seconds"],
         rows=rows_of(found, METRICS),
         claims=tuple(_claims(found, labels)),
         about=f"{experiment.task.data}, Dirichlet alpha 0.1 by class, {what}, {experiment.rounds} rounds. "

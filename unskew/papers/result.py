@@ -24,8 +24,10 @@ from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
 
+from unskew.errors import RunError
+from unskew.run import config, loop
 from unskew.run.folder import write_atomically
-from unskew.run.history import History
+from unskew.run.history import History, history
 from unskew.run.loop import Watcher
 from unskew.version import __version__
 
@@ -202,6 +204,20 @@ def decide(text: str, differences: Sequence[float], unit: str = "points") -> Cla
     )
 
 
+def ran(experiment: config.Experiment, folder: Path, watcher: Watcher) -> History:
+    """The experiment's run in `folder`: begun, gone on with where it was stopped, or read where it had ended.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible.
+        RunError: If the folder holds another run, or cannot be gone on with.
+    """
+    if not (folder / "run.json").exists():
+        return history(loop.start(experiment, folder, watcher))
+    if config.fingerprint(config.load(folder / "config.toml")) != config.fingerprint(experiment):
+        raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
+    return history(loop.resume(folder, watcher))
+
+
 def rows_of(
     history: History, metrics: Sequence[str], paper: dict[tuple[str, str], float] | None = None
 ) -> tuple[Row, ...]:
@@ -264,7 +280,8 @@ def plot(result: Result) -> bytes:
         for i, c in enumerate(result.curves):
             # Colour and style return together only after thirty-two lines.
             colour, style = colours[i % len(colours)], styles[(i + i // len(colours)) % len(styles)]
-            axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style)
+            dot = "." if len(c.x) == 1 else None  # a line of one point is none
+            axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style, marker=dot, markersize=9)
             axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(result.axes[0])

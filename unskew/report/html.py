@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from unskew.errors import RunError
-from unskew.report import cost, feddif, figures, prose, tables
+from unskew.report import cost, feddif, feddw, figures, hcct, prose, tables
 from unskew.report.predicted import beside
 from unskew.report.record import Partition, Record, Warned, described, plain, read
 from unskew.report.section import Chart, Section
@@ -23,6 +23,8 @@ _Marks = Mapping[str, figures.Look]
 
 SECTIONS: tuple[tuple[frozenset[str], Callable[[Record, Sequence[str], _Marks], Section | None]], ...] = (
     (feddif.KEYS, feddif.section),
+    (hcct.KEYS, hcct.section),
+    (feddw.KEYS, feddw.section),
 )
 """Sections of a method's own: the names its facts have, and what draws them for the methods that have these."""
 

@@ -19,6 +19,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from unskew.data.domains import DOMAINS
 from unskew.data.sources import SOURCES, places
 from unskew.run import machine
 from unskew.run.assemble import cores
@@ -217,7 +218,7 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
     if not root.is_dir():
         yield Finding("data folder", "problem", f"{root.absolute()} is not there", "set UNSKEW_DATA to one that is")
         return
-    named = [s.name for s in SOURCES if ":" not in s.name and s.name != "digits"]
+    named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", *DOMAINS)]
     have = {name: file for name in named for file in places(name, root)[::-1] if file.is_file()}
     lacks = [name for name in named if name not in have]
     yield Finding("data folder", "ok", f"{root.absolute()}; not there: {', '.join(lacks) or 'nothing'}")

@@ -124,6 +124,7 @@ def rehearse(
         seed=cell.seed,
         clients_per_round=1 if cell.pooled else experiment.cohort(len(cell.population.clients)),
         outage=None if cell.pooled else experiment.world.outage,
+        channel=experiment.world.channel,
     )
     state = sim.start()
     done: list[Bout] = []

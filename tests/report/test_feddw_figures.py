@@ -1,0 +1,269 @@
+"""The report's part about FedDW's term, from a run folder made by hand: 2 classes, 3 clients, 4 rounds, 2 seeds.
+
+Clients hold 30 + 0, 0 + 10 and 30 + 10 examples of the classes: shares .75 and .25.
+SL is the identity and CR [[.5, .5], [.5, .5]], so that ||SL - CR|| = sqrt(4 * .25) = 1.
+"""
+
+import importlib.util
+import json
+import math
+import re
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from unskew import simulate
+from unskew.algorithms.feddw import DW, FedDW, with_term
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.hcct import hcct as hcct_method
+from unskew.data.split import Dirichlet
+from unskew.errors import RunError
+from unskew.report import feddw, html, read, write_report
+
+
+def _neighbour(name: str) -> ModuleType:
+    """A test module beside this one, for the page checks it has."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = _neighbour("test_report")
+
+Facts = dict[str, Any]
+SEEN = {"server": "each participant's class counts", "clients": "the mean predictions by class"}
+OPEN: Facts = {"epsilon": "no guarantee", "seen": SEEN}
+COVERED: Facts = {"epsilon": 2.5, "delta": 1e-5, "uploads": 4, "covers": "soft labels; not the models", "seen": SEEN}
+
+
+def facts(t: int, told: Facts = OPEN, world: bool = True) -> Facts:
+    found: Facts = {"sl": [[1.0, 0.0], [0.0, 1.0]], "counts": [60.0, 20.0], **told, "warnings": [], "ignored": []}
+    if world:
+        found |= {"cr": [[0.5, 0.5], [0.5, 0.5]], "distance": 1.0 / t, "class_norms": [3.0, 1.0]}
+    return found
+
+
+def make_run(
+    folder: Path, methods: dict[str, Callable[[int, int], Facts]] | None = None, rounds: int = 4,
+    seeds: Sequence[int] = (0, 1), counts: Sequence[Sequence[int]] = ((30, 0), (0, 10), (30, 10)),
+) -> Path:  # fmt: skip
+    """A run's folder; `methods` give the facts of a seed and round."""
+    folder.mkdir(parents=True)
+    methods = {"fedavg+dw": lambda s, t: facts(t)} if methods is None else methods
+    metrics, kept = [], []
+    for seed in seeds:
+        for m, told in methods.items():
+            for t in range(1, rounds + 1):
+                at = {"method": m, "seed": seed, "round": t}
+                metrics.append({**at, "name": "global.accuracy", "value": 0.5, "weight": 1.0})
+                kept.append({**at, "facts": told(seed, t)})
+    run = {
+        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
+        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
+        "cells": [{"method": m, "setting": "by hand", "seed": s, "bound": None} for s in seeds for m in methods],
+    }  # fmt: skip
+    one = {
+        "dataset": "made", "dataset_sha256": "d" * 64, "n": 80, "split": {"name": "by hand"}, "sha256": "a" * 64,
+        "stats": {"sizes": [sum(c) for c in counts], "label_counts": [list(c) for c in counts], "iid_distance": 0.7,
+                  "js": 0.3, "effective_classes": 1.0},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "config.toml").write_text("")
+    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    for name, rows in (("metrics", metrics), ("facts", kept)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def svgs(page: Path) -> list[str]:
+    """The page's figures."""
+    return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
+
+
+def _term(folder: Path, method: str = "fedavg+dw") -> feddw.Term:
+    found = feddw.term(read(folder), method)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("feddw") / "run")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Path:
+    return write_report(folder)
+
+
+# ---------------------------------------------------------------- over a run
+def test_shares_are_of_all_clients_training_examples(folder: Path) -> None:
+    """60 and 20 of 80."""
+    found = _term(folder)
+    assert found.shares == {0: (0.75, 0.25), 1: (0.75, 0.25)}
+    assert found.norms == {0: (3.0, 1.0), 1: (3.0, 1.0)}
+
+
+def test_the_distance_is_by_round_over_seeds(tmp_path: Path) -> None:
+    """Seed 0 has 1/t and seed 1 twice that: means 1.5/t."""
+    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: {**facts(t), "distance": (1 + s) / t}})
+    curve = _term(folder).distance
+    assert curve is not None
+    assert curve.mean == pytest.approx((1.5, 0.75, 0.5, 0.375))
+    assert (curve.low[0], curve.high[0], curve.seeds) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(("rounds", "shown"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (9, [1, 5, 9])])
+def test_matrices_are_those_of_the_first_middle_and_last_round(tmp_path: Path, rounds: int, shown: list[int]) -> None:
+    found = _term(make_run(tmp_path / "run", rounds=rounds))
+    assert [r.round for r in found.shown] == shown
+    assert [r.distance for r in found.shown] == [1 / t for t in shown]
+
+
+def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
+    """Seed 1 has epsilon 2.5 + 1 in the last round."""
+    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: facts(t, {**COVERED, "epsilon": 2.5 + s})})
+    assert _term(folder).told.words == (
+        "ε = 3.5 at δ = 1e-05 after 4 uploads of the client asked most often. Covers soft labels; not the models."
+    )
+    mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: facts(t, COVERED if s else OPEN)})
+    assert _term(mixed).told.words == "No guarantee."
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [((1.0, 2.0, 3.0), (2.0, 4.0, 6.0), 1.0), ((1.0, 2.0, 3.0), (1.0, 0.0, 1.0), 0.0), ((0.1,) * 3, (1.0, 2.0, 3.0), None),
+     ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), None)],
+)  # fmt: skip
+def test_correlation_is_pearsons_and_none_where_nothing_varies(
+    x: tuple[float, ...], y: tuple[float, ...], expected: float | None
+) -> None:
+    assert feddw.correlation(x, y) == (None if expected is None else pytest.approx(expected))
+
+
+# ---------------------------------------------------------------- the page
+def test_the_page_has_matrices_distance_norms_and_what_each_party_saw(page: Path) -> None:
+    text = pages.said(page)
+    assert "goes from 1.000 in round 1 to 0.250 in round 4." in text
+    assert "0 if they are equal and at most 2.00 for 2 classes" in text
+    assert "fedavg+dw No guarantee. Each participant's class counts. The mean predictions by class." in text
+    titles = re.findall(r"<strong>(.*?)</strong>", page.read_text())
+    assert titles[-4:-1] == [
+        "Soft labels against class relations by round", "Weight of a class against its share",
+        "Soft labels and class relations of fedavg+dw",
+    ]  # fmt: skip
+    assert "Correlation: fedavg+dw +1.00. 2 seeds together." in text, "two classes lie on a line"
+
+
+def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_from_the_page(page: Path) -> None:
+    drawn = svgs(page)
+    ids = [i for svg in drawn for i in re.findall(r'\bid="([^"]*)"', svg)]
+    assert len(ids) == len(set(ids))
+    for svg in drawn:
+        assert xml.fromstring(svg).tag == "svg"
+        assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080", svg)
+    matrices = next(s for s in drawn if "Soft labels and class relations of" in s)
+    assert matrices.count("<image") == 6, "SL and CR at three rounds"
+    assert "round 2: mean diagonal of SL 1.00, of CR 0.50, distance 0.500" in matrices
+
+
+def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path) -> None:
+    page = write_report(make_run(tmp_path / "run", {"hcct+dw": lambda s, t: facts(t, world=False)}))
+    text = pages.said(page)
+    assert "hcct+dw: no global model, so no class relations to hold against the soft labels." in text
+    assert "The method has no global model, so there are no class relations beside it." in text
+    matrices = next(s for s in svgs(page) if "Soft labels and class relations of" in s)
+    assert matrices.count("<image") == 3
+    assert "Weight of a class against its share" not in text
+
+
+def test_a_hundred_classes_leave_the_matrices_out_with_a_sentence(tmp_path: Path) -> None:
+    def told(seed: int, t: int) -> Facts:
+        return {k: v for k, v in facts(t).items() if k not in ("sl", "cr", "counts", "class_norms")}
+
+    page = write_report(make_run(tmp_path / "run", {"fedavg+dw": told}, counts=[[1] * 100] * 3))
+    text = pages.said(page)
+    assert "are not drawn: a run keeps them for up to 20 classes, and this one has 100." in text
+    assert f"at most {math.sqrt(200):.2f} for 100 classes" in text
+    held = [s for s in svgs(page) if s.startswith('<svg style="max-width:34rem"')]
+    assert len(held) == 1, "the distance is alone in its row"
+    assert xml.fromstring(held[0]).tag == "svg"
+
+
+def test_twenty_classes_and_six_methods_stay_small(tmp_path: Path) -> None:
+    n = 20
+    row = {
+        **facts(1), "sl": [[1 / n] * n] * n, "cr": [[(i * j % 7) / 7 for i in range(n)] for j in range(n)],
+        "class_norms": [1.0] * n,
+    }  # fmt: skip
+    methods = {f"m{i}+dw": (lambda s, t: row) for i in range(6)}
+    page = write_report(make_run(tmp_path / "run", methods, counts=[[2] * n] * 3))
+    assert page.stat().st_size < 900_000
+    assert "Matrices are drawn for the first 4 methods." in pages.said(page)
+
+
+def test_a_page_without_soft_labels_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path / "run", {"fedavg": lambda s, t: {"epsilon": 1.0}})
+    now = write_report(folder).read_bytes()
+    monkeypatch.setattr(html, "SECTIONS", ())
+    assert write_report(folder).read_bytes() == now
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda f: f.update(sl=[[1.0, 0.0]]), r"sl must be a square matrix, got 1 rows"),
+        (lambda f: f.update(sl=[1.0]), r"sl must hold lists, got 1\.0"),
+        (lambda f: f.update(cr=[["a"]]), r"cr must hold numbers, got 'a'"),
+        (lambda f: f.update(cr=[[1.0]]), r"sl and cr must have one size, got 2 and 1 classes"),
+        (lambda f: f.update(class_norms=[None, 1.0]), r"class_norms must hold numbers, got None"),
+        (lambda f: f.update(distance="far"), r"distance must be a number, got 'far'"),
+        (lambda f: f.update(epsilon=1.0), r"delta is missing, a number expected"),
+        (lambda f: f.update(seen={}), r"server is missing, text expected"),
+    ],
+)  # fmt: skip
+def test_facts_that_cannot_be_are_named_with_their_line(
+    tmp_path: Path, edit: Callable[[Facts], object], message: str
+) -> None:
+    row = facts(1)
+    edit(row)
+    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else facts(t)})
+    with pytest.raises(RunError, match=r"facts\.jsonl, line 1: .*") as refused:
+        write_report(folder)
+    assert re.search(message, str(refused.value))
+
+
+# ---------------------------------------------------------------- a run that was run, and a browser
+def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> None:
+    inside: FedDW[Any] = with_term(hcct_method(alpha=40.0), DW(mu=0.1))
+    simulate(
+        {"avg": with_term(FedAvg(), DW(mu=0.1)), "inside": inside},
+        split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, out=tmp_path / "run",
+    )  # fmt: skip
+    found = _term(tmp_path / "run", "avg")
+    last = found.shown[-1]
+    assert last.cr is not None
+    # The facts have the distance from matrices that were not rounded to five digits.
+    assert float(((last.sl - last.cr) ** 2).sum() ** 0.5) == pytest.approx(last.distance, abs=1e-4)
+    assert last.sl.sum(axis=1) == pytest.approx(1, abs=1e-4)
+    text = pages.said(write_report(tmp_path / "run"))
+    assert "inside: no global model, so no class relations to hold against the soft labels." in text
+    assert "Who was in which group of inside" in text
+
+
+@pages.needs_browser
+@pages.on_both
+def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(
+    page: Path, tmp_path: Path, width: int, scheme: int
+) -> None:
+    measured = pages.measure(page, tmp_path, width, scheme)
+    assert measured["width"] == width
+    assert measured["over"] <= 0, "the page scrolls sideways"
+    assert measured["text"] == measured["ink"], "figure text follows the page's colour"

@@ -1,0 +1,413 @@
+"""The report's part about groups, from a run folder made by hand: 4 clients, 3 rounds, methods hcct and flsc.
+
+    round 1   0 | 1 | 2 | 3
+    round 2   0 1 | 2 3
+    round 3   0 1 2 | 3       merges 0-1 (benefit 1.5), 0-2 (.25); not made 0-3 (-.5)
+
+Own accuracy in round 3: hcct .9, .8, .7, .6; alone .8, .8, .8, .6: gains 10, 0, -10 and 0 points.
+Clients have 10, 20, 25 and 50 examples; with alpha = 5 utilities alone are .5, .75, .8 and .9.
+Clients 0, 1 have one domain, 2, 3 the other.  The adjusted Rand index is 0 in round 1 (everybody alone), 1 in round 2,
+and 0 in round 3: one pair agrees (0-1) of 3 and 2 pairs, 3 * 2 / 6 = 1 is what chance gives.
+"""
+
+import base64
+import importlib.util
+import json
+import math
+import re
+import struct
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew import simulate
+from unskew.algorithms.hcct import hcct as hcct_method
+from unskew.algorithms.ifca import IFCA
+from unskew.algorithms.independent import Independent
+from unskew.data.split import Dirichlet
+from unskew.errors import RunError
+from unskew.report import figures, hcct, html, read, tables, write_report
+
+
+def _neighbour(name: str) -> ModuleType:
+    """A test module beside this one, for the page checks it has."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = _neighbour("test_report")
+
+Facts = dict[str, Any]
+
+
+def merge(first: int, second: int, benefit: float | None) -> Facts:
+    return {"merge": [first, second], "benefit": benefit, "utility": 1.0}
+
+
+COSINES = [[1.0, 0.8, 0.4, -0.2], [0.8, 1.0, 0.6, 0.0], [0.4, 0.6, 1.0, 0.1], [-0.2, 0.0, 0.1, 1.0]]
+ROUND_3: Facts = {
+    "groups": [[0, 1, 2], [3]], "history": [merge(0, 1, 1.5), merge(0, 2, 0.25)], "beyond": [merge(0, 3, -0.5)],
+    "utility": [0.9, 0.8, 0.7, 0.4], "compared": [0, 1, 2, 3], "similarity": COSINES,
+}  # fmt: skip
+HCCT: list[Facts] = [
+    {"groups": [[0], [1], [2], [3]], "history": [], "beyond": [], "utility": [None] * 4},
+    {"groups": [[0, 1], [2, 3]], "history": [], "beyond": [], "utility": [None] * 4},
+    ROUND_3,
+]
+FLSC: list[Facts] = [{"groups": [[0, 1, 2], [1, 2, 3], []]}] * 3
+OWN = {"independent": [0.8, 0.8, 0.8, 0.6], "hcct": [0.9, 0.8, 0.7, 0.6], "flsc": [0.9, 0.8, 0.7, 0.6]}
+SIZES = [10, 20, 25, 50]
+GROUP = {"name": "group", "clients_per_group": 2, "num_clients": None, "min_samples": 2}
+
+
+def make_run(
+    folder: Path,
+    facts: dict[str, list[Facts]] | None = None,
+    methods: Sequence[str] = ("independent", "hcct", "flsc"),
+    options: str = "alpha = 5.0",
+    split: Facts = GROUP,
+    sizes: Sequence[int] = SIZES,
+    seeds: Sequence[int] = (0,),
+) -> Path:
+    """A run's folder; without `facts` those of the module's head."""
+    folder.mkdir(parents=True)
+    facts = {"hcct": HCCT, "flsc": FLSC} if facts is None else facts
+    metrics, kept = [], []
+    for seed in seeds:
+        for m in methods:
+            for t in range(1, 1 + max(map(len, facts.values()), default=3)):
+                at = {"method": m, "seed": seed, "round": t}
+                metrics.append({**at, "name": "personal.accuracy.mean", "value": 0.5, "weight": 1.0})
+                metrics += [
+                    {**at, "client": c, "name": "personal.accuracy", "value": a, "weight": 1.0}
+                    for c, a in enumerate(OWN[m])
+                ]
+                if m in facts and t <= len(facts[m]):
+                    kept.append({**at, "facts": facts[m][t - 1]})
+    run = {
+        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
+        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
+        "cells": [
+            {"method": m, "setting": "by hand", "seed": s, "bound": "lower" if m == "independent" else None}
+            for s in seeds for m in methods
+        ],
+    }  # fmt: skip
+    one = {
+        "dataset": "made", "dataset_sha256": "d" * 64, "n": sum(sizes), "split": split, "sha256": "a" * 64,
+        "stats": {"sizes": list(sizes), "label_counts": [[n, 0] for n in sizes], "iid_distance": 0.7, "js": 0.3,
+                  "effective_classes": 1.0},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "config.toml").write_text(
+        "".join(f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
+    )
+    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    for name, rows in (("metrics", metrics), ("facts", kept)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("hcct") / "run")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Path:
+    return write_report(folder)
+
+
+def svgs(page: Path) -> list[str]:
+    """The page's figures."""
+    return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
+
+
+def _grouping(folder: Path, method: str = "hcct") -> hcct.Grouping:
+    found = hcct.grouping(read(folder), method, "independent")
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- numbers and flows
+def test_a_group_keeps_its_number_by_the_members_it_keeps() -> None:
+    """Round 2: {0, 1} is 0, {2, 3} is 1.  {0, 1, 2} has 2/3 in common with the first and 1/4 with the second."""
+    tracks = hcct.Tracks()
+    assert tracks.number(((0,), (1,), (2,), (3,))) == (hcct.ALONE,) * 4
+    assert tracks.number(((0, 1), (2, 3))) == (0, 1)
+    assert tracks.number(((0, 1, 2), (3,))) == (0, hcct.ALONE)
+    assert tracks.number(((0,), (1,), (2, 3))) == (hcct.ALONE, hcct.ALONE, 1), "the second is back"
+
+
+def test_a_group_without_a_member_in_common_is_a_new_one() -> None:
+    tracks = hcct.Tracks()
+    tracks.number(((0, 1),))
+    assert tracks.number(((2, 3),)) == (1,)
+
+
+def test_flows_of_the_worked_example() -> None:
+    """From {0, 1}, {2, 3} to {0, 1, 2}, {3}: two stay, one comes over, one is left alone."""
+    before, after = hcct.places(((0, 1), (2, 3)), (0, 1)), hcct.places(((0, 1, 2), (3,)), (0, hcct.ALONE))
+    assert hcct.flows(before, after, 4) == {(0, 0): 2.0, (1, 0): 1.0, (1, hcct.ALONE): 1.0}
+
+
+_PLACES = st.dictionaries(st.integers(0, 7), st.lists(st.integers(-1, 4), min_size=1, max_size=3).map(tuple))
+
+
+@given(_PLACES, _PLACES)
+def test_flows_lose_nobody_and_who_stays_does_not_flow(before: hcct.Place, after: hcct.Place) -> None:
+    moved = hcct.flows(before, after, 8)
+    assert math.fsum(moved.values()) == pytest.approx(8)
+    still = hcct.flows(before, before, 8)
+    assert all(a == b for a, b in still)
+    for a, height in still.items():
+        assert math.fsum(v for (x, _), v in moved.items() if x == a[0]) == pytest.approx(height)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
+def test_no_two_groups_of_a_round_share_a_number_and_unchanged_groups_keep_theirs(rounds: list[list[int]]) -> None:
+    tracks = hcct.Tracks()
+    for labels in rounds:
+        groups = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
+        found = tracks.number(groups)
+        numbered = [n for n in found if n != hcct.ALONE]
+        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in groups)
+        assert tracks.number(groups) == found
+
+
+# ---------------------------------------------------------------- over a run
+def test_agreement_with_the_domains_is_as_worked_out_by_hand(folder: Path) -> None:
+    found = _grouping(folder)
+    assert found.rand is not None
+    assert found.rand.x == (1, 2, 3)
+    assert found.rand.mean == pytest.approx((0, 1, 0))
+
+
+def test_there_is_no_agreement_without_domains_or_with_overlapping_groups(folder: Path, tmp_path: Path) -> None:
+    assert _grouping(folder, "flsc").rand is None
+    other = make_run(tmp_path / "run", split={"name": "dirichlet", "alpha": 0.1})
+    assert _grouping(other).rand is None
+    assert "Groups against the clients’ domains" not in pages.said(write_report(other))
+
+
+def test_gains_are_own_accuracy_less_that_of_training_alone(folder: Path) -> None:
+    assert _grouping(folder).gains == {0: {0: pytest.approx(0.1), 1: 0, 2: pytest.approx(-0.1), 3: 0}}
+    assert _row(folder, "hcct") == "hcct 1.0 1.0 1 of 4 1 of 4 +0.00 −10.00 0.00"
+
+
+def _row(folder: Path, method: str) -> str:
+    record = read(folder)
+    marks = dict(zip(record.methods, figures.looks([False] * len(record.methods)), strict=True))
+    section = hcct.section(record, [method], marks)
+    assert section is not None
+    return " ".join((section.tables[0].entries[0].name, *section.tables[0].entries[0].cells))
+
+
+def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [r for r in lines if r["method"] != "independent" or r["round"] < 3]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in kept))
+    assert _grouping(folder).gains == {}
+    assert "The run has no accuracies of training alone beside these" in pages.said(write_report(folder))
+
+
+def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
+    """alpha = 5: 1 - 5/10, 5/20, 5/25, 5/50; "size" makes it 0."""
+    assert hcct.utility_alone({"alpha": 5.0}, SIZES) == pytest.approx((0.5, 0.75, 0.8, 0.9))
+    assert hcct.utility_alone({"alpha": "size"}, SIZES) == (0, 0, 0, 0)
+    assert hcct.utility_alone({"alpha": [5, 10, 5, 5]}, SIZES) == pytest.approx((0.5, 0.5, 0.8, 0.9))
+    assert hcct.utility_alone({}, SIZES) is None
+    assert hcct.utility_alone({"alpha": [1, 2]}, SIZES) is None
+
+
+# ---------------------------------------------------------------- the page
+def test_the_page_has_the_figures_of_the_groups_in_words_for_a_stranger(page: Path) -> None:
+    text = pages.said(page)
+    assert "hcct: in round 3 of seed 0, 1 group of two or more, 1 client alone." in text
+    titles = re.findall(r"<strong>(.*?)</strong>", page.read_text())
+    assert titles[-8:-1] == [
+        "Groups against the clients’ domains", "How alike the clients of hcct are",
+        "Should I join? The clients of hcct", "Should I join? The clients of flsc",
+        "Who was in which group of hcct", "How the groups of hcct formed", "Who was in which group of flsc",
+    ]  # fmt: skip
+    assert "Here the last merge made brought +0.25 and the next would have brought −0.5." in text
+    assert "A client in several groups counts in equal parts." in text
+    assert "Not for flsc, whose groups overlap." in text
+    assert "a bar above its circle says join" in text
+
+
+def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_from_the_page(page: Path) -> None:
+    drawn = svgs(page)
+    ids = [i for svg in drawn for i in re.findall(r'\bid="([^"]*)"', svg)]
+    assert len(ids) == len(set(ids))
+    for svg in drawn:
+        assert xml.fromstring(svg).tag == "svg"
+        assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080", svg)
+    tree = next(s for s in drawn if "Merges of hcct" in s)
+    assert "made: 0 with 1 (+1.5), 0 with 2 (+0.25); not made: 0 with 3 (−0.5)." in tree
+    flow = next(s for s in drawn if "Groups of hcct" in s)
+    assert "round 1: everybody alone; round 3: clients 0, 1, 2." in flow
+
+
+def test_the_heatmap_has_the_groups_clients_together_and_their_mean_cosine(page: Path) -> None:
+    """Inside {0, 1, 2}: (.8 + .4 + .6)/3 = .6; across, with client 3: (-.2 + 0 + .1)/3 = -.033."""
+    drawn = next(s for s in svgs(page) if "Cosine of every two" in s)
+    assert "Mean inside groups 0.60. Mean across -0.03." in drawn
+    encoded = re.search(r'href="data:image/png;base64,\s*([^"]*)"', drawn)
+    assert encoded is not None
+    # A PNG's size stands after its signature and the head of its first chunk.
+    assert struct.unpack(">II", base64.b64decode(encoded[1])[16:24]) == (4, 4)
+
+
+def test_shades_are_blue_above_and_orange_below_zero_and_clear_where_nothing_is_known() -> None:
+    pixels = hcct.shades(np.array([[1.0, -0.5], [0.0, math.nan]]))
+    assert pixels[0, 0].tolist() == [*bytes.fromhex(hcct.BLUE[1:]), 255]
+    assert pixels[0, 1].tolist() == [*bytes.fromhex(hcct.ORANGE[1:]), 128]
+    assert pixels[1, :, 3].tolist() == [0, 0]
+
+
+def test_a_fixed_number_of_groups_is_told_as_the_reason_of_the_cut(tmp_path: Path) -> None:
+    text = pages.said(write_report(make_run(tmp_path / "run", options="groups = 2")))
+    assert "It is where the number of groups asked for was reached, whatever the benefit." in text
+    assert "A merge is made while it brings more than nothing." not in text
+
+
+def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) -> None:
+    text = pages.said(write_report(make_run(tmp_path / "run", methods=("hcct", "flsc"))))
+    assert "No method of this run trains every client alone, so what joining was worth cannot be said" in text
+    assert "Should I join? The clients of hcct" in text, "its utilities are there"
+    assert "Should I join? The clients of flsc" not in text
+
+
+def test_a_figure_alone_in_its_row_keeps_to_half_the_page_and_stays_a_figure(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", facts={"flsc": FLSC}, methods=("independent", "flsc"))
+    drawn = [s for s in svgs(write_report(folder)) if s.startswith('<svg style="max-width:34rem"')]
+    assert len(drawn) == 1
+    assert xml.fromstring(drawn[0]).tag == "svg"
+
+
+def test_newcomers_and_a_client_without_a_direction_are_drawn_and_named(tmp_path: Path) -> None:
+    blank = [[None if 3 in (i, j) else COSINES[i][j] for j in range(4)] for i in range(4)]
+    rows = [{"groups": [[0, 1, 2]]}, {**ROUND_3, "similarity": blank, "beyond": []}]
+    text = pages.said(write_report(make_run(tmp_path / "run", facts={"hcct": rows})))
+    assert "Dashed: clients in no group, not yet or no longer there or not heard of." in text
+    assert "Blank rows: clients whose update has no direction." in text
+    assert "Not in the tree: 1 client not compared in that partition." in text
+
+
+def test_a_hundred_restless_clients_make_a_small_page_and_a_thousand_leave_figures_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(n: int, rounds: int) -> list[Facts]:
+        # Groups of three whose members are others in every round.
+        found = []
+        for t in range(rounds):
+            order = sorted(range(n), key=lambda c: (c * (2 * t + 7) + t) % n)
+            groups = [sorted(order[i : i + 3]) for i in range(0, n, 3)]
+            merges = [merge(g[0], c, 0.5) for g in groups for c in g[1:]]
+            beyond = [merge(groups[0][0], g[0], -0.1) for g in groups[1:]]
+            wave = [[round(math.cos(i * j + t), 4) for j in range(n)] for i in range(n)] if n <= 100 else None
+            found.append({
+                "groups": groups, "history": merges, "beyond": beyond, "utility": [0.5] * n,
+                **({"compared": list(range(n)), "similarity": wave} if wave else {}),
+            })  # fmt: skip
+        return found
+
+    for n, rounds in ((100, 20), (1000, 3)):
+        monkeypatch.setitem(OWN, "hcct", [0.5] * n)
+        monkeypatch.setitem(OWN, "independent", [0.4] * n)
+        folder = make_run(
+            tmp_path / str(n), {"hcct": rows(n, rounds)}, ("independent", "hcct"), sizes=[20] * n, split={"name": "iid"}
+        )
+        page = write_report(folder)
+        text = pages.said(page)
+        assert page.stat().st_size < 700_000
+        assert "Hollow: the groups beyond the 12 largest, together." in text
+        assert ("How the groups of hcct formed" in text) is (n == 100)
+        left_out = "gains of single clients are drawn for up to 100 clients"
+        assert (left_out in text) is (n == 1000)
+    assert "Drawn are 16 of 20 rounds." in pages.said(tmp_path / "100" / "report.html")
+
+
+def test_a_page_without_groups_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path / "run", facts={"hcct": [{"swaps": 3}] * 3})
+    now = write_report(folder).read_bytes()
+    monkeypatch.setattr(html, "SECTIONS", ())
+    assert write_report(folder).read_bytes() == now
+
+
+def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -> None:
+    found = _grouping(make_run(tmp_path / "run", seeds=(3, 5)))
+    assert found.seed == 3
+    assert found.several == tables.Spread((1.0, 1.0))
+    assert found.rand is not None
+    assert found.rand.seeds == 2
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda f: f.update(groups=[[0, 4]]), r"a group must name clients below 4, each once, got \[0, 4\]"),
+        (lambda f: f.update(groups=[[1, 1]]), r"each once, got \[1, 1\]"),
+        (lambda f: f.update(groups=[3]), r"groups must hold whole numbers"),
+        (lambda f: f.update(utility=[1.0]), r"utility must have a value for each of 4 clients, got 1"),
+        (lambda f: f.update(utility=["a"] * 4), r"utility must hold numbers or null, got 'a'"),
+        (lambda f: f["history"].append(merge(1, 2, 0.1)), r"joins clients 1 and 2, which one group has already"),
+        (lambda f: f["history"].append(merge(0, 9, 0.1)), r"a merge must name two clients below 4, got \[0, 9\]"),
+        (lambda f: f["history"][0].update(benefit="big"), r"benefit must hold numbers or null, got 'big'"),
+        (lambda f: f["similarity"].pop(), r"similarity must be a square matrix of the 4 clients in compared"),
+        (lambda f: f.update(similarity=[1, 2, 3, 4]), r"similarity must hold lists, got 1"),
+        (lambda f: f.update(compared=[0, 1, 2, 4]), r"compared must name clients below 4, got 4"),
+    ],
+)  # fmt: skip
+def test_facts_that_cannot_be_are_named_with_their_line(
+    tmp_path: Path, edit: Callable[[Facts], object], message: str
+) -> None:
+    row = json.loads(json.dumps(ROUND_3))
+    edit(row)
+    folder = make_run(tmp_path / "run", facts={"hcct": [*HCCT[:2], row]})
+    with pytest.raises(RunError, match=r"facts\.jsonl, line 3: .*") as refused:
+        write_report(folder)
+    assert re.search(message, str(refused.value))
+
+
+# ---------------------------------------------------------------- a run that was run, and a browser
+def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
+    simulate(
+        {"alone": Independent(), "HCCT": hcct_method(alpha=40.0), "IFCA": IFCA(clusters=2)},
+        split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, evaluate=("personal",), out=tmp_path / "run",
+    )  # fmt: skip
+    record = read(tmp_path / "run")
+    found = hcct.grouping(record, "HCCT", hcct.alone(record))
+    assert found is not None
+    assert found.cut is not None
+    at, judged = found.cut
+    assert at == 3
+    forest = hcct._Forest(range(6))
+    for m in judged.history:
+        assert forest.join(m.first, m.second)
+    assert sorted(tuple(sorted(g)) for g in forest.members.values()) == sorted(found.last.groups)
+    assert len(judged.history) + len(judged.beyond) == 5
+    assert "How the groups of HCCT formed" in pages.said(write_report(tmp_path / "run"))
+
+
+@pages.needs_browser
+@pages.on_both
+def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(
+    page: Path, tmp_path: Path, width: int, scheme: int
+) -> None:
+    measured = pages.measure(page, tmp_path, width, scheme)
+    assert measured["width"] == width
+    assert measured["over"] <= 0, "the page scrolls sideways"
+    assert measured["text"] == measured["ink"], "figure text follows the page's colour"

@@ -1,0 +1,127 @@
+"""Digits of five domains in one layout: the same ten classes, seen in five ways.
+
+`digit_domains` needs three files only.  `digit_five` is the set of X. Li et al., "FedBN", ICLR 2021, that HCCT's Digit
+is taken from: all five from files.
+
+Every domain gives as many training and as many test examples as the smallest has, drawn once under a fixed key, so that
+no domain outweighs another in a pooled model or in the global test part.  Images are 28x28 RGB: grey ones have three
+equal channels, other sizes are resampled bilinearly, and MNIST-M, which comes with two pixels more on each side than
+the MNIST digit it is made of, is cut to its middle.
+
+Departures FedBN evens out the training parts only: its test parts have the sizes of their sources.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.fonts import SIZE, printed
+from unskew.errors import DataError
+from unskew.keys import Key
+
+DOMAINS: dict[str, tuple[str, ...]] = {
+    "digit_domains": ("mnist", "usps", "mnist_m", "digits", "printed"),
+    "digit_five": ("mnist", "svhn", "usps", "synth_digits", "mnist_m"),
+}
+"""Which domains each data set has, in order."""
+
+BUNDLED = ("digits", "printed")
+"""Domains that need no file: scikit-learn's digits, and those of `unskew.data.fonts`."""
+
+_Images = npt.NDArray[np.uint8]
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One domain as it came: uint8 images (N, H, W) or (N, H, W, 1 or 3) and their labels, for training and test."""
+
+    x_train: _Images
+    y_train: _Ints
+    x_test: _Images
+    y_test: _Ints
+
+
+def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[Any]]:
+    """The domains one after the other, equally large, in the plain layout of `unskew.data.sources`.
+
+    Args:
+        parts: By domain; None for the printed digits, which are as many as the others allow.
+        key: Chooses the examples and draws the printed ones; a domain's draws do not depend on the other domains.
+
+    Returns:
+        x_train, x_test uint8 (N, 28, 28, 3); y_train, y_test, domain_train (N,); domains, the names.
+
+    Raises:
+        DataError: If a label is not 0 .. 9.
+    """
+    for name, part in parts.items():
+        if part is not None:
+            _check(name, part)
+    given = [part for part in parts.values() if part is not None]
+    n, n_test = min(len(p.y_train) for p in given), min(len(p.y_test) for p in given)
+    columns = [
+        _printed(n, n_test, key / name) if part is None else _drawn(name, part, n, n_test, key / name)
+        for name, part in parts.items()
+    ]
+    x, y, x_test, y_test = (np.concatenate([c[k] for c in columns]) for k in range(4))
+    return {
+        "x_train": x,
+        "y_train": y,
+        "x_test": x_test,
+        "y_test": y_test,
+        "domain_train": np.repeat(np.arange(len(parts)), n),
+        "domains": np.array(list(parts), dtype=np.str_),
+    }
+
+
+def _check(name: str, part: Part) -> None:
+    for what, labels in (("y_train", part.y_train), ("y_test", part.y_test)):
+        wrong = np.flatnonzero((labels < 0) | (labels > 9))
+        if len(wrong):
+            raise DataError(f"{name}: {what}[{wrong[0]}] is {labels[wrong[0]]}, must be 0..9 (10 digits)")
+
+
+def _drawn(name: str, part: Part, n: int, n_test: int, key: Key) -> tuple[_Images, _Ints, _Images, _Ints]:
+    train = np.sort((key / "train").numpy().permutation(len(part.y_train))[:n])
+    test = np.sort((key / "test").numpy().permutation(len(part.y_test))[:n_test])
+    x, x_test = (_cut(name, x) for x in (part.x_train[train], part.x_test[test]))
+    return coloured(x), part.y_train[train], coloured(x_test), part.y_test[test]
+
+
+def _printed(n: int, n_test: int, key: Key) -> tuple[_Images, _Ints, _Images, _Ints]:
+    y, y_test = np.arange(n, dtype=np.int64) % 10, np.arange(n_test, dtype=np.int64) % 10
+    x = printed(np.concatenate([y, y_test]), key)
+    return x[:n], y, x[n:], y_test
+
+
+def _cut(name: str, x: _Images) -> _Images:
+    return x[:, 2:-2, 2:-2] if name == "mnist_m" and x.shape[1:3] == (SIZE + 4, SIZE + 4) else x
+
+
+def coloured(x: _Images) -> _Images:
+    """Images (N, H, W) or (N, H, W, 1 or 3) of any size as RGB (N, 28, 28, 3); halves are rounded up.
+
+    Bilinear between pixel centres, in whole numbers: the same on every machine.
+
+    >>> coloured(np.full((1, 8, 8), 77, np.uint8))[0, 3, 5]
+    array([77, 77, 77], dtype=uint8)
+    """
+    x = x[..., None] if x.ndim == 3 else x
+    if x.shape[1:3] != (SIZE, SIZE):
+        # Whole numbers below 2^53: exact as floats, whatever the order of the sums.
+        down, across = _weights(x.shape[1]), _weights(x.shape[2])
+        mixed = np.einsum("ai,bj,nijc->nabc", down, across, x.astype(np.float64), optimize=True).astype(np.int64)
+        unit = (2 * SIZE) ** 2
+        x = ((2 * mixed + unit) // (2 * unit)).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:3], 3)))
+
+
+def _weights(size: int) -> npt.NDArray[np.float64]:
+    """Shares of `size` pixels in 28, (28, size), times 56; beyond the outer centres the outer pixel alone."""
+    place = np.clip((2 * np.arange(SIZE) + 1) * size - SIZE, 0, 2 * SIZE * (size - 1))
+    share: npt.NDArray[np.float64] = np.maximum(2.0 * SIZE - np.abs(place[:, None] - 2 * SIZE * np.arange(size)), 0.0)
+    return share

@@ -1,0 +1,84 @@
+"""ShuffleNet for small images, as FedDW has it.
+
+X. Zhang et al., "ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices".  For 32x32 the
+stem is a 1x1 convolution of stride 1 without pooling, and a ReLU follows the depthwise convolution, which has none in
+the paper.
+"""
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from unskew.models.network import Count, Network, image, neck_layers, norm_layer, stack
+
+# Of the 1x1 convolutions; the norm's groups are another matter.
+_GROUPS = 2
+_STEM = 24
+
+
+@final
+class Unit(nn.Module):
+    """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1, beside a shortcut: (B, in, H, W) to (B, out, H / s, W / s).
+
+    With stride 1 the shortcut is the input and is added, so that out = in; with stride 2 it is a 3x3 average and is
+    put behind, so that the residual has out - in maps.
+    """
+
+    def __init__(
+        self, inside: int, outside: int, stride: Literal[1, 2], norm: Literal["batch", "group"], groups: int
+    ) -> None:
+        super().__init__()
+        made = outside if stride == 1 else outside - inside
+        middle = made // 4
+        first = 1 if inside == _STEM else _GROUPS  # too few maps to split
+        self.residual = stack(
+            conv1=nn.Conv2d(inside, middle, 1, groups=first, bias=False),
+            norm1=norm_layer(norm, middle, groups),
+            relu1=nn.ReLU(),
+            shuffle=nn.ChannelShuffle(first) if first > 1 else None,
+            conv2=nn.Conv2d(middle, middle, 3, stride=stride, padding=1, groups=middle, bias=False),
+            norm2=norm_layer(norm, middle, groups),
+            relu2=nn.ReLU(),
+            conv3=nn.Conv2d(middle, made, 1, groups=_GROUPS, bias=False),
+            norm3=norm_layer(norm, made, groups),
+        )
+        self.shortcut = stack(mean=nn.AvgPool2d(3, stride=2, padding=1) if stride == 2 else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`relu` of residual and shortcut, added or one behind the other."""
+        residual, shortcut = self.residual(x), self.shortcut(x)
+        out: Tensor = torch.cat([residual, shortcut], 1) if len(self.shortcut) else residual + shortcut
+        return out.relu()
+
+
+def shufflenet(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    norm: Literal["batch", "group"] = "batch",
+    groups: Count = 2,
+    neck: tuple[Count, ...] = (256, 128),
+    head_bias: bool = True,
+) -> Network:
+    """Stem of 24, then 4, 8 and 4 units of 200, 400 and 800 maps (each halves the image once), global mean, neck, C.
+
+    1,118,814 parameters at three channels and C = 10.  `neck` are linear layers before the head, with ReLU between
+    them and none after the last; `neck=()` is 800 -> C.  With `norm="group"`, 2 divides the maps of every layer.
+    """
+    channels, _, _ = image("shufflenet", input_shape, at_least=8)
+    layers: dict[str, nn.Module | None] = {
+        "conv1": nn.Conv2d(channels, _STEM, 1, bias=False),
+        "norm1": norm_layer(norm, _STEM, groups),
+        "relu1": nn.ReLU(),
+    }
+    inside = _STEM
+    for stage, (outside, units) in enumerate(((200, 4), (400, 8), (800, 4)), start=1):
+        layers[f"unit{stage}_1"] = Unit(inside, outside, 2, norm, groups)
+        for i in range(2, units + 1):
+            layers[f"unit{stage}_{i}"] = Unit(outside, outside, 1, norm, groups)
+        inside = outside
+    layers["mean"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    widths = (inside, *neck)
+    return Network(stack(**layers, **neck_layers(widths)), nn.Linear(widths[-1], num_classes, bias=head_bias))
