@@ -31,6 +31,7 @@ and the round number, which is why any round can be resumed.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -586,6 +587,12 @@ def refuse_request(who: Literal["plan", "step"], want: object) -> NoReturn:
     raise ProtocolError(f"a {who} may yield {legal}, not {type(want).__name__}{hint}")
 
 
+@functools.cache
+def field_names(cls: type) -> tuple[str, ...] | None:
+    """The names of a dataclass's fields; None if it is none."""
+    return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+
+
 def map_held(fn: Callable[[Held], Any], tree: Any) -> Any:
     """Replace every `Held` in a message, at any depth."""
     return _map_marked(Held, fn, tree)
@@ -599,12 +606,18 @@ def map_keep(fn: Callable[[Keep, str], Held], tree: Any) -> Any:
 def _map_marked(kind: type, fn: Callable[..., Any], tree: Any, path: str | None = None) -> Any:
     if isinstance(tree, kind):
         return fn(tree) if path is None else fn(tree, path)
+    # Most of what travels is a table of tensors, and in it there is nothing to find.
+    if tree is None or isinstance(tree, Tensor | str | int | float | bytes):
+        return tree
+    if isinstance(tree, dict) and all(isinstance(v, Tensor) for v in tree.values()):
+        return tree
 
     def down(value: Any, name: object) -> Any:
         return _map_marked(kind, fn, value, None if path is None else f"{path}/{name}")
 
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        new = {f.name: down(getattr(tree, f.name), f.name) for f in dataclasses.fields(tree)}
+    fields = field_names(type(tree))
+    if fields is not None:
+        new = {name: down(getattr(tree, name), name) for name in fields}
         changed = {k: v for k, v in new.items() if v is not getattr(tree, k)}
         return dataclasses.replace(tree, **changed) if changed else tree
     if isinstance(tree, tuple | list):

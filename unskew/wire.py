@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from unskew.errors import ProtocolError, WireError
-from unskew.protocol import Held, Keep, steps_of
+from unskew.protocol import Held, Keep, field_names, steps_of
 
 _META = "unskew"
 DTYPES: dict[torch.dtype, str] = {
@@ -59,6 +59,8 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return None
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, dict):
+        return _flatten_dict(value, path, tensors)
     if isinstance(value, bytes):
         # A copy: torch.frombuffer would warn about read-only memory, and refuses to make nothing.
         octets = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
@@ -68,26 +70,26 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return [value.owner, value.key]
     if isinstance(value, Keep):
         raise WireError(f"a Keep reached the wire (at {path or 'top'}); only a step's reply may hold one")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {f.name: _flatten(getattr(value, f.name), _join(path, f.name), tensors) for f in fields}
-    if isinstance(value, dict):
-        names = [str(k) for k in value]
-        if len(set(names)) < len(names):
-            twice = next(n for n in names if names.count(n) > 1)
-            raise WireError(
-                f"two entries of a table are both written {twice!r} (at {path or 'top'}); give them other keys"
-            )
-        if value and all(isinstance(v, Tensor) for v in value.values()):
-            for k, v in value.items():
-                _flatten(v, _join(path, k), tensors)
-            return names  # safetensors reorders; sums over a table must not depend on whether it travelled
-        return {str(k): _flatten(v, _join(path, k), tensors) for k, v in value.items()}
+    fields = field_names(type(value))
+    if fields is not None:
+        return {name: _flatten(getattr(value, name), _join(path, name), tensors) for name in fields}
     if isinstance(value, tuple | list):
         return [_flatten(v, _join(path, i), tensors) for i, v in enumerate(value)]
     raise WireError(
         f"{type(value).__name__} cannot travel (at {path or 'top'}); use dataclasses, tuples, tensors, scalars"
     )
+
+
+def _flatten_dict(value: dict[Any, Any], path: str, tensors: dict[str, Tensor]) -> Any:
+    names = [str(k) for k in value]
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise WireError(f"two entries of a table are both written {twice!r} (at {path or 'top'}); give them other keys")
+    if value and all(isinstance(v, Tensor) for v in value.values()):
+        for k, v in value.items():
+            _put(v, _join(path, k), tensors)
+        return names  # safetensors reorders; sums over a table must not depend on whether it travelled
+    return {str(k): _flatten(v, _join(path, k), tensors) for k, v in value.items()}
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -206,9 +208,8 @@ def kind(value: Any) -> Literal["model", "control"]:
         return _kind(value.values())
     if isinstance(value, tuple | list):
         return _kind(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _kind(getattr(value, f.name) for f in dataclasses.fields(value))
-    return "control"
+    fields = field_names(type(value))
+    return "control" if fields is None else _kind(getattr(value, name) for name in fields)
 
 
 def _kind(parts: collections.abc.Iterable[Any]) -> Literal["model", "control"]:
@@ -253,8 +254,9 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
 
 
 def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
-    of = _bare(of)
-    origin, args = get_origin(of), get_args(of)
+    of, origin, args, is_tensor = _look(of)
+    if is_tensor:
+        return _claim(of, body, path, loose)
     if origin in _UNIONS:
         return _build_member(_members(of), body, path, loose)
     if origin is Literal:
@@ -269,8 +271,6 @@ def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
         if not _is_held(body):
             raise _wrong("a held value", body, path)
         return Held(body[0], body[1])
-    if _is_tensor(of):
-        return _claim(of, body, path, loose)
     if of is bytes:
         octets = _claim(Tensor, body, path, loose)
         if octets.dtype != torch.uint8 or octets.ndim != 1:
@@ -296,6 +296,14 @@ def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
             raise _wrong(of.__name__, body, path)
         return body
     raise ProtocolError(f"the wire cannot build {of} (at {path or 'top'}); annotate with a concrete type")
+
+
+# Asking `typing` what an annotation means takes longer than building a small client's reply from it.
+@functools.cache
+def _look(of: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
+    """A type, bare, with its origin and arguments, and whether it is a tensor."""
+    of = _bare(of)
+    return of, get_origin(of), get_args(of), _is_tensor(of)
 
 
 @functools.cache
@@ -326,6 +334,11 @@ def _build_dict(args: tuple[Any, ...], body: Any, path: str, loose: dict[str, Te
     key, of = _bare(args[0]), args[1]
     named = isinstance(body, list)
     if isinstance(body, list):
+        if key is str and of is Tensor and body and all(type(n) is str and _join(path, n) in loose for n in body):
+            claimed = {n: loose.pop(_join(path, n), None) for n in body}  # a name given twice is gone at the second
+            if len(claimed) == len(body):
+                return claimed
+            raise _wrong("a list of tensor names", body, path)
         if not all(isinstance(n, str) and _join(path, n) in loose for n in body) or len(set(body)) < len(body):
             raise _wrong("a list of tensor names", body, path)
         body = dict.fromkeys(body)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ class Footprints:
     name: str = "footprints"
     done: list[tuple[Work, Any]] = dataclasses.field(default_factory=list)
 
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
-        found = {}
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         for c, w in work.items():
 
             def answer(request: Any, c: int = c) -> Fitted:
@@ -64,8 +63,7 @@ class Footprints:
             reply, memory = drive(w.begin(w.me, w.message, w.memory), answer)
             reply = self.forge(w, reply)
             self.done.append((w, reply))
-            found[c] = Done((reply, memory))
-        return found
+            yield c, Done((reply, memory))
 
     def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
         raise NotImplementedError

@@ -56,7 +56,8 @@ class Clients:
         saved = self.staged.get(client, self.memory.get(client, b""))
         mine = wire.decode(saved, wire.memory_type(self.algorithm))
         work = Work(header["step"], steps_of(self.algorithm)[header["step"]], me, msg, mine)
-        reply, memory = self.executor.complete({client: work})[client].value
+        ((_, done),) = self.executor.complete({client: work})
+        reply, memory = done.value
         self.staged[client] = wire.encode(memory)
 
         def keep(kept: Keep, path: str) -> Held:

@@ -317,7 +317,7 @@ def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again
         return one.params, two.params, noise, other
 
     def ask() -> Any:
-        return Sequential(Solo(task, data)).complete({0: work(me(task), train())})[0].value
+        return dict(Sequential(Solo(task, data)).complete({0: work(me(task), train())}))[0].value
 
     one, two, noise, other = ask()
     assert noise != other
@@ -643,7 +643,7 @@ def test_a_fold_over_validation_data_that_is_not_there_is_refused() -> None:
         return (yield from fold(lambda carry, batch: carry, start_of(task), 0, part="val"))
 
     with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
-        Sequential(Solo(task, data)).complete({0: work(me(task), step())})
+        dict(Sequential(Solo(task, data)).complete({0: work(me(task), step())}))
 
 
 @pytest.mark.parametrize(("network", "n"), [("batch_norm", 23), ("Hidden", 23), ("conv", 2100)])
@@ -716,7 +716,7 @@ def test_a_sequential_executor_tells_the_loss_of_every_fit_in_the_order_given() 
             yield from fit(start, SgdConfig())
         return times
 
-    done = Sequential(Solo(task, data)).complete({c: work(me(task, c), train(c + 1)) for c in (2, 0, 1)})
+    done = dict(Sequential(Solo(task, data)).complete({c: work(me(task, c), train(c + 1)) for c in (2, 0, 1)}))
     assert [(c, d.value, len(d.losses)) for c, d in done.items()] == [(2, 3, 3), (0, 1, 1), (1, 2, 2)]
     alone = Solo(task, data).fit(me(task, 0), Sgd(start, SgdConfig()), me(task, 0).key / "sgd" / 0)
     assert done[0].losses == (alone.loss,)

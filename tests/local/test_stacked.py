@@ -167,10 +167,10 @@ def both(
     dtype = data.x.dtype
     solo = Counting(task, data, dtype=dtype)
     stacked = Stacked(solo, chunk, form)
-    many = stacked.complete(work(task, data, step, messages))
+    many = dict(stacked.complete(work(task, data, step, messages)))
     assert alone in (solo.asked, None)
     assert stacked.notes == ()
-    one = Sequential(Solo(task, data, dtype=dtype, kernels="plain")).complete(work(task, data, step, messages))
+    one = dict(Sequential(Solo(task, data, dtype=dtype, kernels="plain")).complete(work(task, data, step, messages)))
     return one, many
 
 
@@ -253,8 +253,8 @@ def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network:
     solo = Counting(task, data, dtype=torch.float64)
     stacked = Stacked(solo)
     step, starts = training(CONFIGS["everything"]), everybody(task)
-    sequential = Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, starts))
-    assert_same(sequential, stacked.complete(work(task, data, step, starts)))
+    sequential = dict(Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, starts)))
+    assert_same(sequential, dict(stacked.complete(work(task, data, step, starts))))
     assert solo.asked == len(SIZES)
     assert len(stacked.notes) == 1
 
@@ -307,7 +307,7 @@ def test_what_is_given_stays_and_what_is_returned_is_nobody_elses() -> None:
     before = {c: map_params(torch.clone, p) for c, p in starts.items()}
     stacked = Stacked(Solo(task, data, dtype=torch.float64))
     rng = torch.get_rng_state()
-    done = stacked.complete(work(task, data, training(CONFIGS["momentum"]), starts))
+    done = dict(stacked.complete(work(task, data, training(CONFIGS["momentum"]), starts)))
     assert torch.equal(torch.get_rng_state(), rng)
     for c in starts:
         torch.testing.assert_close(starts[c], before[c], rtol=0, atol=0)
@@ -430,14 +430,14 @@ def test_a_term_that_cannot_be_batched_is_met_alone_noted_and_not_tried_again() 
     task, data = task_of("mlp"), shelf()
     solo = Counting(task, data, dtype=torch.float64)
     stacked, step = Stacked(solo), training(CONFIGS["plain"], Choosing())
-    many = stacked.complete(work(task, data, step, everybody(task)))
-    one = Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+    many = dict(stacked.complete(work(task, data, step, everybody(task))))
+    one = dict(Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
     assert_same(one, many)
     assert solo.asked == len(SIZES)
     assert len(stacked.notes) == 1
     assert "one client at a time: vmap" in stacked.notes[0]
     stacked._fitter.fit = None  # type: ignore[assignment, method-assign]
-    assert_same(one, stacked.complete(work(task, data, step, everybody(task))))
+    assert_same(one, dict(stacked.complete(work(task, data, step, everybody(task)))))
 
 
 @dataclass(frozen=True)
@@ -449,8 +449,10 @@ class Broken:
 def test_a_fault_of_a_term_is_raised_at_the_steps_own_yield() -> None:
     task, data = task_of("mlp"), shelf()
     with pytest.raises(ValueError, match="the term is wrong") as caught:
-        Stacked(Solo(task, data, dtype=torch.float64)).complete(
-            work(task, data, training(CONFIGS["plain"], Broken()), everybody(task))
+        dict(
+            Stacked(Solo(task, data, dtype=torch.float64)).complete(
+                work(task, data, training(CONFIGS["plain"], Broken()), everybody(task))
+            )
         )
     assert "step" in [entry.name for entry in caught.traceback]
 
@@ -481,7 +483,7 @@ def test_a_step_without_requests_and_one_that_is_no_generator_are_at_their_end()
     def step(me: Me, msg: Params, mine: None) -> Any:
         return "plain" if me.id else (x for x in ())
 
-    done = Stacked(Solo(task, data)).complete(work(task, data, step, {0: None, 1: None}))
+    done = dict(Stacked(Solo(task, data)).complete(work(task, data, step, {0: None, 1: None})))
     assert [d.value for d in done.values()] == [None, "plain"]
 
 
@@ -492,7 +494,7 @@ def test_what_may_not_be_yielded_is_refused_at_the_yield() -> None:
         yield fit(msg, SgdConfig())
 
     with pytest.raises(ProtocolError, match='a step may yield Sgd, Fold or Run, not generator: write "yield from"'):
-        Stacked(Solo(task, data)).complete(work(task, data, step, everybody(task)))
+        dict(Stacked(Solo(task, data)).complete(work(task, data, step, everybody(task))))
 
 
 def test_a_client_that_diverges_hears_of_it_and_the_others_go_on() -> None:
@@ -517,7 +519,7 @@ def test_divergence_names_round_client_and_step(network: str) -> None:
     task, data = task_of(network), shelf(torch.float32)
     config = SgdConfig(1e30, batch_size=8, local_epochs=2)
     with pytest.raises(DivergedError, match=r"round 2, client 0, step \d+ of 10: .*learning rate 1e\+30; lower lr"):
-        Stacked(Solo(task, data)).complete(work(task, data, training(config), everybody(task, torch.float32)))
+        dict(Stacked(Solo(task, data)).complete(work(task, data, training(config), everybody(task, torch.float32))))
 
 
 def test_a_failure_that_nobody_catches_closes_every_step() -> None:
@@ -534,15 +536,17 @@ def test_a_failure_that_nobody_catches_closes_every_step() -> None:
             closed.append(me.id)
 
     with pytest.raises(ZeroDivisionError, match="here"):
-        Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+        dict(Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
     assert sorted(closed) == list(range(len(SIZES)))
 
 
 def test_a_client_too_small_for_batch_norm_is_refused_as_alone() -> None:
     task, data = task_of("cnn, batch norm"), shelf(sizes=(8, 8, 1))
     with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
-        Stacked(Solo(task, data, dtype=torch.float64)).complete(
-            work(task, data, training(CONFIGS["plain"]), {c: start_of(task) for c in range(3)})
+        dict(
+            Stacked(Solo(task, data, dtype=torch.float64)).complete(
+                work(task, data, training(CONFIGS["plain"]), {c: start_of(task) for c in range(3)})
+            )
         )
 
 
@@ -601,7 +605,7 @@ def test_a_fold_over_validation_data_that_is_not_there_is_refused_as_alone() -> 
         return (yield from fold(lambda carry, batch: carry, msg, 0, part="val"))
 
     with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
-        Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+        dict(Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn, batch norm", "recurrent", "svm"])
@@ -659,12 +663,12 @@ def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None
     task, data = task_of(network), shelf()
     step = training(CONFIGS["momentum"])
     solo = Counting(task, data, dtype=torch.float64)
-    found = [Stacked(solo, chunk).complete(work(task, data, step, everybody(task))) for chunk in (2, 6)]
+    found = [dict(Stacked(solo, chunk).complete(work(task, data, step, everybody(task)))) for chunk in (2, 6)]
     assert_same(*found)
-    two = Stacked(solo).complete(work(task, data, step, {c: start_of(task, c) for c in (4, 2)}))
+    two = dict(Stacked(solo).complete(work(task, data, step, {c: start_of(task, c) for c in (4, 2)})))
     assert_same({c: found[0][c] for c in (4, 2)}, two)
     assert solo.asked == 0
-    sequential = Sequential(solo).complete(work(task, data, step, everybody(task)))
+    sequential = dict(Sequential(solo).complete(work(task, data, step, everybody(task))))
     name = task.layout.classifier
     assert not torch.allclose(sequential[0].value[0][name], found[0][0].value[0][name])
     assert sequential[0].losses[0] == pytest.approx(found[0][0].losses[0], rel=0.5)
@@ -674,8 +678,10 @@ def test_a_clients_dropout_changes_from_step_to_step() -> None:
     """Two steps at a vanishing rate see two masks: their mean loss is not that of one."""
     task, data = task_of("mlp, dropout"), shelf()
     once, twice = (
-        Stacked(Solo(task, data, dtype=torch.float64)).complete(
-            work(task, data, training(SgdConfig(1e-12, batch_size=None, local_steps=n)), everybody(task))
+        dict(
+            Stacked(Solo(task, data, dtype=torch.float64)).complete(
+                work(task, data, training(SgdConfig(1e-12, batch_size=None, local_steps=n)), everybody(task))
+            )
         )
         for n in (1, 2)
     )
@@ -756,8 +762,8 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
     for cohort in ((0, 1, 2, 3), (5, 4, 3, 2), (1, 3)):
         messages = {c: start_of(task, 10 + c) for c in cohort}
         step = training(asked, *([] if network == "mlp" else [Pull()]), anchor=start_of(task, cohort[0]))
-        one = Sequential(solo).complete(work(task, data, step, messages))
-        many = stacked.complete(work(task, data, step, messages))
+        one = dict(Sequential(solo).complete(work(task, data, step, messages)))
+        many = dict(stacked.complete(work(task, data, step, messages)))
         assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
     assert stacked.notes == ()
     assert sum(g.replays for g in graphs) >= 9
@@ -772,7 +778,7 @@ def test_one_capture_serves_rounds_of_other_rates_and_sizes(monkeypatch: pytest.
     stacked._fitter.captures = True
     for lr, cohort in ((0.1, (0, 1, 2)), (0.2, (3, 4, 5)), (0.3, (1, 5, 0))):
         step = training(SgdConfig(lr, batch_size=8, local_epochs=1))
-        stacked.complete(work(task, data, step, {c: start_of(task, c) for c in cohort}))
+        dict(stacked.complete(work(task, data, step, {c: start_of(task, c) for c in cohort})))
     assert len(graphs) == 1
 
 
@@ -786,8 +792,8 @@ def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monke
     stacked = Stacked(Solo(task, data, dtype=torch.float64))
     stacked._fitter.captures = True
     step = training(CONFIGS["momentum"])
-    one = Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
-    assert_same(one, stacked.complete(work(task, data, step, everybody(task))))
+    one = dict(Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
+    assert_same(one, dict(stacked.complete(work(task, data, step, everybody(task)))))
     assert stacked.notes == ("a step cannot be captured: operation not permitted when stream is capturing",)
 
 
@@ -804,7 +810,7 @@ def test_on_a_device_clients_end_where_they_end_alone(network: str, form: Form |
     for seed, config in enumerate(["momentum", "everything", "adamw", "steps", "momentum"]):
         messages = {c: {n: t.cuda() for n, t in start_of(task, seed + c).items()} for c in range(len(SIZES))}
         step = training(CONFIGS[config], Pull(), anchor=messages[0])
-        one = Sequential(solo).complete(work(task, data, step, messages))
-        assert_same(one, stacked.complete(work(task, data, step, messages)), rtol=1e-6)
+        one = dict(Sequential(solo).complete(work(task, data, step, messages)))
+        assert_same(one, dict(stacked.complete(work(task, data, step, messages))), rtol=1e-6)
     assert stacked.notes == ()
     assert any(rows._graphs for rows in stacked._fitter._kept.values())

@@ -4,7 +4,7 @@ Every executor answers the same requests with the same values; `Sequential` is t
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -61,8 +61,11 @@ class Executor(Protocol):
 
     name: str
 
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
-        """Drive every step to its end; answered in the order given."""
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
+        """Drive every step to its end; each client once, as it ends, in any order.
+
+        An executor that has begun owns its clients until the iterator is exhausted: who stops earlier stops the run.
+        """
         ...
 
     def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
@@ -78,9 +81,10 @@ class Sequential:
     def __init__(self, solo: Solo) -> None:
         self._solo = solo
 
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end, one after the other."""
-        return {c: drive_alone(self._solo, w) for c, w in work.items()}
+        for c, w in work.items():
+            yield c, drive_alone(self._solo, w)
 
     def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
         """Grade one paper after the other."""

@@ -14,7 +14,7 @@ keyed by client too, but they are other masks (unskew/local/stacked_network.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import GeneratorType
@@ -62,7 +62,7 @@ class Stacked:
         return tuple(dict.fromkeys(why for why in found if why))
 
     # ------------------------------------------------------------------ lockstep
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end, all together.
 
         Raises:
@@ -79,7 +79,8 @@ class Stacked:
         finally:
             for walker in walkers.values():
                 walker.close()
-        return {c: Done(w.value, tuple(w.losses), w.examples) for c, w in walkers.items()}
+        for c, w in walkers.items():
+            yield c, Done(w.value, tuple(w.losses), w.examples)
 
     def _answer(self, waiting: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
         """Meet everybody's request; a failure is an answer too."""

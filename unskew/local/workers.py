@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -277,23 +277,22 @@ class Pool:
         self.workers = []
 
     # ------------------------------------------------------------------ jobs
-    def run(self, jobs: list[_Job], where: str) -> dict[Any, dict[str, Any]]:
-        """Bring jobs to their end on whichever worker is free; answers by the job's name."""
-        answers: dict[Any, dict[str, Any]] = {}
-        queue = deque(jobs)
+    def run(self, jobs: Sequence[_Job], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Bring jobs to their end on whichever worker is free; (the job's name, its answer) as they end."""
+        queue, missing = deque(jobs), len(jobs)
         try:
             for _ in range(_AHEAD):
                 for worker in self.workers:
                     if queue and worker.free:
                         self._send(worker, queue.popleft(), where)
-            while len(answers) < len(jobs):
+            while missing:
                 busy = {w.pipe: w for w in self.workers if w.doing}
                 for pipe in wait(list(busy), timeout=1.0) or self._check(where):
                     worker = busy[pipe]  # type: ignore[index]
                     try:
                         answer = json.loads(worker.pipe.recv_bytes())
                         job = worker.doing.popleft()
-                        answers[job.name] = self._take(worker, job, answer)
+                        taken = self._take(worker, job, answer)
                     except (EOFError, OSError):
                         raise self._died(worker, where) from None
                     if worker.held is not None and not worker.doing:
@@ -301,10 +300,11 @@ class Pool:
                         self._write(worker, packet, where)
                     if queue and worker.free:
                         self._send(worker, queue.popleft(), where)
+                    missing -= 1
+                    yield job.name, taken
         except BaseException:
             self.close()  # answers still on their way belong to nobody
             raise
-        return answers
 
     def _send(self, worker: _Worker, job: _Job, where: str) -> None:
         used = {other.slot for other in worker.doing}
@@ -413,13 +413,14 @@ class Workers:
         self._memory = wire.memory_type(algorithm)
         self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
 
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end, the largest clients first so that none is left over at the end."""
         if not work:
-            return {}
+            return
         called = _called(work)
         if called is not None:
-            return called
+            yield from called.items()
+            return
         shared = self._share([w.message for w in work.values()])
         jobs = [
             _Job(
@@ -439,8 +440,8 @@ class Workers:
             for c, w in sorted(work.items(), key=lambda item: -item[1].me.n)
         ]
         first = next(iter(work.values()))
-        answers = self._pool.run(jobs, f"round {first.me.round}, step {first.step!r}")
-        return {c: self._done(w, answers[c]) for c, w in work.items()}
+        for c, answer in self._pool.run(jobs, f"round {first.me.round}, step {first.step!r}"):
+            yield c, self._done(work[c], answer)
 
     def _share(self, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
         """Write what several clients are sent into memory all workers see; id -> where it lies."""
@@ -485,7 +486,7 @@ class Workers:
                     "rows": _Value(rows),
                 }
                 jobs.append(_Job(what, (i, j)))
-        answers = self._pool.run(jobs, "an evaluation")
+        answers = dict(self._pool.run(jobs, "an evaluation"))
         graded: list[list[tuple[Tensor, Tensor]]] = [[] for _ in papers]
         for i, j in sorted(answers):
             correct, loss = _read(answers[i, j]["parts"]["graded"], tuple[Tensor, Tensor])

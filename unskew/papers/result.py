@@ -141,7 +141,8 @@ class Result:
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table with a line per method and setting and a column per metric.
 
-    Accuracies and their differences are shown in percent; a published number stands behind ours in brackets.
+    Accuracies and their differences are shown in percent; a published number stands behind ours in brackets.  The rest
+    has four significant digits, or is whole from a thousand on.
     """
     settings = list(dict.fromkeys(r.setting for r in rows))
     metrics = list(dict.fromkeys(r.metric for r in rows))
@@ -163,10 +164,16 @@ def _head(metric: str) -> str:
 def _cell(r: Row | None) -> str:
     if r is None:
         return "–"
-    factor, digits = (100.0, 2) if "accuracy" in r.metric else (1e-6, 2) if r.metric.startswith("bytes.") else (1.0, 4)
-    ours = f"{factor * r.ours:.{digits}f}"
-    spread = "" if r.std is None or r.metric.startswith("bytes.") else f" ± {factor * r.std:.{digits}f}"
-    return ours + spread + ("" if r.paper is None else f" ({factor * r.paper:.{digits}f})")
+    factor = 100.0 if "accuracy" in r.metric else 1e-6 if r.metric.startswith("bytes.") else 1.0
+    spread = "" if r.std is None or r.metric.startswith("bytes.") else f" ± {_number(factor * r.std, r.metric)}"
+    paper = "" if r.paper is None else f" ({_number(factor * r.paper, r.metric)})"
+    return _number(factor * r.ours, r.metric) + spread + paper
+
+
+def _number(value: float, metric: str) -> str:
+    if "accuracy" in metric or metric.startswith("bytes."):
+        return f"{value:,.2f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _provenance(result: Result) -> str:

@@ -12,7 +12,7 @@ A plan whose traffic is the same under both does not let training decide what it
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -182,14 +182,14 @@ class Understudy:
         self.bout, self.spent = Bout(), 0.0
         return self.bout
 
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end; what it asks of its device is made up."""
         done = {c: self._alone(w) for c, w in work.items()}
         self.clients.update(work)
         if self._fiction == "wander":
             values = [part for c, w in work.items() for part in (w.message, w.memory, done[c].value)]
             self.in_flight = max(self.in_flight, size(values))
-        return done
+        return iter(done.items())
 
     def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
         """Everything wrong, at no loss."""

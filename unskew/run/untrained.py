@@ -23,9 +23,10 @@ class Untrained:
 
     name = "untrained"
 
-    def complete(self, work: Mapping[ClientId, Work]) -> dict[ClientId, Done]:
+    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end."""
-        return {c: Done(drive(w.begin(w.me, w.message, w.memory), _stand_still)) for c, w in work.items()}
+        for c, w in work.items():
+            yield c, Done(drive(w.begin(w.me, w.message, w.memory), _stand_still))
 
     def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
         """Refused: nothing was trained."""

@@ -17,7 +17,7 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Executor, Work
+from unskew.local.executor import Done, Executor, Work
 from unskew.protocol import (
     Algorithm,
     Ask,
@@ -183,7 +183,7 @@ class Simulator(Generic[S]):
                 for c in clients
             }
             alone = {c: _without_local_work(w) for c, w in work.items()}
-            done = self.executor.complete({c: work[c] for c, (finished, _) in alone.items() if not finished})
+            done = dict(self.executor.complete({c: work[c] for c, (finished, _) in alone.items() if not finished}))
             own = {c: done[c].value if c in done else alone[c][1] for c in clients}
         return {c: model for c, model in own.items() if model is not None}
 
@@ -247,16 +247,19 @@ class _Round:
         # What many clients are sent is one object, looked through once.
         parcels = {i: self.pack(m) for i, m in {id(m): m for m in reached.values()}.items()}
         work = {c: self.begin(want.step, c, parcels[id(m)]) for c, m in reached.items()}
-        done = self.sim.executor.complete(work)
+        # Looked through as they end, while others are still at work; recorded in the order asked.
+        ended = {c: self.receive(want.step, c, done) for c, done in self.sim.executor.complete(work)}
         replies: dict[ClientId, Any] = {}
-        for c, result in done.items():
-            reply, memory = self.checked(want.step, result.value)
-            self.trace.losses.extend((work[c].me.n, loss) for loss in result.losses)
-            if result.examples:
-                self.trace.work.append(Effort(self.t, self.hop, c, result.examples))
-            self.sim.memory.stage(c, memory)
+        for c in work:
+            r = ended[c]
+            self.trace.losses.extend((work[c].me.n, loss) for loss in r.done.losses)
+            if r.done.examples:
+                self.trace.work.append(Effort(self.t, self.hop, c, r.done.examples))
+            self.sim.memory.stage(c, r.memory)
             if fates[c] is None:
-                replies[c] = self.receive(want.step, c, reply)
+                self.held.update(r.kept)
+                self.charge(node(c), SERVER, r.weight)
+                replies[c] = r.reply
         lost = [Failure(self.t, c, want.step, str(fate)) for c, fate in fates.items() if fate is not None]
         self.trace.failures.extend(lost)
         self.asked[want.step] += 1
@@ -317,19 +320,21 @@ class _Round:
             raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(result).__name__}")
         return result
 
-    def receive(self, step: str, client: ClientId, reply: Any) -> Any:
-        """Take a reply: what it keeps stays on the client, the rest is weighed."""
+    def receive(self, step: str, client: ClientId, done: Done) -> "_Received":
+        """Look through a reply: what it keeps stays on the client, the rest is weighed."""
+        reply, memory = self.checked(step, done.value)
+        values: dict[Held, Any] = {}
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(client, f"{self.hop}{path}")
-            self.held[held] = kept.value
+            values[held] = kept.value
             return held
 
         reply = map_keep(keep, reply)
-        self.charge(node(client), SERVER, _weigh(reply))
+        weight = _weigh(reply)
         if self.sim.codec:
             reply = wire.decode(wire.encode(reply), self.sim._signatures[step].reply)
-        return reply
+        return _Received(reply, weight, memory, values, done)
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, want: Collect) -> list[Any]:
@@ -357,6 +362,16 @@ class _Weight(NamedTuple):
 
     bytes: Bytes
     kind: Literal["model", "control"]
+
+
+class _Received(NamedTuple):
+    """A reply, its weight, what its client remembers and keeps for this round, and how its step ended."""
+
+    reply: Any
+    weight: _Weight
+    memory: Any
+    kept: dict[Held, Any]
+    done: Done
 
 
 class _Parcel(NamedTuple):
