@@ -587,10 +587,15 @@ def refuse_request(who: Literal["plan", "step"], want: object) -> NoReturn:
     raise ProtocolError(f"a {who} may yield {legal}, not {type(want).__name__}{hint}")
 
 
+def field_names(value: object) -> tuple[str, ...] | None:
+    """The names of a record's fields; None if the value is no record."""
+    of: Any = type(value)
+    return _names(of)
+
+
 @functools.cache
-def field_names(cls: type) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields; None if it is none."""
-    return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+def _names(of: Any) -> tuple[str, ...] | None:
+    return tuple(f.name for f in dataclasses.fields(of)) if dataclasses.is_dataclass(of) else None
 
 
 def map_held(fn: Callable[[Held], Any], tree: Any) -> Any:
@@ -615,7 +620,7 @@ def _map_marked(kind: type, fn: Callable[..., Any], tree: Any, path: str | None 
     def down(value: Any, name: object) -> Any:
         return _map_marked(kind, fn, value, None if path is None else f"{path}/{name}")
 
-    fields = field_names(type(tree))
+    fields = field_names(tree)
     if fields is not None:
         new = {name: down(getattr(tree, name), name) for name in fields}
         changed = {k: v for k, v in new.items() if v is not getattr(tree, k)}

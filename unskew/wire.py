@@ -70,7 +70,7 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return [value.owner, value.key]
     if isinstance(value, Keep):
         raise WireError(f"a Keep reached the wire (at {path or 'top'}); only a step's reply may hold one")
-    fields = field_names(type(value))
+    fields = field_names(value)
     if fields is not None:
         return {name: _flatten(getattr(value, name), _join(path, name), tensors) for name in fields}
     if isinstance(value, tuple | list):
@@ -208,7 +208,7 @@ def kind(value: Any) -> Literal["model", "control"]:
         return _kind(value.values())
     if isinstance(value, tuple | list):
         return _kind(value)
-    fields = field_names(type(value))
+    fields = field_names(value)
     return "control" if fields is None else _kind(getattr(value, name) for name in fields)
 
 
@@ -531,6 +531,32 @@ def _form(of: Any) -> str:
 def signatures(algorithm: object) -> dict[str, Signature]:
     """The types of every step of an algorithm, by name."""
     return {name: signature(fn) for name, fn in steps_of(algorithm).items()}
+
+
+def held_type(algorithm: object) -> Any:
+    """What a value that stays on a client may be: whatever a step's reply may hold in the place of a `Keep`."""
+    beside: list[Any] = []
+    for s in signatures(algorithm).values():
+        _beside_keep(s.reply, beside, set())
+    return Union[tuple(beside)] if beside else type(None)
+
+
+def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:
+    of = _bare(of)
+    if of in seen:  # a class may hold itself
+        return
+    seen.add(of)
+    if get_origin(of) in _UNIONS:
+        if Keep in map(_bare, get_args(of)):
+            kept = [m for m in _members(of) if m not in (Held, type(None))]
+            beside.extend(m for m in kept if m not in beside)
+        parts = _members(of)
+    elif isinstance(of, type) and dataclasses.is_dataclass(of):
+        parts = list(_hints(of).values())
+    else:
+        parts = [a for a in get_args(of) if a is not Ellipsis] if get_origin(of) is not Literal else []
+    for part in parts:
+        _beside_keep(part, beside, seen)
 
 
 def state_type(algorithm: Any) -> Any:

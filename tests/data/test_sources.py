@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from unskew.data.sources import SOURCES, load
-from unskew.data.text import VOCABULARY
+from unskew.data.text import LENGTH, UNKNOWN, VOCABULARY, words
 from unskew.errors import DataError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -371,11 +371,26 @@ def test_the_coded_files_and_their_export_are_the_same_data(tmp_path: Path):
 
 
 @needs_shared
-def test_the_reviews_are_read():
-    data = load("imdb", SHARED)
-    assert (tuple(data.x_train.shape), tuple(data.x_test.shape)) == ((5000, 200), (1000, 200))
+def test_the_reviews_are_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("UNSKEW_DATA", str(SHARED))
+    data = load("imdb")
+    assert (tuple(data.x_train.shape), tuple(data.x_test.shape)) == ((5000, LENGTH), (1000, LENGTH))
     assert data.x_train.max() == VOCABULARY - 1
     assert data.y_train.bincount().tolist() == [2500, 2500]
+
+
+@needs_shared
+def test_a_word_that_only_test_reviews_have_is_unknown():
+    """Each place of a test review is the id of a training word, or 1 where no training review has the word."""
+    content = json.loads(gzip.decompress((SHARED / "imdb" / "imdb.json.gz").read_bytes()))
+    met = {word for text in content["x_train"] for word in words(text)}
+    test = load("imdb", SHARED).x_test
+    unheard = torch.zeros_like(test, dtype=torch.bool)
+    for i, text in enumerate(content["x_test"]):
+        for j, word in enumerate(words(text)[:LENGTH]):
+            unheard[i, j] = word not in met
+    assert unheard.sum() > 1000
+    assert bool((test[unheard] == UNKNOWN).all())
 
 
 @needs_shared

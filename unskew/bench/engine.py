@@ -10,6 +10,7 @@ that a busy machine slows all of them; bars are judged on the ratio of minima, m
     W3  two 5x5 convolutions, 512, 32x32x3
 """
 
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -26,8 +27,8 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.keys import Key
 from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo
-from unskew.local.workers import Cell, Pool, Workers
-from unskew.protocol import SgdConfig
+from unskew.local.workers import Cell, Pool, Workers, keep_freed_memory
+from unskew.protocol import Sgd, SgdConfig
 from unskew.run.assemble import cores
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task
@@ -150,12 +151,14 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
     algorithm = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
     size = sum(t.numel() * 4 for t in population.initial.values())
     count = cores()
-    with one_thread():
+    with one_thread(), _alone(lambda: _local_work(algorithm, population, Solo(task, shelf))) as local_work:
         pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), count, size)
         try:
             contenders: dict[str, Callable[[], float]] = {
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
                 "sequential": _federated(algorithm, population, Sequential(Solo(task, shelf))),
+                # What the workers would need if nothing but their clients' training cost anything.
+                "local work": lambda: local_work() / count,
                 **_plain(task, x, y, batch),
             }
             times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -164,8 +167,6 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
                     seconds = once()
                     if repeat:  # the first is for warming up
                         times[name].append(seconds)
-            # What the workers would need if nothing but their clients' training cost anything.
-            times["local work"] = [t / count for t in _local_work(algorithm, population, Solo(task, shelf), repeats)]
         finally:
             pool.close()
     return {name: Measured(case, name, n, tuple(t)) for name, t in times.items()}
@@ -186,18 +187,41 @@ def _federated(algorithm: FedAvg, population: Population, executor: Executor) ->
     return once
 
 
-def _local_work(algorithm: FedAvg, population: Population, solo: Solo, repeats: int) -> list[float]:
+def _local_work(algorithm: FedAvg, population: Population, solo: Solo) -> Callable[[], float]:
     """Seconds of all clients' optimisations, one after the other, with nothing around them."""
-    from unskew.protocol import Sgd
-
     jobs = [(population.me(c, 1, Key(0) / c), Sgd(population.initial, algorithm.local)) for c in population.clients]
-    found = []
-    for _ in range(repeats + 1):
+
+    def once() -> float:
         began = time.perf_counter()
         for me, job in jobs:
             solo.fit(me, job, me.key)
-        found.append(time.perf_counter() - began)
-    return found[1:]
+        return time.perf_counter() - began
+
+    return once
+
+
+@contextmanager
+def _alone(make: Callable[[], Callable[[], float]]) -> Iterator[Callable[[], float]]:
+    """What `make` makes, called in a process like a worker's."""
+    ours, theirs = multiprocessing.Pipe()
+
+    def serve() -> None:
+        keep_freed_memory()
+        once = make()
+        while theirs.recv_bytes():
+            theirs.send_bytes(str(once()).encode())
+
+    def call() -> float:
+        ours.send_bytes(b"go")
+        return float(ours.recv_bytes())
+
+    process = multiprocessing.get_context("fork").Process(target=serve, daemon=True)
+    process.start()
+    try:
+        yield call
+    finally:
+        ours.send_bytes(b"")
+        process.join()
 
 
 def _plain(task: Task, x: Tensor, y: Tensor, batch: int) -> dict[str, Callable[[], float]]:

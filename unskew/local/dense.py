@@ -113,11 +113,10 @@ def stepper(
         and not config.weight_decay
         and not config.nesterov
         and extra is None
-        and all(layer.bias is None or layer.bias in gradient for layer in layers)
     )
     momentum = config.momentum
     v_weights = [torch.zeros_like(w) for w in weights] if straight and momentum else []
-    v_biases = [None if b is None else torch.zeros_like(b) for b in biases] if straight and momentum else []
+    v_biases = [None if b is None else torch.zeros_like(b) for b in d_biases] if straight and momentum else []
     fast = weights[0].dtype is torch.float32 and onednn_is_faster()
     size = [w.numel() for w in weights]
     top = None if biases[-1] is None else biases[-1][:, None]
@@ -163,7 +162,7 @@ def stepper(
                     w.add_(onednn(g.t(), a.t()), alpha=-lr)
                 else:
                     w.addmm_(g.t(), a, alpha=-lr)
-                if b is not None:
+                if b is not None and d_b is not None:
                     b.sub_(g.sum(0), alpha=lr)
             else:
                 if big[i]:

@@ -6,7 +6,7 @@ equal to PyTorch's own layers within rounding, and where a private operator is m
     channels last   convolutions read and write memory in the order oneDNN's kernels want
     pool, then ReLU max(relu(x)) = relu(max(x)), on a quarter of the numbers
     linear layers   through oneDNN on AMD, where MKL takes its slow path (unskew/local/dense.py)
-    small blocks    without gradients, what layers put out for so few examples stays in the cache
+    small blocks    what is only evaluated comes in blocks whose layers' outputs stay in the cache
 """
 
 from typing import Any

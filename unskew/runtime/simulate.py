@@ -35,6 +35,7 @@ from unskew.protocol import (
     refuse_request,
     steps_of,
 )
+from unskew.runtime.letter import Sent
 from unskew.runtime.memory import Memory
 from unskew.tree import Params
 from unskew.units import Bytes
@@ -146,7 +147,7 @@ class Simulator(Generic[S]):
         self.memory = Memory()
         self._steps = steps_of(algorithm)
         self._signatures = wire.signatures(algorithm)
-        wire.memory_type(algorithm)
+        self.memory_type = wire.memory_type(algorithm)
 
     # ------------------------------------------------------------------ rounds
     def start(self) -> S:
@@ -186,6 +187,10 @@ class Simulator(Generic[S]):
             done = dict(self.executor.complete({c: work[c] for c, (finished, _) in alone.items() if not finished}))
             own = {c: done[c].value if c in done else alone[c][1] for c in clients}
         return {c: model for c, model in own.items() if model is not None}
+
+    def apart(self) -> tuple[list[Failure], list[Sent]]:
+        """What happened beside the plan since this was last asked: in one process nothing does."""
+        return [], []
 
     def _federation(self, t: int) -> Federation:
         p = self.population

@@ -1,0 +1,130 @@
+"""Should I join?, printed: methods that form groups, by client and in words.
+
+Runs are those of tests/report/test_hcct_figures.py, made by hand: 4 clients, of whom hcct's 0, 1, 2 are together in the
+end, 3 alone; own accuracy .9, .8, .7, .6, alone .8, .8, .8, .6; utility .9, .8, .7, .4, alone .5, .75, .8, .9.
+"""
+
+import importlib.util
+import io
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from unskew.cli.joining import should_join
+from unskew.report import read
+
+from .conftest import Unskew
+
+
+def _neighbour(path: str) -> ModuleType:
+    """A test module of another folder, for the runs it makes."""
+    file = Path(__file__).parent.parent / path
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+made = _neighbour("report/test_hcct_figures.py")
+
+
+def printed(folder: Path, width: int = 80) -> str:
+    """What the command prints of a run, white space collapsed within lines."""
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    for part in should_join(read(folder)):
+        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+    assert max(map(len, (line for line in out.getvalue().splitlines() if ":" not in line)), default=0) <= width
+    return "\n".join(" ".join(line.split()) for line in out.getvalue().splitlines())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found: Path = made.make_run(tmp_path / "made")
+    return found
+
+
+def test_each_client_has_its_group_promise_accuracy_and_gain(folder: Path) -> None:
+    lines = printed(folder).splitlines()
+    at = lines.index("Should I join? hcct, seed 0, round 3")
+    assert lines[at + 2] == "client group utility alone accuracy alone gain"
+    assert lines[at + 4 : at + 8] == [
+        "0 1 0.90 0.50 90.0 80.0 +10.00",
+        "1 1 0.80 0.75 80.0 80.0 0.00",
+        "2 1 0.70 0.80 70.0 80.0 −10.00",
+        "3 alone 0.40 0.90 60.0 60.0 0.00",
+    ]
+    words = next(line for line in lines if line.startswith("hcct: "))
+    assert "1 of 4 clients are better off and 1 worse off: 0.00 points on average, −10.00 at worst." in words
+
+
+def test_a_method_without_utilities_has_no_column_for_them_and_overlapping_groups_are_all_named(folder: Path) -> None:
+    lines = printed(folder).splitlines()
+    at = lines.index("Should I join? flsc, seed 0, round 3")
+    assert lines[at + 2] == "client group accuracy alone gain"
+    assert lines[at + 5] == "1 1, 2 80.0 80.0 0.00"
+
+
+def test_without_training_alone_the_gain_is_left_out_and_the_way_to_have_it_is_told(tmp_path: Path) -> None:
+    text = printed(made.make_run(tmp_path / "run", methods=("hcct",)))
+    assert "client group utility alone accuracy\n" in text
+    assert "gain" not in text
+    assert "no method of this run trains every client alone; add “independent”." in text
+
+
+def test_accuracies_of_other_rounds_are_not_set_side_by_side(tmp_path: Path) -> None:
+    folder = made.make_run(tmp_path / "run")
+    rows = (folder / "metrics.jsonl").read_text().splitlines()
+    kept = [r for r in rows if '"independent"' not in r or '"round": 3' not in r]
+    assert len(kept) < len(rows)
+    (folder / "metrics.jsonl").write_text("\n".join(kept) + "\n")
+    text = printed(folder)
+    assert "\nclient group utility alone accuracy\n" in text
+    assert "there are no accuracies of clients beside those of independent" in text
+
+
+def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"groups": [[0, 1], [2]]}]
+    lines = printed(made.make_run(tmp_path / "run", {"hcct": rows}, methods=("independent", "hcct"))).splitlines()
+    assert [line.split()[:2] for line in lines[4:8]] == [["0", "1"], ["1", "1"], ["2", "alone"], ["3", "–"]]
+
+
+def test_many_clients_get_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 41
+    monkeypatch.setitem(made.OWN, "hcct", [0.5] * n)
+    monkeypatch.setitem(made.OWN, "independent", [0.25] * n)
+    rows = {"hcct": [{"groups": [list(range(n))]}]}
+    folder = made.make_run(tmp_path / "run", rows, ("independent", "hcct"), sizes=[20] * n, split={"name": "iid"})
+    assert printed(folder, 400) == (
+        "hcct: in round 1 of seed 0, 1 group of two or more. Against independent, 41 of 41 clients are better off and "
+        "0 worse off: +25.00 points on average, +25.00 at worst."
+    )
+
+
+def test_a_label_with_brackets_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(made.OWN, "hcct[a]", made.OWN["hcct"])
+    folder = made.make_run(tmp_path / "run", {"hcct[a]": made.HCCT}, methods=("independent", "hcct[a]"))
+    assert "Should I join? hcct[a], seed 0, round 3" in printed(folder)
+
+
+def test_a_run_without_groups_has_nothing_to_add(tmp_path: Path) -> None:
+    assert should_join(read(made.make_run(tmp_path / "run", facts={}))) == []
+
+
+def test_run_and_compare_answer_should_i_join(unskew: Unskew, here: Path) -> None:
+    (here / "groups.toml").write_text(
+        (here / "tiny.toml").read_text()
+        + '[[methods]]\nname = "hcct"\nalpha = 50.0\n[[methods]]\nname = "independent"\n'
+    )
+    said = unskew("run", "groups.toml", "--out", "a", "-q", "--no-report")
+    assert said.code == 0
+    assert "Should I join? hcct, seed 0, round 2" in said.out
+    assert "Against independent, " in said.out
+    assert "Should I join? fedavg" not in said.out
+    assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").out.count("join") == 0
+    assert "a/hcct: in round 2 of seed 0, " in unskew("compare", "a", "b").out
