@@ -35,3 +35,7 @@ class WorkerError(UnskewError):
 
 class RunError(UnskewError):
     """A run folder that cannot be written, read or continued."""
+
+
+class DeployError(UnskewError):
+    """Certificates, keys, ports or processes of a deployment that do not work as they are."""

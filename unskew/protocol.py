@@ -24,6 +24,10 @@ A method whose rounds have something to show beside accuracy adds `def facts(sel
 JSON values about the round that led to `state`, kept with the run and drawn by the report.  Under "warnings" it may
 list sentences for the user, under "ignored" replies it refused, each {"client", "step", "reason"}.
 
+A method whose replies can be of the right type and yet useless adds `def admit(self, step: str, reply: Any, model:
+Params, layout: Layout) -> None`, which raises WireError for one that a plan could not use: over a network that client
+then counts as lost.
+
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `mine` is the client's own memory: `None` at
 first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory

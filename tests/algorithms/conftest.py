@@ -190,9 +190,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
             messages.append(parcel.sent)
             return begin(self, step, client, parcel)
 
-        def up(self: Any, step: str, client: int, reply: Any) -> Any:
-            messages.append(reply)
-            return receive(self, step, client, reply)
+        def up(self: Any, step: str, client: int, done: Any) -> Any:
+            messages.append(done.value[0])
+            return receive(self, step, client, done)
 
         with monkeypatch.context() as patch:
             patch.setattr(simulate._Round, "begin", down)

@@ -111,6 +111,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "maxfl, preferred": ("maxfl", {"warmup": 1, "preferred": True}),
     "maxfl_hcct": ("maxfl_hcct", {"warmup": 1}),
     "maxfl_hcct, sqdist": ("maxfl_hcct", {"warmup": 1, "threshold": "sqdist", "solo_rounds": 2}),
+    "grouped": ("grouped", {"groups": ((4, 0, 3), (1,), (2, 5))}),
+    "grouped, own heads": ("grouped", {"groups": ((0, 1, 2), (3, 4, 5)), "personal": ("head",)}),
     "ifca, heads": ("ifca", {"clusters": 3, "clustered": ("head",), "averaging": "gradient", "weighting": "samples"}),
     "flsc, previous": ("flsc", {"ids": "previous"}),
     "hcct, two groups": ("hcct", {"groups": 2, "recluster_every": 2, "normalize": "mean"}),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from unskew.data.text import LENGTH, VOCABULARY
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.models import ABOUT, LOSS, TABLE, build, options_of
@@ -117,10 +118,11 @@ def test_feddw_cnns_have_the_parameters_of_their_layers():
 def test_bilstm_has_the_parameters_of_its_layers():
     """Vectors 10,000*128; per direction 4 gates of 128*128 + 128*128 weights and two biases of 128: 132,096.
 
-    256*128+128 = 32,896; 128*128+128 = 16,512; 128*2+2 = 258.  Sum 1,593,858, as published.
+    256*128+128 = 32,896; 128*128+128 = 16,512; 128*2+2 = 258.  Sum 1,593,858, as published, however long the texts.
     """
     lstm = 2 * 4 * (128 * 128 + 128 * 128 + 2 * 128)
-    assert count("bilstm", (200,), 2) == 1_280_000 + lstm + 32_896 + 16_512 + 258 == 1_593_858
+    assert count("bilstm", (LENGTH,), 2) == VOCABULARY * 128 + lstm + 32_896 + 16_512 + 258 == 1_593_858
+    assert count("bilstm", (LENGTH,), 2, length=100) == 1_593_858
     assert count("bilstm", (200,), 2, words=500, embedding=16) == 500 * 16 + lstm - 2 * 4 * 128 * 112 + 49_666
 
 
@@ -183,13 +185,17 @@ def test_resnet18_has_the_parameters_of_its_layers(norm: str) -> None:
     assert count("resnet18", (3, 32, 32), 100, norm=norm) == resnet18_parameters(100)
 
 
-def test_feddw_resnet18_has_biased_convolutions_and_a_neck():
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_feddw_resnet18_has_biased_convolutions_and_a_neck(norm: str) -> None:
     """Biases: stem 64, per stage 4c, shortcuts 128+256+512: 64 + 4*960 + 896 = 4,800.
 
-    Neck 512*256+256 = 131,328 and 256*128+128 = 32,896; the head has 128*10+10 = 1,290 in place of 5,130.
+    Neck 512*256+256 = 131,328 and 256*128+128 = 32,896; the head has 128*10+10 = 1,290 in place of 5,130.  Sum
+    11,339,146; with 100 classes 90*129 = 11,610 more.
     """
+    options = {"neck": (256, 128), "conv_bias": True, "norm": norm}
     expected = 11_173_962 + 4_800 + 131_328 + 32_896 + 1_290 - 5_130
-    assert count("resnet18", (3, 32, 32), neck=(256, 128), conv_bias=True) == expected
+    assert count("resnet18", (3, 32, 32), **options) == expected == 11_339_146
+    assert count("resnet18", (3, 32, 32), 100, **options) == 11_339_146 + 11_610
 
 
 NECK = 256 * 128 + 128 + 128 * 10 + 10  # what follows the first layer of FedDW's neck, at C = 10

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,13 @@ def test_a_claim_holds_if_the_whole_interval_is_on_its_side(
     claim = decide("a is above b", differences)
     assert claim == Claim("a is above b", holds, evidence)
     assert claim.verdict == verdict
+
+
+def test_differences_that_are_no_accuracies_keep_their_unit() -> None:
+    """1, 2, 3 tenths: mean 0.2, half width 0.2484 as in the worked example."""
+    claim = decide("", [0.1, 0.2, 0.3], "in distance", 1.0, 3)
+    assert (claim.holds, claim.evidence) == (None, "+0.200 in distance, 95 % interval [-0.048, +0.448] over 3 seeds")
+    assert decide("", [0.5], "in distance", 1.0, 3).evidence == "+0.500 in distance in 1 seed, no interval"
 
 
 @given(DIFFERENCES)
@@ -117,6 +125,17 @@ def test_what_is_kept_replaces_what_lay_there(tmp_path: Path) -> None:
     assert json.loads((folder / "result.json").read_text())["seconds"] == 2.0
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "result.json"], "no plot of the run before"
     assert "plot.svg" not in (folder / "README.md").read_text()
+
+
+def test_figures_beside_the_curves_are_kept_and_shown_and_stale_ones_go(tmp_path: Path) -> None:
+    drawn = replace(made(), figures=(("features.svg", b"<svg/>"),))
+    folder = keep(drawn, tmp_path)
+    assert (folder / "features.svg").read_bytes() == b"<svg/>"
+    page = (folder / "README.md").read_text("utf-8")
+    assert "](plot.svg)" in page
+    assert "](features.svg)" in page
+    keep(made(), tmp_path)
+    assert sorted(p.name for p in folder.glob("*.svg")) == ["plot.svg"]
 
 
 def test_a_disk_that_fills_leaves_the_kept_result_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from unskew import simulate
-from unskew.algorithms.feddw import DW, FedDW, with_term
 from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.feddw import DW, FedDW, with_term
 from unskew.algorithms.hcct import hcct as hcct_method
 from unskew.data.split import Dirichlet
-from unskew.errors import RunError
-from unskew.report import feddw, html, read, write_report
+from unskew.errors import ConfigError, RunError
+from unskew.keys import Key
+from unskew.report import alone, feddw, html, read, write_report
+from unskew.report.section import Chart
 
 
 def _neighbour(name: str) -> ModuleType:
@@ -139,9 +142,13 @@ def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
-    [((1.0, 2.0, 3.0), (2.0, 4.0, 6.0), 1.0), ((1.0, 2.0, 3.0), (1.0, 0.0, 1.0), 0.0), ((0.1,) * 3, (1.0, 2.0, 3.0), None),
-     ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), None)],
-)  # fmt: skip
+    [
+        ((1.0, 2.0, 3.0), (2.0, 4.0, 6.0), 1.0),
+        ((1.0, 2.0, 3.0), (1.0, 0.0, 1.0), 0.0),
+        ((0.1,) * 3, (1.0, 2.0, 3.0), None),
+        ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), None),
+    ],
+)
 def test_correlation_is_pearsons_and_none_where_nothing_varies(
     x: tuple[float, ...], y: tuple[float, ...], expected: float | None
 ) -> None:
@@ -157,7 +164,7 @@ def test_the_page_has_matrices_distance_norms_and_what_each_party_saw(page: Path
     titles = re.findall(r"<strong>(.*?)</strong>", page.read_text())
     assert titles[-4:-1] == [
         "Soft labels against class relations by round", "Weight of a class against its share",
-        "Soft labels and class relations of fedavg+dw",
+        "Soft labels and class relations of fedavg+dw, seed 0",
     ]  # fmt: skip
     assert "Correlation: fedavg+dw +1.00. 2 seeds together." in text, "two classes lie on a line"
 
@@ -172,6 +179,10 @@ def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_fr
     matrices = next(s for s in drawn if "Soft labels and class relations of" in s)
     assert matrices.count("<image") == 6, "SL and CR at three rounds"
     assert "round 2: mean diagonal of SL 1.00, of CR 0.50, distance 0.500" in matrices
+    said = re.findall(r"<text[^>]*>([^<]*)</text>", matrices)
+    assert [t for t in said if t.startswith(("SL", "CR"))] == [
+        "SL, round 1", "CR, distance 1.000", "SL, round 2", "CR, distance 0.500", "SL, round 4", "CR, distance 0.250",
+    ]  # fmt: skip
 
 
 def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path) -> None:
@@ -197,14 +208,14 @@ def test_a_hundred_classes_leave_the_matrices_out_with_a_sentence(tmp_path: Path
     assert xml.fromstring(held[0]).tag == "svg"
 
 
-def test_twenty_classes_and_six_methods_stay_small(tmp_path: Path) -> None:
+def test_twenty_classes_and_five_methods_stay_small(tmp_path: Path) -> None:
     n = 20
     row = {
         **facts(1), "sl": [[1 / n] * n] * n, "cr": [[(i * j % 7) / 7 for i in range(n)] for j in range(n)],
         "class_norms": [1.0] * n,
     }  # fmt: skip
-    methods = {f"m{i}+dw": (lambda s, t: row) for i in range(6)}
-    page = write_report(make_run(tmp_path / "run", methods, counts=[[2] * n] * 3))
+    methods = {f"m{i}+dw": (lambda s, t: row) for i in range(5)}
+    page = write_report(make_run(tmp_path / "run", methods, 3, (0,), [[2] * n] * 3))
     assert page.stat().st_size < 900_000
     assert "Matrices are drawn for the first 4 methods." in pages.said(page)
 
@@ -238,6 +249,112 @@ def test_facts_that_cannot_be_are_named_with_their_line(
     with pytest.raises(RunError, match=r"facts\.jsonl, line 1: .*") as refused:
         write_report(folder)
     assert re.search(message, str(refused.value))
+
+
+# ---------------------------------------------------------------- for reproductions
+def _said(chart: Chart) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", str(chart.svg))
+
+
+def test_accuracy_by_mu_has_the_means_and_the_best_of_each_line() -> None:
+    """(.5 + .7)/2 = .6 at mu 0, (.8 + .9)/2 = .85 at .1 and .8 at 1."""
+    chart = feddw.mu_chart("mu", {"digits": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9], 1.0: [0.8, 0.8]}, "mnist": {0.1: [0.9]}})
+    assert "Best: digits 85.0 % at mu 0.1; mnist 90.0 % at mu 0.1." in chart.caption
+    assert "band: lowest to highest seed" in chart.caption
+    assert [t for t in _said(chart) if t in ("0", "0.1", "1")] == ["0", "0.1", "1"]
+    assert [name for name, _ in chart.legend] == ["digits", "mnist"]
+    assert "One seed: no band." in feddw.mu_chart("mu", {"a": {0.1: [0.5]}}).caption
+
+
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ({}, r"mu must be finite and >= 0, with a line that has one, got \[\]"),
+        ({"a": {-1.0: [0.5]}}, r"mu must be finite and >= 0, .*got \[-1\.0\]"),
+        ({"a": {math.inf: [0.5]}}, r"mu must be finite and >= 0, .*got \[inf\]"),
+        ({"a": {0.1: []}}, r"every mu needs the accuracy of a seed, a has none at mu 0\.1"),
+    ],
+)
+def test_a_weight_that_cannot_be_and_a_missing_accuracy_are_refused(
+    curves: dict[str, dict[float, list[float]]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        feddw.mu_chart("mu", curves)
+
+
+def _clouds() -> feddw.Plane:
+    """Three classes far apart, ten examples each, whose weights point the way of the examples."""
+    rng = np.random.default_rng(0)
+    weights = 5 * np.eye(3, 8)
+    labels = np.repeat(np.arange(3), 10)
+    return feddw.plane(3 * weights[labels] + rng.normal(size=(30, 8)), labels, weights, Key(0) / "plane")
+
+
+def test_weights_lie_with_the_features_that_point_their_way_and_the_key_decides_the_map() -> None:
+    found, again = _clouds(), _clouds()
+    assert found.points.shape == (30, 2)
+    assert found.weights.shape == (3, 2)
+    assert feddw.nearest(found) == 1
+    assert np.array_equal(found.points, again.points)
+
+
+def test_the_nearest_weight_of_the_worked_example() -> None:
+    """Weights at 0 and 10; examples of class 0 at 1 and 9, the second of which is nearer to class 1."""
+    points = np.array([[1.0, 0.0], [9.0, 0.0]])
+    assert feddw.nearest(feddw.Plane(points, np.array([0, 0]), np.array([[0.0, 0.0], [10.0, 0.0]]))) == 0.5
+
+
+def test_every_panel_of_features_has_its_name_and_its_classes_numbers() -> None:
+    clouds = _clouds()
+    chart = feddw.features_chart("features", {"fedavg": clouds, "fedavg+dw": clouds})
+    said = _said(chart)
+    assert [t for t in said if t.startswith("fedavg")] == ["fedavg", "fedavg+dw"]
+    assert [said.count(c) for c in "012"] == [2, 2, 2]
+    assert "that of their class: fedavg 100 %; fedavg+dw 100 %." in chart.caption
+    assert chart.wide
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "weights", "message"),
+    [
+        (np.ones((4, 3)), 4, np.ones((2, 2)), r"of as many dimensions, got \(4, 3\), 4 labels and \(2, 2\)"),
+        (np.ones((4, 3)), 3, np.ones((2, 3)), r"need a label each .* 3 labels"),
+        (np.ones((2, 3)), 2, np.ones((2, 3)), r"at least 3, .*got \(2, 3\)"),
+        (np.full((4, 3), np.nan), 4, np.ones((2, 3)), r"features and weights must be finite numbers"),
+    ],
+)
+def test_features_that_do_not_fit_the_weights_are_refused(
+    features: feddw.Floats, labels: int, weights: feddw.Floats, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        feddw.plane(features, np.zeros(labels, dtype=np.int64), weights, Key(0))
+
+
+def test_panels_of_other_numbers_of_classes_are_refused() -> None:
+    two, three = (feddw.Plane(np.zeros((1, 2)), np.zeros(1, dtype=np.int64), np.zeros((n, 2))) for n in (2, 3))
+    with pytest.raises(ConfigError, match=r"planes must be of one number of classes, got \[2, 3\]"):
+        feddw.features_chart("features", {"a": two, "b": three})
+    with pytest.raises(ConfigError, match="got no plane"):
+        feddw.features_chart("features", {})
+
+
+def test_a_figure_alone_has_title_caption_legend_and_colours_of_its_own() -> None:
+    chart = feddw.mu_chart("mu", {"a & <b>": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9]}})
+    text = alone.document(chart)
+    root = xml.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(" not in text
+    assert "#0072b2" in text, "the first series' colour on light pages"
+    said = " ".join("".join(t.itertext()).strip() for t in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert chart.title in said
+    assert chart.caption in said
+    assert "a & <b>" in said
+    # Everything lies inside the document's box.
+    width, height = (float(v) for v in root.attrib["viewBox"].split()[2:])
+    for part in root.findall("{http://www.w3.org/2000/svg}svg"):
+        x, y, w, h = (float(part.attrib[k]) for k in ("x", "y", "width", "height"))
+        assert x + w <= width
+        assert y + h <= height
 
 
 # ---------------------------------------------------------------- a run that was run, and a browser

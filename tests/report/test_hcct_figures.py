@@ -202,7 +202,7 @@ def test_there_is_no_agreement_without_domains_or_with_overlapping_groups(folder
 
 def test_gains_are_own_accuracy_less_that_of_training_alone(folder: Path) -> None:
     assert _grouping(folder).gains == {0: {0: pytest.approx(0.1), 1: 0, 2: pytest.approx(-0.1), 3: 0}}
-    assert _row(folder, "hcct") == "hcct 1.0 1.0 1 of 4 1 of 4 +0.00 −10.00 0.00"
+    assert _row(folder, "hcct") == "hcct 1.0 1.0 1 of 4 1 of 4 0.00 −10.00 0.00"
 
 
 def _row(folder: Path, method: str) -> str:
@@ -258,6 +258,27 @@ def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_fr
     assert "made: 0 with 1 (+1.5), 0 with 2 (+0.25); not made: 0 with 3 (−0.5)." in tree
     flow = next(s for s in drawn if "Groups of hcct" in s)
     assert "round 1: everybody alone; round 3: clients 0, 1, 2." in flow
+
+
+def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: Path) -> None:
+    """Clients 0, 1, 2 are in group 1, client 3 is alone; with 25 clients there is no room."""
+    drawn = next(s for s in svgs(page) if "By client of hcct" in s)
+    above = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert above.count("1") == 3 + 1, "the number of client 1 stands below"
+    assert above.count("–") == 1
+    assert above.count("group") == 1
+    many = [{"groups": [list(range(25))], "utility": [0.5] * 25}]
+    folder = make_run(tmp_path / "run", {"hcct": many}, sizes=[20] * 25, split={"name": "iid"})
+    text = pages.said(write_report(folder))
+    assert "Should I join? The clients of hcct" in text
+    assert "the groups’ numbers stand above" not in text
+    assert "the groups’ numbers stand above" in pages.said(page)
+
+
+def test_the_page_says_which_clients_have_a_domain_in_common(page: Path, tmp_path: Path) -> None:
+    assert "Clients 0 to 1 have the first domain, the next 2 the second, and so on." in pages.said(page)
+    own = make_run(tmp_path / "run", split={**GROUP, "clients_per_group": 1})
+    assert "Every client has a domain of its own." in pages.said(write_report(own))
 
 
 def test_the_heatmap_has_the_groups_clients_together_and_their_mean_cosine(page: Path) -> None:
@@ -386,7 +407,7 @@ def test_facts_that_cannot_be_are_named_with_their_line(
 def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
     simulate(
         {"alone": Independent(), "HCCT": hcct_method(alpha=40.0), "IFCA": IFCA(clusters=2)},
-        split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, evaluate=("personal",), out=tmp_path / "run",
+        split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, out=tmp_path / "run",
     )  # fmt: skip
     record = read(tmp_path / "run")
     found = hcct.grouping(record, "HCCT", hcct.alone(record))

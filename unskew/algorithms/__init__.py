@@ -156,6 +156,10 @@ TABLE: dict[str, Entry] = {
         "unskew.algorithms.fedfa:fedfa", "clients the model serves badly weigh more (Huang et al. 2020)",
         limit={"alpha": 0.0, "beta": 0.0, "server_momentum": 1.0},
     ),
+    "grouped": Entry(
+        "unskew.algorithms.grouped:Grouped", "FedAvg inside given groups, a model for each",
+        "personal", limit={"groups": None},
+    ),
     "ifca": Entry(
         "unskew.algorithms.ifca:IFCA", "each client trains the model that fits it best (Ghosh et al. 2020)",
         "personal", limit={"clusters": 1, "weighting": "samples"},

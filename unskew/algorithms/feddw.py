@@ -43,6 +43,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.errors import ConfigError, ProtocolError
@@ -176,8 +177,7 @@ class ClassRelation:
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
         """A scalar; its gradient is zero for every parameter but the layer's weight."""
-        gap: Tensor = class_relations(params[self.layer]) - aux["soft_labels"]
-        return self.mu * gap.square().mean()
+        return self.mu * mse_loss(class_relations(params[self.layer]), aux["soft_labels"])
 
 
 def add_soft_labels(sums: Tensor, batch: Batch) -> Tensor:

@@ -215,6 +215,12 @@ class STC:
         except WireError as error:
             raise WireError(f"round {round}, client {client}: {error}") from None
 
+    def admit(self, step: str, reply: Upload, model: Params, layout: Layout) -> None:
+        """Refuse what does not decompress, or lacks buffers, before the plan meets it."""
+        decompress(reply.update, self.compressed(model, layout), self.up)
+        if reply.buffers.keys() != set(layout.buffers):
+            raise WireError(f"an upload brings the buffers {list(layout.buffers)}, got {list(reply.buffers)}")
+
     def compressed(self, params: Params, layout: Layout) -> Params:
         """What is compressed: parameters that local training may change."""
         return {n: params[n] for n in corrected(layout, self.local)}

@@ -1,13 +1,13 @@
 """What FedDW costs a client beside FedAvg: the class-relation term in every step, and the soft labels' pass.
 
-CPU time of one thread, so that what else the machine does counts for little.  FedAvg, FedDW and FedAvg once more take
-turns, in a random order every time; a ratio is that of two epochs of one turn, and what is stated is the median over
-turns with the middle half of them.  "FedAvg again" has a ratio of 1 by construction: how far it strays is the noise.
-Where that drowns the term, as in a network whose step takes seconds, `term_alone` tells: the term's value and gradient
-on their own, often, as a part of FedAvg's epoch.
+CPU time of one thread, so that waiting for other work is not counted; caches and cores shared with it still are.
+FedAvg, FedDW and FedAvg once more take turns, in another order every time.  A ratio is that of two epochs of one turn;
+what is stated is the median over turns, the middle half of them, and the ratio of the minima.  "FedAvg again" has a
+ratio of 1 by construction: how far it strays is the noise.  Where that drowns the term, as in a network whose step
+takes seconds, `term_alone` tells: the term's value and gradient by themselves, for every step of an epoch.
 
-    no bias    the network is built without the classifier's bias (`head_bias = false`), for both methods
-    held       it has one, which FedDW holds at zero and FedAvg trains
+Networks are built without a bias in the classifier (`head_bias = false`), as the paper has them, for both methods; in
+the cases called "held" there is one, which FedDW holds at zero and FedAvg trains.
 """
 
 import statistics
@@ -22,6 +22,7 @@ from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddw import ClassRelation, add_soft_labels, with_term
 from unskew.bench.engine import one_thread
+from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.solo import Shelf, Solo
 from unskew.protocol import Aux, Fold, Me, Sgd, SgdConfig
@@ -30,12 +31,20 @@ from unskew.task import make_task
 from unskew.tree import Params
 
 BATCH = 128
+_EPOCH = "cpu_seconds_per_epoch"
 _WHAT = {"soft labels": "soft_label_pass", "term": "term_alone"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network, how many batches make its epoch here, the most that FedDW may cost (times FedAvg), and its options."""
+    """A network, and what is asked of it.
+
+    Attributes:
+        model, shape, options: As `unskew.models.build` takes them.
+        batches: How many make an epoch here.
+        bar: The most that FedDW may cost, times FedAvg; None if nothing is promised.
+        held: Whether the classifier has a bias.
+    """
 
     model: str
     shape: tuple[int, ...]
@@ -62,18 +71,29 @@ CASES = (
 )
 
 
-def measure(turns: int = 15, only: tuple[str, ...] = (), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """All cases as rows of the benchmark's JSON; `only` names networks.  A slow network takes a third of the
-    turns."""
+def measure(turns: int = 60, only: tuple[str, ...] = (), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """All cases as rows of the benchmark's JSON.
+
+    Args:
+        turns: Epochs of each contender; a network whose epoch is one batch takes a sixth of them.
+        only: Names of networks; all if there are none.
+        say: Gets a line for each case.
+
+    Raises:
+        ConfigError: If a network in `only` is not measured.
+    """
+    known = list(dict.fromkeys(case.model for case in CASES))
+    strange = [name for name in only if name not in known]
+    if strange:
+        raise ConfigError(f"bench feddw measures {', '.join(known)}, got {strange[0]!r}; take one of them")
     rows: list[dict[str, Any]] = []
     with one_thread():
         for case in CASES:
-            if not only or case.model in only:
-                found = _turns(case, turns if case.batches > 1 else max(1, turns // 3))
-                rows += _rows(case, found)
-                say(
-                    "  ".join(f"{name} {statistics.median(s):.4f} s" for name, s in found.items()) + f"  ({case.label})"
-                )
+            if only and case.model not in only:
+                continue
+            found = _turns(case, turns if case.batches > 1 else max(1, turns // 6))
+            rows += _rows(case, found)
+            say("  ".join(f"{name} {statistics.median(s):.4f} s" for name, s in found.items()) + f"  ({case.label})")
     return rows
 
 
@@ -82,8 +102,8 @@ def _turns(case: Case, turns: int) -> dict[str, list[float]]:
     contenders = _contenders(case)
     names = list(contenders)
     found: dict[str, list[float]] = {name: [] for name in names}
-    for name in names if case.batches > 1 else names[:1]:
-        contenders[name]()
+    for work in contenders.values():
+        work()
     for turn in range(turns):
         # Not in rotation: nobody should always find the cache as the same neighbour left it.
         for i in torch.randperm(len(names), generator=(Key(0) / "turn" / turn).generator()).tolist():
@@ -121,13 +141,14 @@ def _contenders(case: Case) -> dict[str, Callable[[], object]]:
 
 
 def _term_alone(term: ClassRelation, params: Params, aux: Aux, steps: int) -> None:
-    """Value and gradient of the term, as often as an epoch has steps."""
+    """Value and gradient of the term, once for every step of an epoch."""
     weight = params[term.layer].clone().requires_grad_()
     for _ in range(steps):
         torch.autograd.grad(term({term.layer: weight}, aux), [weight])
 
 
 def _rows(case: Case, found: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """One for each contender; `low` and `high` are the quartiles of the turns' ratios."""
     base = found["fedavg"]
     rows = []
     for name, seconds in found.items():
@@ -135,7 +156,7 @@ def _rows(case: Case, found: dict[str, list[float]]) -> list[dict[str, Any]]:
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
         row = {
             "case": case.label,
-            "what": _WHAT.get(name, "cpu_seconds_per_epoch"),
+            "what": _WHAT.get(name, _EPOCH),
             "contender": name,
             "value": statistics.median(seconds),
             "unit": "s",
@@ -143,6 +164,7 @@ def _rows(case: Case, found: dict[str, list[float]]) -> list[dict[str, Any]]:
             "against": "fedavg",
             "low": low,
             "high": high,
+            "ratio_of_minima": min(seconds) / min(base),
             "turns": len(ratios),
         }
         rows.append(row if name != "feddw" or case.bar is None else {**row, "bar": case.bar})

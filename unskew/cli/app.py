@@ -22,9 +22,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.bench import bench
+from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
 from unskew.cli.plan import Planning, plan
 from unskew.cli.price import price
+from unskew.cli.prior import prior
 from unskew.cli.sweep import sweep
 from unskew.errors import ConfigError, RunError
 from unskew.version import __version__
@@ -171,10 +173,14 @@ def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
     else:
-        console = Console()
+        from unskew.cli.joining import should_join
+        from unskew.report import prose, read
+
+        console, record = Console(), read(outcome.folder)
         console.print(results(outcome.summary))
-        for line in verdict(outcome.folder):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        # Which methods differ from the baseline, and what groups brought their clients.
+        for part in (prose.found(record), *should_join(record)):
+            console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
         console.print(
@@ -228,13 +234,6 @@ def _percent(row: dict[str, Any] | None) -> str:
     return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
 
 
-def verdict(folder: Path) -> list[str]:
-    """Which methods differ from the baseline, in words."""
-    from unskew.report import prose, record
-
-    return [prose.found(record.read(folder))]
-
-
 # ---------------------------------------------------------------- compare, list, reproduce
 @app.command()
 def compare(
@@ -274,7 +273,13 @@ def compare(
     if as_json:
         print(json.dumps(whole))
     else:
-        Console().print(results(whole))
+        from unskew.report.joining import joining
+
+        console = Console()
+        console.print(results(whole))
+        for name, folder in zip(names, folders, strict=True):
+            for j in joining(read(folder)):
+                console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
     for remark in incomparable([read(folder) for folder in folders]):
         print(remark, file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
@@ -408,4 +413,6 @@ app.command()(plan)
 app.command()(price)
 app.command()(sweep)
 app.command()(doctor)
+app.add_typer(deploy, name="deploy")
 app.add_typer(bench, name="bench")
+app.add_typer(prior, name="prior")

@@ -64,7 +64,8 @@ def shufflenet(
     """Stem of 24, then 4, 8 and 4 units of 200, 400 and 800 maps (each halves the image once), global mean, neck, C.
 
     1,118,814 parameters at three channels and C = 10.  `neck` are linear layers before the head, with ReLU between
-    them and none after the last; `neck=()` is 800 -> C.  With `norm="group"`, 2 divides the maps of every layer.
+    them and none after the last; `neck=()` is 800 -> C.  With `norm="group"`, `groups` is 1 or 2: no other number
+    divides the maps of every layer.
     """
     channels, _, _ = image("shufflenet", input_shape, at_least=8)
     layers: dict[str, nn.Module | None] = {

@@ -43,6 +43,36 @@ TABLE: dict[str, Entry] = {
     "feddif/accuracy": Entry(
         "unskew.papers.feddif:accuracy", "accuracy and cost to FedAvg's peak, against P000's Tables 2 and 3"
     ),
+    "hcct/table2": Entry(
+        "unskew.papers.hcct:table2", "three clients on CIFAR-10 in five patterns of collaboration, against Table II"
+    ),
+    "hcct/table4": Entry(
+        "unskew.papers.hcct:table4", "HCCT and what it is compared with on three tasks, against Tables IV and V"
+    ),
+    "hcct/groups": Entry(
+        "unskew.papers.hcct:groups", "error and utility against a forced number of groups (HCCT's Fig. 5)"
+    ),
+    "hcct/newcomers": Entry(
+        "unskew.papers.hcct:newcomers", "clients that come later, placed by benefit, alone, or all together (Fig. 3)"
+    ),
+    "hcct/alpha": Entry("unskew.papers.hcct:alpha", "HCCT's error against alpha, for clients of four sizes (Fig. 4)"),
+    "feddw/table1": Entry(
+        "unskew.papers.feddw:table1", "FedDW and eleven methods, practical and pathological, against P004's Table I"
+    ),
+    "feddw/compatibility": Entry(
+        "unskew.papers.feddw:compatibility", "five methods with and without FedDW's term, against P004's Table IV"
+    ),
+    "feddw/mu": Entry("unskew.papers.feddw:mu", "accuracy against the strength of FedDW's term, P004's Fig. 6"),
+    "feddw/consistency": Entry(
+        "unskew.papers.feddw:consistency",
+        "distance between soft labels and class relations by round, P004's Fig. 8 and 5",
+    ),
+    "feddw/scale": Entry(
+        "unskew.papers.feddw:scale", "more clients, and rounds against local epochs, against P004's Table II"
+    ),
+    "feddw/overhead": Entry(
+        "unskew.papers.feddw:overhead", "what FedDW's term costs a local epoch, against P004's Table III"
+    ),
 }
 
 SCALES = ("small", "paper")

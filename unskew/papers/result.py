@@ -91,7 +91,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Result:
-    """A reproduction that was run."""
+    """A reproduction that was run.
+
+    Attributes:
+        figures: SVG beside the curves, each with the name of its file, such as features.svg.
+    """
 
     name: str
     scale: str
@@ -102,6 +106,7 @@ class Result:
     curves: tuple[Curve, ...] = ()
     axes: tuple[str, str] = ("round", "accuracy on the global test set, %")
     seeds: tuple[int, ...] = ()
+    figures: tuple[tuple[str, bytes], ...] = ()
     made: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     def to_json(self) -> dict[str, Any]:
@@ -132,6 +137,8 @@ class Result:
         heads, lines = pivot(self.rows)
         page = [f"# {self.name} ({self.scale})", "", self.about, "", _provenance(self), ""]
         page += [*(["![the result's curves](plot.svg)", ""] if self.curves else [])]
+        for file, _ in self.figures:
+            page += [f"![{file.removesuffix('.svg')}]({file})", ""]
         page += ["| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *lines)]
         page += ["", "| claim | verdict | evidence |", "|---|---|---|"]
         page += [f"| {c.text} | {c.verdict} | {c.evidence} |" for c in self.claims]
@@ -141,7 +148,7 @@ class Result:
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table with a line per method and setting and a column per metric.
 
-    Accuracies and their differences are shown in percent; a published number stands behind ours in brackets.  The rest
+    Accuracies, errors and their differences are shown in percent; a published number stands behind ours in brackets.  The rest
     has four significant digits, or is whole from a thousand on.
     """
     settings = list(dict.fromkeys(r.setting for r in rows))
@@ -158,22 +165,26 @@ def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 def _head(metric: str) -> str:
     if metric.startswith("bytes."):
         return metric.replace("bytes.", "MB ")
-    return f"{metric}, %" if "accuracy" in metric else metric
+    return f"{metric}, %" if _is_share(metric) else metric
 
 
 def _cell(r: Row | None) -> str:
     if r is None:
         return "–"
-    factor = 100.0 if "accuracy" in r.metric else 1e-6 if r.metric.startswith("bytes.") else 1.0
+    factor = 100.0 if _is_share(r.metric) else 1e-6 if r.metric.startswith("bytes.") else 1.0
     spread = "" if r.std is None or r.metric.startswith("bytes.") else f" ± {_number(factor * r.std, r.metric)}"
     paper = "" if r.paper is None else f" ({_number(factor * r.paper, r.metric)})"
     return _number(factor * r.ours, r.metric) + spread + paper
 
 
 def _number(value: float, metric: str) -> str:
-    if "accuracy" in metric or metric.startswith("bytes."):
+    if _is_share(metric) or metric.startswith("bytes."):
         return f"{value:,.2f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _is_share(metric: str) -> bool:
+    return "accuracy" in metric or metric.startswith("error")
 
 
 def _provenance(result: Result) -> str:
@@ -195,20 +206,22 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float] | None:
     return float(d.mean()), float(d.mean()) - half, float(d.mean()) + half
 
 
-def decide(text: str, differences: Sequence[float], unit: str = "points") -> Claim:
-    """The claim that the paired differences (fractions) are above zero."""
+def decide(
+    text: str, differences: Sequence[float], unit: str = "points", factor: float = 100.0, digits: int = 2
+) -> Claim:
+    """The claim that the paired differences are above zero; the evidence has them times `factor`."""
     found = interval(differences)
+    form = f"+.{digits}f"
     if found is None:
         n = len(differences)
-        each = (
-            f"{100 * differences[0]:+.2f} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}, " if n else ""
-        )
-        return Claim(text, None, f"{each}no interval")
-    mean, low, high = (100 * v for v in found)
+        if not n:
+            return Claim(text, None, "no interval")
+        each = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
+        return Claim(text, None, f"{each}, no interval")
+    mean, low, high = (factor * v for v in found)
     holds = True if low > 0 else False if high < 0 else None
-    return Claim(
-        text, holds, f"{mean:+.2f} {unit}, 95 % interval [{low:+.2f}, {high:+.2f}] over {len(differences)} seeds"
-    )
+    between = f"[{low:{form}}, {high:{form}}]"
+    return Claim(text, holds, f"{mean:{form}} {unit}, 95 % interval {between} over {len(differences)} seeds")
 
 
 def ran(experiment: config.Experiment, folder: Path, watcher: Watcher) -> History:
@@ -265,15 +278,17 @@ def curves_of(history: History, name: str = "global.accuracy", factor: float = 1
 
 
 def keep(result: Result, root: Path) -> Path:
-    """Write result.json, README.md and plot.svg into `root/NAME/SCALE`; what lay there is replaced, file by file."""
+    """Write result.json, README.md and figures into `root/NAME/SCALE`; what lay there is replaced, file by file."""
     folder = root / result.name / result.scale
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
     write_atomically(folder / "README.md", result.markdown())
-    if result.curves:
-        write_atomically(folder / "plot.svg", plot(result))
-    else:
-        (folder / "plot.svg").unlink(missing_ok=True)
+    drawn = {**({"plot.svg": plot(result)} if result.curves else {}), **dict(result.figures)}
+    for name, svg in drawn.items():
+        write_atomically(folder / name, svg)
+    for old in folder.glob("*.svg"):
+        if old.name not in drawn:
+            old.unlink()
     return folder
 
 

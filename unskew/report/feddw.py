@@ -8,6 +8,11 @@ Notation   SL       soft labels, (classes, classes): row c is the mean predictio
 
 SL and CR side by side with ||SL - CR||_F by round are Fig. 8, ||w_c|| against the share of class c Fig. 4.  The share
 is that of all clients' training examples, from partition.json; no method with the term gives it away or needs it.
+Accuracy by round, Fig. 7, every report has.
+
+The last part is for reproductions, which have no run folder of their own: accuracy by mu, Fig. 6, and features in the
+plane with the class weights among them, Fig. 5.  Each function goes from numbers to a `Chart`, which `alone.document`
+makes a file of.
 """
 
 import math
@@ -17,11 +22,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import MaxNLocator
 
+from unskew.errors import ConfigError
+from unskew.keys import Key
 from unskew.report import figures, tables
 from unskew.report.hcct import BLUE, in_rows, shade, shades
 from unskew.report.record import Record, Row, facts_of
@@ -222,7 +228,11 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     if not found:
         return None
     charts = [_distance_chart(found, marks), _norms_chart(found, marks)]
-    charts += [_relations_chart(t, f"relations{i}") for i, t in enumerate(found[:MOST_SHOWN])]
+    charts += [
+        relations_chart(f"relations{i}", f"{t.method}, seed {t.seed}", t.shown)
+        for i, t in enumerate(found[:MOST_SHOWN])
+        if t.shown
+    ]
     drawn = in_rows([c for c in charts if c is not None])
     return Section("Soft labels and class relations", lead(found), drawn, (_told(found, marks),))
 
@@ -339,54 +349,57 @@ def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def _relations_chart(t: Term, name: str) -> Chart | None:
-    if not t.shown:
-        return None
-    both = any(r.cr is not None for r in t.shown)
-    kinds = ("SL", "CR") if both else ("SL",)
-    classes, columns = len(t.shown[0].sl), len(t.shown)
-    # Two matrices above each other; of one round alone, or of SL alone, the figure stays as wide as its columns.
-    width = figures.WIDE * columns / 3
+def relations_chart(name: str, method: str, shown: Sequence[Relations]) -> Chart:
+    """SL and CR side by side, a row for each round (Fig. 8); SL alone where there is no CR.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        method: What the matrices are of, for people: a method's label, and the seed.
+        shown: At least one, all of as many classes.
+    """
+    both = any(r.cr is not None for r in shown)
+    # SL beside its CR; alone, the rounds stand beside each other.
+    panels: list[tuple[str, Floats | None]] = []
+    for r in shown:
+        panels.append((f"SL, round {r.round}", r.sl))
+        apart = "" if r.distance is None else f", distance {r.distance:.3f}"
+        panels += [(f"CR{apart}", r.cr)] if both else []
+    classes, rows = len(shown[0].sl), math.ceil(len(panels) / 2)
     with figures.style(name):
-        figure = Figure(figsize=(width / 72, (width / columns * len(kinds) * 0.94 + 30) / 72), layout="constrained")
-        grid = np.atleast_1d(figure.subplots(len(kinds), columns)).reshape(len(kinds), columns)
-        for i, kind in enumerate(kinds):
-            for j, relations in enumerate(t.shown):
-                axes = grid[i, j]
-                matrix = relations.sl if kind == "SL" else relations.cr
-                if matrix is None:
-                    axes.set_axis_off()
-                    continue
-                axes.imshow(shades(figures.opacity(np.clip(matrix, 0, 1))), interpolation="none", origin="upper")
-                axes.grid(visible=False)
-                ticks = range(0, classes, max(1, math.ceil(classes / 10)))
-                axes.set_xticks(ticks)
-                axes.set_yticks(ticks)
-                for spine in axes.spines.values():
-                    spine.set_visible(True)
-                if i == 0:
-                    apart = "" if relations.distance is None else f", distance {relations.distance:.3f}"
-                    axes.set_title(f"round {relations.round}{apart}", fontsize=11)
-                if j == 0:
-                    axes.set_ylabel(f"{kind}: class")
-                if i == len(kinds) - 1:
-                    axes.set_xlabel("as which class")
-        told = "; ".join(_spelled(r) for r in t.shown)
-        svg = figures.markup(figure, name, f"Soft labels and class relations of {t.method}, seed {t.seed}. {told}.")
+        figure = Figure(figsize=(380 / 72, (180 * rows + 16) / 72), layout="constrained")
+        grid = figure.subplots(rows, 2, squeeze=False)
+        for k, axes in enumerate(grid.flat):
+            title, matrix = panels[k] if k < len(panels) else ("", None)
+            if matrix is None:
+                axes.set_axis_off()
+                continue
+            axes.imshow(shades(figures.opacity(np.clip(matrix, 0, 1))), interpolation="none", origin="upper")
+            axes.grid(visible=False)
+            ticks = range(0, classes, max(1, math.ceil(classes / 10)))
+            axes.set_xticks(ticks)
+            axes.set_yticks(ticks)
+            axes.tick_params(labelsize=9)
+            for spine in axes.spines.values():
+                spine.set_visible(True)
+            axes.set_title(title, fontsize=10)
+            if k % 2 == 0:
+                axes.set_ylabel("class")
+            if k + 2 >= len(panels):
+                axes.set_xlabel("as which class")
+        told = "; ".join(_spelled(r) for r in shown)
+        svg = figures.markup(figure, name, f"Soft labels and class relations of {method}. {told}.")
     caption = (
-        f"{t.method}, seed {t.seed}. SL: row c is what the clients’ models predict on average for their examples of "
-        "class c, a perfect classifier’s is the diagonal alone."
+        "SL: row c is what the clients’ models predict on average for their examples of class c, a perfect "
+        "classifier’s is the diagonal alone."
         + (
             " CR: row c is how the weights of class c in the global model’s last layer relate to those of every class "
-            "(softmax of their products). The term pulls CR towards SL."
+            "(softmax of their products). The term pulls CR towards SL; their distance is 0 if they are equal."
             if both
             else " The method has no global model, so there are no class relations beside it."
         )
     )
-    legend: tuple[tuple[str, Markup], ...] = tuple(
-        (f"{100 * v:g} %", shade(BLUE, float(figures.opacity(v)))) for v in (0.0, 0.05, 0.25, 0.5, 1.0)
-    )
-    return Chart(f"Soft labels and class relations of {t.method}", caption, svg, legend, wide=columns > 1)
+    legend = tuple((f"{100 * v:g} %", shade(BLUE, float(figures.opacity(v)))) for v in (0.0, 0.05, 0.25, 0.5, 1.0))
+    return Chart(f"Soft labels and class relations of {method}", caption, svg, legend)
 
 
 def _spelled(r: Relations) -> str:
@@ -396,3 +409,168 @@ def _spelled(r: Relations) -> str:
     beside = "" if r.cr is None else f", of CR {on(r.cr)}"
     apart = "" if r.distance is None else f", distance {r.distance:.3f}"
     return f"round {r.round}: mean diagonal of SL {on(r.sl)}{beside}{apart}"
+
+
+# ---------------------------------------------------------------- for reproductions
+def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -> Chart:
+    """Accuracy by the weight of the term (Fig. 6), with mu = 0, the method without it, at the left end.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        curves: What a line is, for people, such as a data set -> {mu: accuracy of each seed}; accuracies are fractions.
+
+    Raises:
+        ConfigError: If there is no line, a mu is negative or not finite, or one has no accuracy.
+    """
+    values = [v for by in curves.values() for v in by]
+    if not values or any(not 0 <= v < math.inf for v in values):
+        raise ConfigError(f"mu must be finite and >= 0, with a line that has one, got {sorted(set(values))!r:.60}")
+    for line, by in curves.items():
+        empty = [mu for mu, seeds in by.items() if not seeds]
+        if empty:
+            raise ConfigError(f"every mu needs the accuracy of a seed, {line} has none at mu {empty[0]:g}")
+    mus = sorted(set(values))
+    powers = [math.log10(v) for v in mus if v > 0]
+    # Zero has no logarithm: it stands a decade left of the smallest.
+    at = {v: math.log10(v) if v > 0 else min(powers, default=0.0) - 1 for v in mus}
+    marks = dict(zip(curves, figures.looks([False] * len(curves)), strict=True))
+    most = max(len(seeds) for by in curves.values() for seeds in by.values())
+    with figures.style(name):
+        figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_axisbelow(True)
+        for line, by in curves.items():
+            own = sorted(by)
+            xs, means = [at[v] for v in own], [100 * statistics.fmean(by[v]) for v in own]
+            low, high = ([100 * end(by[v]) for v in own] for end in (min, max))
+            if most > 1:
+                axes.fill_between(xs, low, high, color=marks[line].colour, alpha=0.16, linewidth=0)
+            axes.plot(xs, means, **figures.drawn(marks[line]))
+        axes.set_xticks(list(at.values()), [f"{v:g}" for v in mus])
+        axes.set_xlabel("weight of the term mu, no unit, log scale" + (" (0: without it)" if 0 in mus else ""))
+        axes.set_ylabel("global test accuracy, %")
+        ends = "; ".join(f"{line} {_best(by)}" for line, by in curves.items())
+        svg = figures.markup(figure, name, f"Accuracy by the weight of FedDW’s term, mean over seeds: {ends}.")
+    caption = (
+        "Accuracy on the global test set in the last round by how much the term counts in the loss. Where a line is "
+        "flat, the choice does not matter there"
+        + ("; right of 0 and above it, the term helps. " if 0 in mus else ". ")
+        + f"Best: {ends}. "
+        + ("Line: mean over seeds; band: lowest to highest seed." if most > 1 else "One seed: no band.")
+    )
+    legend = tuple((line, figures.swatch(look)) for line, look in marks.items())
+    return Chart("How much the weight of the term matters", caption, svg, legend)
+
+
+def _best(by: Mapping[float, Sequence[float]]) -> str:
+    mu = max(by, key=lambda v: statistics.fmean(by[v]))
+    return f"{100 * statistics.fmean(by[mu]):.1f} % at mu {mu:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Features and class weights in the plane; places have no unit and no meaning but who is near whom.
+
+    Attributes:
+        points: Features, (examples, 2).
+        labels: Their classes, (examples,).
+        weights: The rows of the classifier's weight, (classes, 2).
+    """
+
+    points: Floats
+    labels: npt.NDArray[np.int64]
+    weights: Floats
+
+
+def plane(features: Floats, labels: npt.NDArray[np.int64], weights: Floats, key: Key) -> Plane:
+    """Features and class weights laid out together by t-SNE.
+
+    Distances are those of directions (cosine): features are lengths apart from weights, and a linear layer without bias
+    looks at their angle.
+
+    Args:
+        features: What the last layer gets, (examples, dimensions); at least three of them.
+        labels: Classes of the examples, (examples,).
+        weights: Of the last layer, (classes, dimensions).
+        key: Of what t-SNE draws.
+
+    Raises:
+        ConfigError: If the shapes do not fit, there are fewer than three features, or a number is not finite.
+    """
+    from sklearn.manifold import TSNE  # an import that no report needs
+
+    x, w = (np.asarray(v, dtype=np.float64) for v in (features, weights))
+    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or len(labels) != len(x) or len(x) < 3:
+        raise ConfigError(
+            "features (examples, dimensions), at least 3, need a label each and weights (classes, dimensions) of as "
+            f"many dimensions, got {x.shape}, {len(labels)} labels and {w.shape}"
+        )
+    if not (np.isfinite(x).all() and np.isfinite(w).all()):
+        raise ConfigError("features and weights must be finite numbers; a model that diverged has no such figure")
+    both = np.concatenate([x, w])
+    laid = TSNE(
+        n_components=2, metric="cosine", init="pca", perplexity=min(30.0, (len(both) - 1) / 3),
+        random_state=key.number() % 2**32,
+    ).fit_transform(both)  # fmt: skip
+    return Plane(np.asarray(laid[: len(x)], dtype=np.float64), np.asarray(labels), np.asarray(laid[len(x) :], float))
+
+
+def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
+    """Features in the plane, coloured by class, and each class's weight as its number (Fig. 5).
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        planes: What a panel is, for people, such as a method -> its features; all have as many classes.
+
+    Raises:
+        ConfigError: If there is no panel, or they differ in classes.
+    """
+    sizes = sorted({len(p.weights) for p in planes.values()})
+    if len(sizes) != 1:
+        raise ConfigError(f"planes must be of one number of classes, got {sizes or 'no plane'}")
+    looks, columns = figures.looks([False] * sizes[0]), min(3, len(planes))
+    rows = math.ceil(len(planes) / columns)
+    width = 380 if columns == 1 else figures.WIDE
+    with figures.style(name):
+        figure = Figure(figsize=(width / 72, (0.85 * width / columns + 20) * rows / 72), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[len(planes) :]:
+            axes.set_axis_off()
+        for axes, (title, p) in zip(grid.flat, planes.items(), strict=False):
+            for c, look in enumerate(looks):
+                mine = p.points[p.labels == c]
+                axes.plot(
+                    mine[:, 0], mine[:, 1], linestyle="none", marker=Shape(np.array(look.marker)), markersize=4,
+                    alpha=0.6, mew=0, color=look.colour,
+                )  # fmt: skip
+            for c, look in enumerate(looks):
+                axes.annotate(
+                    str(c), p.weights[c], ha="center", va="center", fontsize=11, fontweight="bold", color=look.colour,
+                    annotation_clip=False,
+                    bbox={
+                        "boxstyle": "circle,pad=0.25", "facecolor": figures.PAGE, "edgecolor": figures.INK, "alpha": 0.7
+                    },
+                )  # fmt: skip
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.margins(0.08)
+            axes.grid(visible=False)
+            for spine in axes.spines.values():
+                spine.set_visible(True)
+            axes.set_title(title, fontsize=11)
+        each = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
+        said = f"Examples whose nearest class weight in the plane is that of their class: {each}."
+        svg = figures.markup(figure, name, f"Features by class with the class weights among them. {said}")
+    caption = (
+        "Each mark is a test example where t-SNE places what the last layer gets of it, in its class’s colour; each "
+        "circled number is that class’s weight in the last layer. Who is near whom has a meaning (by angle), axes and "
+        f"the size of gaps have none. A layer in accord with its features has every number in its class’s cloud. {said}"
+    )
+    legend = tuple((str(c), figures.swatch(look, line=False)) for c, look in enumerate(looks))
+    return Chart("Features with the weights of the classes", caption, svg, legend, wide=columns > 1)
+
+
+def nearest(p: Plane) -> float:
+    """Share of the examples whose nearest class weight in the plane is that of their class."""
+    gaps = np.linalg.norm(p.points[:, None] - p.weights, axis=2)
+    return float((gaps.argmin(axis=1) == p.labels).mean())

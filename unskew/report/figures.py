@@ -118,15 +118,16 @@ def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
     return tuple(found)
 
 
-def swatch(look: Look) -> Markup:
-    """The look as a small SVG for legends and tables."""
+def swatch(look: Look, line: bool = True) -> Markup:
+    """The look as a small SVG for legends and tables; without `line` the marker alone."""
     colour, dashes = _CSS[look.colour], " ".join(f"{1.6 * d:.1f}" for d in look.dashes)
     corners = " ".join(f"{16 + 4 * x:.1f},{6 - 4 * y:.1f}" for x, y in look.marker)
     dash = f' stroke-dasharray="{dashes}"' if dashes else ""
     fill = colour if look.filled else "var(--page)"
+    through = f'<path d="M0 6H32" style="stroke:{colour}" stroke-width="1.6"{dash}/>' if line else ""
     return Markup(
-        f'<svg class="swatch" viewBox="0 0 32 12" aria-hidden="true"><path d="M0 6H32" style="stroke:{colour}" '
-        f'stroke-width="1.6"{dash}/><polygon points="{corners}" style="fill:{fill};stroke:{colour}"/></svg>'
+        f'<svg class="swatch" viewBox="0 0 32 12" aria-hidden="true">{through}<polygon points="{corners}" '
+        f'style="fill:{fill};stroke:{colour}"/></svg>'
     )
 
 
@@ -165,6 +166,8 @@ def markup(figure: Figure, name: str, alt: str) -> Markup:
     opening = f'<svg role="img" aria-label="{escape(alt)}" viewBox="{box[1]}">'
     svg = re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
     svg = svg.replace("xlink:href", "href")
+    # Matplotlib names a picture by its pixels: two that are equal would have one id, which nothing refers to.
+    svg = re.sub(r'(<image [^>]*?) id="[^"]*"', r"\1", svg)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
     # The page's own font; sizes are those of the drawing.
@@ -195,6 +198,7 @@ def lines_chart(
     alt: str,
     flat: Sequence[Line] = (),
     rings: Sequence[Curve] = (),
+    log: bool = True,
 ) -> Markup:
     """Mean lines with a band from the lowest to the highest seed.
 
@@ -207,6 +211,7 @@ def lines_chart(
         alt: What a reader who cannot see the figure is told.
         flat: Lines drawn level at their last mean, for bounds that have no place on the horizontal axis.
         rings: Means drawn as open circles on top: what the lines are held against.
+        log: Where a unit is not scaled and values span much, the vertical axis is logarithmic.
     """
     with style(name):
         figure, axes = _axes(250)
@@ -220,7 +225,7 @@ def lines_chart(
             axes.plot(
                 xs,
                 [scale * curve.mean[j] for j in at],
-                **_drawn(line.look),
+                **drawn(line.look),
                 # Markers of different methods stand at different rounds, so that equal curves stay readable.
                 markevery=(i * max(1, every // max(1, len(lines))) % every, every) if len(at) > 1 else None,
             )
@@ -229,8 +234,8 @@ def lines_chart(
             xs, means = [curve.x[j] for j in at], [scale * curve.mean[j] for j in at]
             axes.plot(xs, means, "o", markersize=9, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=0.9)
         for line in flat:
-            axes.axhline(scale * line.curve.mean[-1], **{**_drawn(line.look), "marker": ""})
-        if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1:
+            axes.axhline(scale * line.curve.mean[-1], **{**drawn(line.look), "marker": ""})
+        if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1 and log:
             axes.set_yscale("log")
             _plain_numbers(axes.yaxis)
             y = f"{y}, log scale"
@@ -252,7 +257,8 @@ def _plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _drawn(look: Look) -> dict[str, Any]:
+def drawn(look: Look) -> dict[str, Any]:
+    """The look as settings of a Matplotlib line."""
     return {
         "color": look.colour,
         "linestyle": (0, look.dashes) if look.dashes else "-",
@@ -283,7 +289,7 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
                     [100 * row.low, 100 * row.high], [i, i], color=look.colour, linewidth=2.2, solid_capstyle="butt"
                 )
             axes.plot([100 * v for v in row.values], [i + 0.2] * len(row.values), "|", color=look.colour, markersize=5)
-            axes.plot([100 * row.mean], [i], **{**_drawn(look), "markersize": 8})
+            axes.plot([100 * row.mean], [i], **{**drawn(look), "markersize": 8})
         _named_rows(axes, [row.method for row in rows])
         axes.set_xlabel(f"accuracy minus {_short(base)}, percentage points")
         return markup(figure, name, alt)

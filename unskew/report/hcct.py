@@ -29,7 +29,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Shape
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
@@ -45,6 +45,7 @@ MOST_SHOWN = 4  # methods whose groups are drawn
 MOST_CLIENTS = 100  # of a figure with a mark for each client
 MOST_ROUNDS = 16  # columns of the membership figure
 MOST_GROUPS = 12  # numbered ones in it
+MOST_NAMED = 24  # clients with their groups' numbers above their gains
 
 Floats = npt.NDArray[np.float64]
 Groups = tuple[tuple[int, ...], ...]
@@ -252,6 +253,7 @@ class Grouping:
         several: Groups of two or more in the last round, by seed.
         alone: Clients by themselves in the last round, by seed.
         overlapping: Whether a client was in two groups at once.
+        planted: The domain of each client, empty where the split is not by domain.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
         gains: Own accuracy less that of training alone, a fraction, seed -> client.
     """
@@ -265,6 +267,7 @@ class Grouping:
     several: tables.Spread
     alone: tables.Spread
     overlapping: bool
+    planted: tuple[int, ...]
     rand: tables.Curve | None
     gains: Mapping[int, Mapping[int, float]]
 
@@ -321,6 +324,7 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
         several=tables.Spread(tuple(float(sum(len(g) > 1 for g in groups)) for groups in ends.values())),
         alone=tables.Spread(tuple(float(sum(len(g) == 1 for g in groups)) for groups in ends.values())),
         overlapping=overlapping,
+        planted=planted[seeds[0]] or (),
         rand=None if overlapping else _curve(list(rand.values())),
         gains={} if base is None else gains(record, method, base),
     )
@@ -381,7 +385,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     found = [g for m in methods if (g := grouping(record, m, base)) is not None]
     if not found:
         return None
-    options = {str(m.get("label")): m for m in _settings(record).get("methods", [])}
+    options = settings(record)
     charts: list[Chart | None] = [_rand_chart(found, marks)]
     for i, g in enumerate(found[:MOST_SHOWN]):
         charts.append(_flow_chart(g, f"flow{i}"))
@@ -403,24 +407,22 @@ def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
     return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
 
 
-def _settings(record: Record) -> dict[str, Any]:
+def settings(record: Record) -> dict[str, dict[str, Any]]:
+    """Label -> the method's table in config.toml.
+
+    Raises:
+        RunError: If the file is not TOML.
+    """
     try:
-        return tomllib.loads(record.config)
+        found = tomllib.loads(record.config)
     except tomllib.TOMLDecodeError as e:
         raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
+    return {str(m.get("label")): m for m in found.get("methods", [])}
 
 
 def lead(found: Sequence[Grouping], base: str | None) -> str:
     """Who trained with whom at the end, a sentence for each method, and what is not drawn."""
-    said = []
-    for g in found:
-        several = sum(n != ALONE for n in g.last.numbers)
-        by_itself = len(g.last.numbers) - several
-        out = g.clients - len({c for members in g.last.groups for c in members})
-        parts = [_counted(several, "group") + " of two or more"]
-        parts += [f"{_counted(by_itself, 'client')} alone"] if by_itself else []
-        parts += [f"{_counted(out, 'client')} in none"] if out else []
-        said.append(f"{g.method}: in round {g.last.round} of seed {g.seed}, {', '.join(parts)}.")
+    said = [formed(g) for g in found]
     said.append("A group keeps its number and colour from round to round by the members it keeps.")
     if base is None:
         said.append(
@@ -434,6 +436,17 @@ def lead(found: Sequence[Grouping], base: str | None) -> str:
             f"Trees of merges, similarities and the gains of single clients are drawn for up to {MOST_CLIENTS} clients."
         )
     return " ".join(said)
+
+
+def formed(g: Grouping) -> str:
+    """How many groups there were in the last round, and how many clients in none, in a sentence."""
+    several = sum(n != ALONE for n in g.last.numbers)
+    by_itself = len(g.last.numbers) - several
+    out = g.clients - len({c for members in g.last.groups for c in members})
+    parts = [f"{_counted(several, 'group') if several else 'no group'} of two or more"]
+    parts += [f"{_counted(by_itself, 'client')} alone"] if by_itself else []
+    parts += [f"{_counted(out, 'client')} in none"] if out else []
+    return f"{g.method}: in round {g.last.round} of seed {g.seed}, {', '.join(parts)}."
 
 
 def _counted(n: int, noun: str) -> str:
@@ -461,7 +474,8 @@ def _summary(found: Sequence[Grouping], marks: Mapping[str, figures.Look], base:
     )
     note = (
         f"Gain: a client’s accuracy on its own test data in the last round, less its accuracy under {base}; percentage "
-        "points. Its test data may be few, so a single client’s gain is coarse."
+        "points. Its test data may be few, so a single client’s gain is coarse; one alone now may have learned in a "
+        "group before."
         if base is not None
         else ""
     )
@@ -482,9 +496,14 @@ def _worth(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str
         return "–", "–", "–", "–"
     by_seed = tables.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
     mean = tables.points(by_seed.mean) + ("" if by_seed.std is None else f" ± {100 * by_seed.std:.2f}")
-    # A billionth: the same predictions, summed in another order.
-    better, worse = sum(v > 1e-9 for v in each), sum(v < -1e-9 for v in each)
+    better, worse = better_and_worse(each)
     return f"{better} of {len(each)}", f"{worse} of {len(each)}", mean, tables.points(min(each))
+
+
+def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:
+    """How many gains are above zero and how many below, by more than rounding."""
+    # A billionth: the same predictions, summed in another order.
+    return sum(v > 1e-9 for v in gains), sum(v < -1e-9 for v in gains)
 
 
 # ---------------------------------------------------------------- figures
@@ -500,16 +519,24 @@ def _rand_chart(found: Sequence[Grouping], marks: Mapping[str, figures.Look]) ->
     title = "Groups against the clients’ domains"
     ends = "; ".join(f"{x.name} from {x.curve.mean[0]:.2f} to {x.curve.mean[-1]:.2f}" for x in lines)
     svg = figures.lines_chart(
-        "rand", lines, "round", "adjusted Rand index × 100", 100.0, f"{title}, adjusted Rand index: {ends}."
+        "rand", lines, "round", "adjusted Rand index, no unit", 1.0, f"{title}, adjusted Rand index: {ends}.", log=False
     )
     band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
     left_out = [g.method for g in found if g.overlapping]
     caption = (
-        "How well the groups agree with the domains that the clients’ data come from, which no method was told: 100 is "
-        f"the same groups, 0 what chance would give, as when everybody is alone or all are together. {band}"
-        + (f" Not for {', '.join(left_out)}, whose groups overlap." if left_out else "")
+        "How well the groups agree with the domains that the clients’ data come from, which no method was told: 1 is "
+        "the same groups, 0 what chance would give, as when everybody is alone or all are together. "
+        f"{_planted(found[0])}{band}" + (f" Not for {', '.join(left_out)}, whose groups overlap." if left_out else "")
     )
     return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
+
+
+def _planted(g: Grouping) -> str:
+    """Which clients have a domain in common."""
+    each = g.planted.count(0)
+    if each == 1:
+        return "Every client has a domain of its own. "
+    return f"Clients 0 to {each - 1} have the first domain, the next {each} the second, and so on. "
 
 
 def _flow_chart(g: Grouping, name: str) -> Chart | None:
@@ -800,7 +827,10 @@ def _similarity_chart(g: Grouping, name: str) -> Chart | None:
     with figures.style(name):
         figure = Figure(figsize=(380 / 72, 360 / 72), layout="constrained")
         axes = figure.add_subplot()
-        axes.imshow(shades(cosines), aspect="equal", interpolation="none", origin="upper")
+        axes.imshow(
+            shades(np.sign(cosines) * figures.opacity(np.abs(cosines))), aspect="equal", interpolation="none",
+            origin="upper",
+        )  # fmt: skip
         axes.grid(visible=False)
         for k, members in _runs([number.get(c, NONE) for c in order]):
             if k >= 0:
@@ -836,8 +866,8 @@ def _similarity_chart(g: Grouping, name: str) -> Chart | None:
         + (f" Every {every}th client is named." if every > 1 else "")
     )
     legend = (
-        *((f"{v:g}".replace("-", "−"), shade(ORANGE, -v)) for v in (-1.0, -0.5)),
-        *((f"{v:g}", shade(BLUE, v)) for v in (0.0, 0.5, 1.0)),
+        *((f"−{v:g}", shade(ORANGE, float(figures.opacity(v)))) for v in (1.0, 0.25)),
+        *((f"{v:g}", shade(BLUE, float(figures.opacity(v)))) for v in (0.0, 0.05, 0.25, 0.5, 1.0)),
     )
     return Chart(f"How alike the clients of {g.method} are", caption, svg, legend)
 
@@ -874,6 +904,17 @@ def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[flo
     return tuple(1.0 - float(a) / d for a, d in zip(costs, sizes, strict=True))
 
 
+def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
+    """Above each client the number of its group, a dash for one alone or in none."""
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(range(len(numbers)), [str(n + 1) if n >= 0 else "–" for n in numbers], fontsize=9)
+    for text, n in zip(above.get_xticklabels(), numbers, strict=True):
+        text.set_color(colour_of(n))
+    above.tick_params(length=0)
+    above.spines["top"].set_visible(False)
+    above.set_xlabel("group")
+
+
 def _gain_chart(
     g: Grouping, options: Mapping[str, Any], sizes: Sequence[int], base: str | None, name: str
 ) -> Chart | None:
@@ -899,7 +940,8 @@ def _gain_chart(
             axes.set_ylabel("utility" if panel == "utility" else "gain, points")
             if panel == "utility" and apart is not None:
                 axes.plot(
-                    list(utility), [apart[c] for c in utility], "o", markersize=6, markerfacecolor="none",
+                    list(utility), [apart[c] for c in utility], "o", markersize=min(6.0, 300 / g.clients),
+                    markerfacecolor="none",
                     markeredgecolor=figures.INK, mew=1.0,
                 )  # fmt: skip
                 if min(apart[c] for c in utility) < -3:
@@ -909,7 +951,9 @@ def _gain_chart(
                     axes.minorticks_off()
         bottom = grid[-1]
         bottom.set_xlim(-0.7, g.clients - 0.3)
-        bottom.set_xticks(range(0, g.clients, max(1, math.ceil(g.clients / 16))))
+        if g.clients <= MOST_NAMED:
+            _name_groups(grid[0], [number.get(c, NONE) for c in range(g.clients)])
+        bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         bottom.set_xlabel("client")
         told = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
         told += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points"] if gain else []
@@ -922,13 +966,15 @@ def _gain_chart(
         else ""
     )
     lower = (
-        f"Gain, in percentage points: accuracy on the client’s own test data in the last round, less that under {base}."
+        f"Gain, in percentage points: accuracy on the client’s own test data in the last round, less that under "
+        f"{base}; no bar, no difference."
         if gain
         else "The run has no accuracies of training alone beside these, so the gain is not drawn."
     )
     caption = (
         f"{g.method}, seed {g.seed}, round {g.last.round}. Colours are those of the groups, grey is alone"
-        + (", of several groups it is the first’s. " if g.overlapping else ". ")
+        + (", of several groups it is the first’s" if g.overlapping else "")
+        + ("; the groups’ numbers stand above. " if g.clients <= MOST_NAMED else ". ")
         + " ".join(part for part in (upper, lower) if part)
     )
     return Chart(f"Should I join? The clients of {g.method}", caption, svg)

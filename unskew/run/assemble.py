@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
 from unskew.protocol import SgdConfig
 from unskew.run.config import Experiment, Method, TaskConfig
 from unskew.run.config import load as read
+from unskew.runtime.remote import Runtime
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task, parameter_count
 from unskew.tree import is_record
@@ -187,6 +188,55 @@ def simulator(
 
 def _is_pooled(method: Method) -> bool:
     return bool(getattr(method.algorithm, "pooled", False))
+
+
+# ---------------------------------------------------------------- where the clients are
+class Venue(Protocol):
+    """Where a run takes place: what the run loop asks for whatever depends on where the clients are."""
+
+    def bench(self, experiment: Experiment) -> Bench:
+        """What all methods and seeds share."""
+        ...
+
+    def divide(self, experiment: Experiment, bench: Bench, seed: int) -> FederatedData:
+        """Who holds what; clients that keep their data to themselves have no examples in it."""
+        ...
+
+    def rehearse(self, experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
+        """Refuse what the first round would refuse."""
+        ...
+
+    def runtime(
+        self, experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, cell: int, pool: Pool | None
+    ) -> tuple[Runtime, FederatedData]:
+        """Who answers the plans of a cell, and whom the method trains."""
+        ...
+
+
+class Here:
+    """All clients in this process, and the workers it has."""
+
+    def bench(self, experiment: Experiment) -> Bench:
+        """What all methods and seeds share."""
+        return bench(experiment)
+
+    def divide(self, experiment: Experiment, bench: Bench, seed: int) -> FederatedData:
+        """Who holds what."""
+        return divide(experiment, bench.dataset, seed)
+
+    def rehearse(self, experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
+        """Refuse what the first round would refuse."""
+        rehearse(experiment, method, bench, feds)
+
+    def runtime(
+        self, experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, cell: int, pool: Pool | None
+    ) -> tuple[Runtime, FederatedData]:
+        """A simulator."""
+        seed, _ = cells(experiment)[cell]
+        return simulator(experiment, method, bench, fed, seed, (pool, cell) if pool else None)
+
+
+HERE = Here()
 
 
 # ---------------------------------------------------------------- executors

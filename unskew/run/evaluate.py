@@ -5,9 +5,10 @@
     personal_on_global.*  each client's own model on the global test set
 
 For a method with one global model a client's own model is that model.  Nothing is augmented, charged or remembered.
+Where the clients are elsewhere they test their own models themselves, and say how it went.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,33 +18,72 @@ from torch import Tensor
 from unskew.data.federated import FederatedData
 from unskew.local.executor import Paper
 from unskew.run.metrics import Metric, reduce_clients
+from unskew.runtime.letter import Score
+from unskew.runtime.remote import Remote, Runtime
 from unskew.runtime.simulate import Simulator
 from unskew.tree import Params
 
 Graded = tuple[Tensor, Tensor]
+Scores = dict[str, dict[int, Score]]
 
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Which training inputs each client is tested on, on the device: personal test and validation rows."""
+    """Which training inputs each client is tested on, on the device: personal test and validation rows.
+
+    Attributes:
+        test, val: By client; empty where the clients keep theirs to themselves.
+        validates: Whether there are validation rows.
+    """
 
     test: tuple[Tensor, ...]
     val: tuple[Tensor, ...]
+    validates: bool
 
 
-def exam(fed: FederatedData, device: torch.device) -> Exam:
-    """What the clients of `fed` are tested on."""
-    return Exam(tuple(c.test.to(device) for c in fed.clients), tuple(c.val.to(device) for c in fed.clients))
+def exam(fed: FederatedData, device: torch.device, validates: bool = False) -> Exam:
+    """What the clients of `fed` are tested on; `validates` if they have validation rows that are not known here."""
+    test, val = (tuple(getattr(c, part).to(device) for c in fed.clients) for part in ("test", "val"))
+    return Exam(test, val, validates or any(len(v) for v in val))
 
 
-def evaluate(sim: Simulator[Any], state: Any, t: int, exam: Exam, which: Iterable[str], last: bool) -> list[Metric]:
+def evaluate(sim: Runtime, state: Any, t: int, exam: Exam, which: Iterable[str], last: bool) -> list[Metric]:
     """All metrics of the state after round `t`; single clients' numbers only when it is the last."""
     wanted = set(which)
+    if isinstance(sim, Remote):
+        whole, scores = _examined(sim, state, t, exam, wanted)
+    else:
+        whole, scores = _graded(sim, state, t, exam, wanted)
+    metrics: list[Metric] = []
+    if whole is not None:
+        metrics += [Metric("global.accuracy", whole.accuracy, whole.n), Metric("global.loss", whole.loss, whole.n)]
+    for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
+        metrics += _reduced(name, scores[name], last)
+    if "val" in scores:
+        val = _reduced("val", scores["val"], last=False)
+        metrics += [Metric("val.accuracy", m.value, m.weight) for m in val if m.name == "val.accuracy.weighted"]
+    return metrics
+
+
+def _examined(
+    remote: Remote[Any], state: Any, t: int, exam: Exam, wanted: Collection[str]
+) -> tuple[Score | None, Scores]:
+    """Scores of the global model, tested here, and of the clients' own models, tested by themselves."""
+    model = remote.algorithm.serve(state, None) if "global" in wanted else None
+    whole = None if model is None else _score(*remote.executor.grade([Paper(model, "test")]))
+    parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if exam.validates else [])]
+    return whole, remote.examine(state, t, parts) if parts else {}
+
+
+def _graded(
+    sim: Simulator[Any], state: Any, t: int, exam: Exam, wanted: Collection[str]
+) -> tuple[Score | None, Scores]:
+    """Scores of the global model and of the clients' own, all tested in this process."""
     model = sim.algorithm.serve(state, None) if "global" in wanted else None
     parts: dict[str, tuple[Tensor, ...]] = {}
     if "personal" in wanted:
         parts["personal"] = exam.test
-    if any(len(v) for v in exam.val):
+    if exam.validates:
         parts["val"] = exam.val
     own = _own_models(sim, state, t, len(exam.test)) if parts or "personal_on_global" in wanted else {}
     sharing = _sharing(own)
@@ -60,17 +100,10 @@ def evaluate(sim: Simulator[Any], state: Any, t: int, exam: Exam, which: Iterabl
             papers["personal_on_global", first] = Paper(own[first], "test")
     graded = dict(zip(papers, sim.executor.grade(list(papers.values())), strict=True))
 
-    metrics: list[Metric] = []
-    if model is not None:
-        correct, loss = graded["global", 0]
-        n = float(len(correct))
-        metrics += [Metric("global.accuracy", _mean(correct), n), Metric("global.loss", _mean(loss), n)]
-    for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
-        metrics += _reduced(name, _by_client(graded, name, sharing, parts.get(name)), last)
-    if "val" in parts:
-        val = _reduced("val", _by_client(graded, "val", sharing, exam.val), last=False)
-        metrics += [Metric("val.accuracy", m.value, m.weight) for m in val if m.name == "val.accuracy.weighted"]
-    return metrics
+    whole = None if model is None else _score(graded["global", 0])
+    names = [*parts, *(["personal_on_global"] if "personal_on_global" in wanted else [])]
+    by_client = {name: _by_client(graded, name, sharing, parts.get(name)) for name in names}
+    return whole, {name: {c: _score(g) for c, g in found.items()} for name, found in by_client.items()}
 
 
 def _own_models(sim: Simulator[Any], state: Any, t: int, clients: int) -> dict[int, Params]:
@@ -105,13 +138,14 @@ def _by_client(
     return out
 
 
-def _reduced(name: str, graded: dict[int, Graded], last: bool) -> list[Metric]:
-    ordered = sorted(graded)
-    accuracies = {c: (_mean(graded[c][0]), float(len(graded[c][0]))) for c in ordered}
-    losses = {c: (_mean(graded[c][1]), float(len(graded[c][1]))) for c in ordered}
+def _reduced(name: str, scores: dict[int, Score], last: bool) -> list[Metric]:
+    ordered = sorted(scores)
+    accuracies = {c: (scores[c].accuracy, scores[c].n) for c in ordered}
+    losses = {c: (scores[c].loss, scores[c].n) for c in ordered}
     metrics = reduce_clients(f"{name}.accuracy", accuracies) + reduce_clients(f"{name}.loss", losses)
     return metrics + [Metric(f"{name}.accuracy", *accuracies[c], client=c) for c in ordered if last]
 
 
-def _mean(values: Tensor) -> float:
-    return float(values.double().mean())
+def _score(graded: Graded) -> Score:
+    correct, loss = graded
+    return Score(float(correct.double().mean()), float(loss.double().mean()), float(len(correct)))

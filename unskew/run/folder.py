@@ -8,6 +8,8 @@
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
     work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
     facts.jsonl       {"method", "seed", "round", "facts"}: what a method has to show of its rounds
+    network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
+                      "framing"}: what was really put on the network
     checkpoints/      the last two, each a folder of its own
     models/           the final global model of each method and seed
     summary.json      the table of results: written once at the end
@@ -28,6 +30,8 @@ from typing import IO, Any
 from unskew.errors import RunError
 
 LOGS = ("metrics", "ledger", "failures", "work", "facts")
+# Written from the first row on: not every run has one.
+RARE = ("network",)
 
 
 @contextmanager
@@ -126,14 +130,17 @@ class Logs:
         self.folder = folder
         self._files: dict[str, IO[bytes]] = {}
         with explained(folder / "metrics.jsonl", folder):
-            for name in LOGS:
+            for name in (*LOGS, *(rare for rare in RARE if (folder / f"{rare}.jsonl").exists())):
                 self._files[name] = (folder / f"{name}.jsonl").open("ab")
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log."""
         lines = "".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n" for row in rows)
         if lines:
-            with explained(self.folder / f"{name}.jsonl", self.folder):
+            path = self.folder / f"{name}.jsonl"
+            with explained(path, self.folder):
+                if name not in self._files:
+                    self._files[name] = path.open("ab")
                 self._files[name].write(lines.encode())
 
     def flush(self) -> None:
@@ -163,7 +170,7 @@ def cut(folder: Path, lengths: Mapping[str, int]) -> None:
     Raises:
         RunError: If a log is shorter than that, so that rows are missing.
     """
-    for name in LOGS:
+    for name in (*LOGS, *RARE):
         path = folder / f"{name}.jsonl"
         have = path.stat().st_size if path.exists() else 0
         want = lengths.get(name, 0)

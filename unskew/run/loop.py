@@ -27,13 +27,14 @@ from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, ProtocolError, QuorumError, RunError
 from unskew.ledger import totals
 from unskew.run import assemble, checkpoint, machine, track
-from unskew.run.assemble import Bench
+from unskew.run.assemble import HERE, Bench, Venue
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
 from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
 from unskew.run.metrics import Metric, summarise
 from unskew.runtime.memory import Memory
-from unskew.runtime.simulate import Simulator, Trace
+from unskew.runtime.remote import Remote, Runtime
+from unskew.runtime.simulate import Trace
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -115,8 +116,10 @@ class Outcome:
 
 
 # ---------------------------------------------------------------- start and resume
-def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, command: str = "") -> Outcome:
-    """Run an experiment into a new folder.
+def start(
+    experiment: Experiment, folder: Path, watcher: Watcher | None = None, command: str = "", venue: Venue = HERE
+) -> Outcome:
+    """Run an experiment into a new folder, in this process unless `venue` says otherwise.
 
     Everything that can be refused is refused before the folder is made.
 
@@ -125,10 +128,10 @@ def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, 
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
     track.check(experiment.track)
-    bench = assemble.bench(experiment)
-    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+    bench = venue.bench(experiment)
+    feds = {seed: venue.divide(experiment, bench, seed) for seed in experiment.seeds}
     for method in experiment.methods:
-        assemble.rehearse(experiment, method, bench, feds)
+        venue.rehearse(experiment, method, bench, feds)
     create(
         folder,
         {
@@ -138,16 +141,17 @@ def start(experiment: Experiment, folder: Path, watcher: Watcher | None = None, 
         },
     )
     with locked(folder), track.tracking(experiment, folder, watcher or Silent()) as watching:
-        return _Run(experiment, folder, bench, feds, watching).go()
+        return _Run(experiment, folder, bench, feds, watching, venue=venue).go()
 
 
-def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) -> Outcome:
+def resume(folder: Path, watcher: Watcher | None = None, force: bool = False, venue: Venue = HERE) -> Outcome:
     """Go on where a run was stopped, bit for bit if machine and versions are the same.
 
     Args:
         folder: The run's folder.
         watcher: Sees every round.
         force: Go on even though versions, device or executor changed; the bits may then differ.
+        venue: Where the clients are.
 
     Raises:
         RunError: If the folder is no run, was changed, or its surroundings changed.
@@ -163,18 +167,18 @@ def resume(folder: Path, watcher: Watcher | None = None, force: bool = False) ->
         saved = checkpoint.latest(folder)
         if saved is not None and saved.place.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
-        bench = assemble.bench(experiment)
+        bench = venue.bench(experiment)
         changed = assemble.differences(card.get("environment", {}), assemble.environment(bench))
         if changed and not force:
             raise RunError(
                 f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
                 "use --force to go on all the same"
             )
-        feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+        feds = {seed: venue.divide(experiment, bench, seed) for seed in experiment.seeds}
         if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
             raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
         with track.tracking(experiment, folder, watcher or Silent()) as watching:
-            return _Run(experiment, folder, bench, feds, watching, saved).go()
+            return _Run(experiment, folder, bench, feds, watching, saved, venue).go()
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -183,7 +187,9 @@ def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def _partition(feds: dict[int, FederatedData]) -> str:
-    return json.dumps({"schema": SCHEMA, "seeds": {str(seed): to_manifest(fed) for seed, fed in feds.items()}})
+    # Clients that keep their data to themselves have no examples here, and there is nothing to tell about them.
+    known = {str(seed): to_manifest(fed) for seed, fed in feds.items() if fed.label_counts.any()}
+    return json.dumps({"schema": SCHEMA, "seeds": known})
 
 
 def _run_card(experiment: Experiment, bench: Bench, feds: dict[int, FederatedData], command: str) -> str:
@@ -235,7 +241,9 @@ class _Run:
         feds: dict[int, FederatedData],
         watcher: Watcher,
         saved: checkpoint.Saved | None = None,
+        venue: Venue = HERE,
     ) -> None:
+        self.venue = venue
         self.experiment, self.folder, self.bench, self.feds, self.watcher = experiment, folder, bench, feds, watcher
         self.saved = saved
         place = saved.place if saved else None
@@ -334,10 +342,10 @@ class _Cell:
         self.run, self.index = run, index
         self.seed, self.method = run.cells[index]
         experiment, bench, fed = run.experiment, run.bench, run.feds[self.seed]
-        self.sim: Simulator[Any]
-        workers = (run.pool, index) if run.pool else None
-        self.sim, train = assemble.simulator(experiment, self.method, bench, fed, self.seed, workers)
-        self.exam: Exam = exam(fed, bench.device)
+        self.sim: Runtime
+        self.sim, train = run.venue.runtime(experiment, self.method, bench, fed, index, run.pool)
+        elsewhere = isinstance(self.sim, Remote) and experiment.val_fraction > 0.0
+        self.exam: Exam = exam(fed, bench.device, validates=elsewhere)
         self.pooled = train is not fed
         self.bytes, self.cell_s, self.round = 0, 0.0, 0
         self.warned: set[str] = set()
@@ -384,7 +392,7 @@ class _Cell:
             return state
         algorithm, device = self.method.algorithm, run.bench.device
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
-        self.sim.memory = Memory(place.round, _to(run.saved.memory(wire.memory_type(algorithm)), device))
+        self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
         mine = (
             r for r in rows(run.folder / "metrics.jsonl") if (r["method"], r["seed"]) == (self.method.label, self.seed)
@@ -471,6 +479,9 @@ class _Cell:
                 logs.append("ledger", ({**where, **x._asdict()} for x in trace.transfers))
             logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
             logs.append("work", ({**where, **w._asdict()} for w in trace.work))
+        failures, sent = self.sim.apart()
+        logs.append("failures", ({**where, **asdict(f)} for f in failures))
+        logs.append("network", ({**where, **s._asdict()} for s in sent))
         if facts is not None:
             logs.append("failures", ({**where, "round": t, **refused} for refused in facts.get("ignored", ())))
             logs.append("facts", [{**where, "round": t, "facts": facts}])
@@ -533,7 +544,7 @@ class _Cell:
         run.done = (*run.done, checkpoint.digest(files))
         model = self.sim.algorithm.serve(state, None)
         if model is not None:
-            path = run.folder / "models" / f"{_file_name(self.method.label)}-seed{self.seed}.safetensors"
+            path = run.folder / "models" / f"{file_name(self.method.label)}-seed{self.seed}.safetensors"
             tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.items()}
             with explained(path, run.folder):
                 path.parent.mkdir(exist_ok=True)
@@ -546,7 +557,7 @@ def _row(m: Metric) -> dict[str, Any]:
     return row if m.client is None else {**row, "client": m.client}
 
 
-def _file_name(label: str) -> str:
+def file_name(label: str) -> str:
     """The label as a file may be called; different labels stay different."""
     return quote(label, safe=" ()=,+")
 

@@ -70,6 +70,9 @@ class Sparse:
     parts: dict[str, Tensor]
     counts: tuple[int, ...]
 
+    # What a guard of messages may find in `parts`, where it would look for tensors of the model.
+    part_names = frozenset({"code", "mu", "values"})
+
 
 # ---------------------------------------------------------------- which entries
 def budget(n: int, p: float) -> int:

@@ -1,0 +1,203 @@
+"""A federation in one process over Flower's own types: a Grid that calls the clients' app, with replies out of order.
+
+Every message is cut into Flower's objects and put together again on each way, as its network does.
+"""
+
+import functools
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+# Private to Flower: what its own runner sets before an app is called, and how its network takes messages apart.
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+from recipe import make, world
+
+from unskew import wire
+from unskew.keys import Key
+from unskew.local.executor import Sequential
+from unskew.local.solo import Solo
+from unskew.protocol import Me
+from unskew.runtime.flower import FlowerPost, answer
+from unskew.runtime.letter import Introduction, Node
+from unskew.runtime.remote import Model, Remote, Terms
+from unskew.runtime.roll import Expected, Roll, layout_hash
+from unskew.runtime.simulate import Population
+from unskew.runtime.site import Desk, Site, _Kept
+
+TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+
+Handler = Callable[[Message], Message]
+CLASSES = ("0", "1", "2")
+
+
+def carried(message: Message) -> Message:
+    """The message after its way through the network."""
+    objects = get_all_nested_objects(message)
+    number = message.object_id
+    arrived = inflate_object_from_contents(number, {i: o.deflate() for i, o in objects.items()})
+    assert isinstance(arrived, Message)
+    arrived.metadata.__dict__["_message_id"] = number
+    return arrived
+
+
+class Loopback(Grid):
+    """Nodes by number, and who answers there; replies come one by one, in any order.
+
+    Attributes:
+        pushed, pulled: Every message that left the server, and every one that came back.
+    """
+
+    def __init__(self, handlers: dict[Node, Handler]) -> None:
+        self.handlers = handlers
+        self.pushed: list[Message] = []
+        self.pulled: list[Message] = []
+        self._waiting: dict[str, Message] = {}
+        self._random = random.Random(3)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.handlers)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            if message.metadata.dst_node_id not in self.handlers:
+                ids.append("")
+                continue
+            arrived = carried(message)
+            self.pushed.append(arrived)
+            self._waiting[arrived.metadata.message_id] = arrived
+            ids.append(arrived.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        known = [i for i in message_ids if i in self._waiting]
+        if not known:
+            return []
+        message = self._waiting.pop(self._random.choice(sorted(known)))
+        try:
+            reply = self.handlers[message.metadata.dst_node_id](message)
+        except TimeoutError:
+            return []
+        except Exception as error:
+            reply = Message(Error(2, f"{type(error)}:<{error!r}>"), reply_to=message)
+        self.pulled.append(carried(reply))
+        return [self.pulled[-1]]
+
+    def set_run(self, run: Any) -> None:
+        raise AssertionError("not for apps")
+
+    @property
+    def run(self) -> Any:
+        raise AssertionError("not for apps")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise AssertionError("deprecated")
+
+    def send_and_receive(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
+        raise AssertionError("it polls too slowly and keeps no deadline of ours")
+
+
+def through_app(app: ClientApp, context: Context) -> Handler:
+    """As Flower calls a client's app: by the message's type."""
+    return lambda message: app(message, context)
+
+
+# ---------------------------------------------------------------- the small world, deployed
+@functools.cache
+def built(case: str, network: str) -> tuple[Any, Population, Solo]:
+    """What a client's process builds anew for every message; nothing in it remembers anything."""
+    algorithm = make(case)
+    return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)))
+
+
+def introduction(case: str, network: str, client: int, num_clients: int) -> Introduction:
+    _, population, _ = built(case, network)
+    layout = layout_hash(population.initial)
+    return Introduction(client, num_clients, "0", "small world", CLASSES, layout, "rows", False, "")
+
+
+def site(case: str, network: str, seed: int, client: int, num_clients: int, state: Path, **options: Any) -> Site:
+    """A client as a fresh process has it: nothing in memory, everything in `state`."""
+
+    def open_desk(cell: int) -> Desk:
+        algorithm, population, solo = built(case, network)
+
+        def me(c: int, t: int, key: Key) -> Me:
+            assert c == client, "a client was asked about another one's data"
+            return population.me(c, t, key)
+
+        rows = solo.shelf.val[client]
+        exam = {"personal": ("train", rows), "val": ("train", rows[:1])}
+        return Desk(algorithm, solo, me, population.initial, seed, exam)
+
+    return Site(introduction(case, network, client, num_clients), state, open_desk, **options)
+
+
+class Deployed:
+    """A case over the loopback; every message finds its client as a fresh process."""
+
+    def __init__(self, case: str, network: str, folder: Path, seed: int = 0, **options: Any) -> None:
+        self.algorithm = options.pop("algorithm", None) or make(case)
+        pooled = bool(getattr(self.algorithm, "pooled", False))
+        _, self.population, self.solo = built(case, network)
+        self.num_clients = len(self.population.clients)
+        self.folder, self.case, self.network, self.seed = folder, case, network, seed
+        self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
+        self.begun: list[tuple[int, int]] = []
+        self.roll = self.call_roll()
+        self.options = {"clients_per_round": 1 if pooled else 4, "terms": Terms(deadline_s=5.0), **options}
+        self.remote = self.start_server()
+
+    def node(self, client: int) -> Node:
+        """Where a client is at first."""
+        return 1000 + 7 * client
+
+    def client_at(self, node: Node) -> int:
+        return (node - 1000) // 7
+
+    def site(self, client: int) -> Site:
+        return site(self.case, self.network, self.seed, client, self.num_clients, self.folder / str(client))
+
+    def fresh(self, client: int) -> Handler:
+        return lambda message: answer(message, self.site(client))
+
+    def call_roll(self) -> Roll:
+        expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
+        roll = Roll(FlowerPost(self.grid, poll_s=0.0), "smallworld", expected)
+        roll.wait(self.num_clients, wait_s=5.0)
+        return roll
+
+    def start_server(self) -> Remote[Any]:
+        """A server that knows nothing but what a checkpoint would tell it."""
+
+        def begin(first: int) -> tuple[tuple[int, int], ...]:
+            self.begun.append((len(self.begun) + 1, first))
+            return tuple(self.begun)
+
+        p = self.population
+        model = Model(p.histograms.shape[1], p.layout, p.initial, p.initialise)
+        return Remote(
+            self.algorithm,
+            model,
+            self.num_clients,
+            self.roll,
+            Sequential(self.solo),
+            begin=begin,
+            seed=self.seed,
+            **self.options,
+        )
+
+    def remembered(self, client: int) -> bytes:
+        """What the client remembers, read from its disk."""
+        files = sorted(p for p in (self.folder / str(client)).glob("smallworld/0/*") if not p.name.startswith("."))
+        if not files:
+            return b""
+        kept: bytes = wire.decode(files[-1].read_bytes(), _Kept).memory
+        return kept

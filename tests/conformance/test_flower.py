@@ -1,0 +1,83 @@
+"""Every algorithm over Flower's messages and apps: the bits and the bytes of the simulator."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from recipe import CASES, NETWORKS, bits, rounds, simulator
+
+from unskew import wire
+from unskew.ledger import SERVER, Transfer, node
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+from loopback import Deployed
+
+from unskew.runtime.flower import unpack
+from unskew.runtime.letter import ANSWERED, ASKED, Order, Sent, read
+
+
+def payloads(messages: list[Message]) -> list[tuple[str, int]]:
+    """(action, payload bytes) of every message, as it lies in Flower's records."""
+    return sorted((letter.action, letter.payload) for letter in (unpack(m.content) for m in messages))
+
+
+def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
+    """Payloads of one ask: the message, then each value another client held; what is empty has no row."""
+    return [r.bytes for r in rows if r.hop == hop and r.dst == node(client)]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: Path) -> None:
+    """Bit for bit in state, memory, work and losses; and every ask and reply weighs what the ledger says it does."""
+    sim = simulator(case, network, seed=11)
+    there = Deployed(case, network, tmp_path, seed=11)
+    state = there.remote.start()
+    # FedDif's diffusion takes many exchanges a round.
+    for t, expected, trace in rounds(sim, 2 if case.startswith("feddif") else 3):
+        there.grid.pushed.clear()
+        there.grid.pulled.clear()
+        state, found = there.remote.round(state, t)
+        assert wire.encode(state) == wire.encode(expected)
+        assert found.transfers == trace.transfers
+        assert found.work == trace.work
+        assert found.losses == trace.losses
+        failures, sent = there.remote.apart()
+        assert not found.failures
+        assert not failures
+        on_the_wire(there, trace.transfers, sent)
+    for c in sim.population.clients:
+        assert there.remembered(c) == bits(sim, state)[f"client {c}"]
+
+
+def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[Sent]) -> None:
+    """What lay in Flower's messages, against the ledger, message by message."""
+    for message in there.grid.pushed:
+        letter = unpack(message.content)
+        head = read(letter, ASKED)
+        if isinstance(head, Order):
+            client = there.client_at(message.metadata.dst_node_id)
+            assert [len(p) for p in letter.parts if p] == expected_down(rows, head.hop, client)
+    up = Counter((r.hop, r.src, r.bytes) for r in rows if r.dst == SERVER)
+    asked = Counter((s.hop, node(s.client), s.payload) for s in sent if s.what == "ask" and s.way == "up" and s.payload)
+    assert asked <= up
+    # What else went up went because a client was sent it or the plan collected it; once, for whomever it was.
+    carried = up - asked + Counter((r.hop, r.src, r.bytes) for r in rows if SERVER not in (r.src, r.dst))
+    fetches = {
+        c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.remote.clients
+    }
+    fetched: Counter[tuple[int, int, int]] = Counter()
+    for message in there.grid.pulled:
+        letter, client = unpack(message.content), there.client_at(message.metadata.src_node_id)
+        if letter.action == "fetch":
+            hop = fetches[client].pop(0)
+            fetched.update((hop, node(client), len(part)) for part in letter.parts)
+    assert fetched <= carried
+    assert set(fetched) == set(carried)
+    assert payloads(there.grid.pushed) == sorted((s.what, s.payload) for s in sent if s.way == "down")
+    assert payloads(there.grid.pulled) == sorted((s.what, s.payload) for s in sent if s.way == "up")
+    for message in there.grid.pulled:
+        read(unpack(message.content), ANSWERED)
+    assert all(s.framing > 0 for s in sent)

@@ -1,0 +1,82 @@
+"""Federations of real processes for the tests that need them, and the table of what became of each fault."""
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from unskew.run import config
+from unskew.run.config import Experiment
+
+SMALL = """
+name = "small"
+rounds = 2
+task = { data = "digits", model = "logistic" }
+split = { name = "iid", num_clients = 2 }
+local = { lr = 0.1, batch_size = 64 }
+evaluate = ["global"]
+[[methods]]
+name = "fedavg"
+"""
+
+OUTCOMES: list[tuple[str, str, str]] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not OUTCOMES:
+        return
+    terminalreporter.section("faults and what became of them")
+    width = max(len(fault) for fault, _, _ in OUTCOMES)
+    for fault, verdict, outcome in OUTCOMES:
+        terminalreporter.write_line(f"{fault.ljust(width)}  {verdict.ljust(8)}  {outcome}")
+
+
+@pytest.fixture
+def outcome(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str, str], None]]:
+    """`outcome(fault, "went on" or "refused", what happened)`: a line of the table, if the test passes."""
+
+    def note(fault: str, verdict: str, text: str) -> None:
+        OUTCOMES.append((fault, verdict, text))
+
+    return note
+
+
+@pytest.fixture
+def small() -> Callable[..., Experiment]:
+    """`small("rounds=3")`: the small experiment with overrides."""
+    return lambda *settings: config.parse(config.override(tomllib.loads(SMALL), settings))
+
+
+@dataclass
+class Lines:
+    """Keeps what is said."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def __call__(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture
+def said(request: pytest.FixtureRequest) -> Lines:
+    return Lines()
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of all processes whose Flower home lies in this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has ended, or belongs to somebody else
+            continue
+        home = next((v[len(b"FLWR_HOME=") :] for v in environment if v.startswith(b"FLWR_HOME=")), b"")
+        if command and home and folder in Path(os.fsdecode(home)).parents:
+            found.append(command)
+    return found

@@ -1,0 +1,169 @@
+"""Keys and certificates, tried with the TLS that will read them."""
+
+import os
+import socket
+import ssl
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import certificates
+from unskew.errors import DeployError
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    certificates.issue_server(certificates.authority("test"), ["fed.example.org", "10.1.2.3"], tmp_path)
+    certificates.issue_node(tmp_path, "client-0")
+    return tmp_path
+
+
+def handshake(server: Path, trusted: Path, name: str) -> str:
+    """The version of TLS that client and server agree on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        try:
+            with context.wrap_socket(theirs, server_side=True) as s:
+                s.recv(1)
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with ours, ssl.create_default_context(cafile=trusted).wrap_socket(ours, server_hostname=name) as s:
+            version = s.version()
+            s.send(b".")
+            return str(version)
+    finally:
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["fed.example.org", "10.1.2.3", "127.0.0.1", "localhost"])
+def test_a_client_that_knows_the_authority_trusts_the_server_under_each_of_its_names(pack: Path, name: str) -> None:
+    assert handshake(pack, pack / "ca.crt", name) == "TLSv1.3"
+
+
+def test_a_client_refuses_another_name_and_another_authority(pack: Path, tmp_path: Path) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(pack, pack / "ca.crt", "example.org")
+    other = tmp_path / "other"
+    other.mkdir()
+    certificates.issue_server(certificates.authority("test"), ["fed.example.org"], other)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(pack, other / "ca.crt", "fed.example.org")
+
+
+def test_what_is_private_can_be_read_by_its_owner_only(pack: Path) -> None:
+    for name in ("server.key", "node.key"):
+        assert stat.S_IMODE((pack / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(certificates.make_private(pack / "new").stat().st_mode) == 0o700
+
+
+def test_a_private_file_is_private_from_the_start_even_under_a_loose_umask(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        certificates.write_private(tmp_path / "secret", b"a")
+        certificates.write_private(tmp_path / "secret", b"b")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert (tmp_path / "secret").read_bytes() == b"b"
+    assert [p.name for p in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_key_that_others_may_read_is_refused_with_the_remedy(pack: Path) -> None:
+    (pack / "server.key").chmod(0o640)
+    with pytest.raises(DeployError, match=r"may be read by others \(mode 0640\); chmod 600"):
+        certificates.check_server(pack)
+    (pack / "node.key").chmod(0o604)
+    with pytest.raises(DeployError, match="mode 0604"):
+        certificates.check_node(pack)
+
+
+def test_a_good_pack_is_accepted(pack: Path) -> None:
+    certificates.check_server(pack)
+    certificates.check_node(pack)
+
+
+def test_an_expired_certificate_and_one_of_the_future_are_refused(pack: Path) -> None:
+    now = datetime.now(UTC)
+    certificates.check_server(pack, now + timedelta(days=certificates.SERVER_DAYS - 1))
+    with pytest.raises(DeployError, match=r"server\.crt expired on .*--renew"):
+        certificates.check_server(pack, now + timedelta(days=certificates.SERVER_DAYS + 1))
+    with pytest.raises(DeployError, match=r"not valid before .* set the clock"):
+        certificates.check_server(pack, now - timedelta(hours=2))
+
+
+def test_an_hour_of_a_slow_clock_is_forgiven(pack: Path) -> None:
+    certificates.check_server(pack, datetime.now(UTC) - timedelta(minutes=50))
+
+
+def test_a_certificate_of_another_authority_and_a_key_of_another_certificate_are_refused(pack: Path) -> None:
+    other = pack / "other"
+    other.mkdir()
+    certificates.issue_server(certificates.authority("test"), [], other)
+    foreign = (other / "ca.crt").read_bytes()
+    ours = (pack / "ca.crt").read_bytes()
+    (pack / "ca.crt").write_bytes(foreign)
+    with pytest.raises(DeployError, match=r"was not signed by .*ca\.crt"):
+        certificates.check_server(pack)
+    (pack / "ca.crt").write_bytes(ours)
+    (pack / "server.crt").write_bytes((other / "server.crt").read_bytes())
+    with pytest.raises(DeployError, match=r"is not the key of .*server\.crt"):
+        certificates.check_server(pack)
+
+
+@pytest.mark.parametrize("name", ["server.crt", "ca.crt", "server.key"])
+def test_a_file_that_is_damaged_or_gone_is_named(pack: Path, name: str) -> None:
+    (pack / name).write_bytes(b"-----BEGIN CERTIFICATE-----\nno\n")
+    with pytest.raises(DeployError, match=name):
+        certificates.check_server(pack)
+    (pack / name).unlink()
+    with pytest.raises(DeployError, match=name):
+        certificates.check_server(pack)
+
+
+def test_an_authority_that_was_kept_signs_another_certificate_that_old_clients_trust(tmp_path: Path) -> None:
+    certificates.save_authority(certificates.authority("test"), tmp_path)
+    trusted = tmp_path / "ca.crt"
+    server = tmp_path / "server"
+    server.mkdir()
+    certificates.issue_server(certificates.load_authority(tmp_path), ["fed.example.org"], server)
+    assert handshake(server, trusted, "fed.example.org") == "TLSv1.3"
+    certificates.check_server(server)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "-a.org", "a..b", "x" * 64, "http://a.org", "a.org:8443", "a.org/"])
+def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(DeployError, match="host name or an IP address"):
+        certificates.issue_server(certificates.authority("test"), [host], tmp_path)
+
+
+def test_two_nodes_have_two_identities_and_a_comment_is_no_part_of_one(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        certificates.issue_node(tmp_path / name, name)
+    one = certificates.identity(tmp_path / "a" / "node.pub")
+    assert one.startswith("ecdsa-sha2-nistp384 ")
+    assert one != certificates.identity(tmp_path / "b" / "node.pub")
+    (tmp_path / "c.pub").write_text(one + " another comment\n")
+    assert certificates.identity(tmp_path / "c.pub") == one
+    (tmp_path / "a" / "node.pub").write_bytes((tmp_path / "b" / "node.pub").read_bytes())
+    with pytest.raises(DeployError, match=r"is not the key of .*node\.pub"):
+        certificates.check_node(tmp_path / "a")
+
+
+@pytest.mark.parametrize("text", ["", "ssh-rsa AAAA", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJx2"])
+def test_what_is_no_key_on_a_curve_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "0.pub").write_text(text)
+    with pytest.raises(DeployError, match=r"0\.pub"):
+        certificates.identity(tmp_path / "0.pub")

@@ -1,0 +1,141 @@
+"""`unskew deploy` as a user meets it, as far as nothing has to be started."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.cli import main
+from unskew.deploy import launch, operate, parity, versions
+from unskew.errors import DeployError
+
+TINY = """
+name = "tiny"
+rounds = 2
+task = { data = "digits", model = "logistic" }
+split = { name = "iid", num_clients = 2 }
+local = { lr = 0.1, batch_size = 128 }
+runtime = { executor = "sequential" }
+[[methods]]
+name = "fedavg"
+"""
+
+Called = tuple[int, str, str]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Called]:
+    """Calls `unskew deploy ...`; exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "tiny.toml").write_text(TINY)
+
+    def run(*words: object) -> Called:
+        monkeypatch.setattr(sys, "argv", ["unskew", "deploy", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_a_federation_is_packed_and_its_server_checked(call: Callable[..., Called], tmp_path: Path) -> None:
+    port = launch.free_ports(1)[0]
+    code, out, _ = call("pack", "tiny.toml", "--host", "fed.example.org", "--port", port, "--listen", "127.0.0.1")
+    assert code == 0
+    assert "federation-tiny/server for the server" in out
+    code, out, _ = call("server", "federation-tiny/server", "--check")
+    assert code == 0
+    assert out.startswith(f"ready: would listen at 127.0.0.1:{port}; Flower 1.")
+    assert not (tmp_path / "federation-tiny" / "server" / "run").exists()
+
+
+def test_a_packed_federation_is_renewed_by_its_folder_alone(call: Callable[..., Called], tmp_path: Path) -> None:
+    call("pack", "tiny.toml", "--out", "f")
+    before = (tmp_path / "f" / "server" / "server.crt").read_bytes()
+    code, out, _ = call("pack", "--renew", "f")
+    assert code == 0
+    assert "copy f/server/server.crt" in out
+    assert (tmp_path / "f" / "server" / "server.crt").read_bytes() != before
+
+
+def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[..., Called]) -> None:
+    port = launch.free_ports(1)[0]
+    call("pack", "tiny.toml", "--out", "f", "--port", port)
+    code, out, err = call("client", "f/client-1", "--check")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
+
+
+def test_own_data_say_how_many_clients_there_are(call: Callable[..., Called], tmp_path: Path) -> None:
+    code, _, _ = call("pack", "tiny.toml", "--out", "f", *(w for c in "abc" for w in ("--data", f"npz:/{c}.npz")))
+    assert code == 0
+    assert 'data = "npz:/c.npz"' in (tmp_path / "f" / "client-2" / "client.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tiny.toml"], "Missing option '--local'"),
+        (["tiny.toml", "--local", "0"], "0 is not in the range x>=1"),
+        (["nix.toml", "--local", "2"], "cannot read nix.toml"),
+        (["tiny.toml", "--local", "3"], "--local 3 must be the number of the split's clients, 2"),
+        (["tiny.toml", "--local", "2", "--set", "rounds=0"], "rounds must be >= 1"),
+        (["pack"], "name an experiment"),
+        (["pack", "tiny.toml", "--host", "a b"], "host name or an IP address"),
+        (["pack", "tiny.toml", "--min-clients", "3"], "min_clients must be at most the 2 clients"),
+        (["server", "nowhere"], "has no network.toml"),
+        (["client", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    call: Callable[..., Called], tmp_path: Path, words: list[str], says: str
+) -> None:
+    code, out, err = call(*words)
+    assert code == 2
+    assert out == ""
+    assert says in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.toml"]
+    assert len(err.splitlines()) == 1 + err.startswith("run folder: ")
+
+
+def test_without_flower_every_command_says_what_to_install(
+    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def require() -> str:
+        raise DeployError("a deployment needs Flower, which is not installed; pip install 'unskew[flower]'")
+
+    monkeypatch.setattr(versions, "require", require)
+    for words in (["tiny.toml", "--local", "2"], ["pack", "tiny.toml"], ["server", "."], ["client", "."]):
+        code, _, err = call(*words)
+        assert (code, err) == (
+            2,
+            "DeployError: a deployment needs Flower, which is not installed; pip install 'unskew[flower]'\n",
+        )
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_parity_is_printed_as_json_alone_and_decides_the_exit_code(
+    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equal: bool
+) -> None:
+    """The deployed run is replaced by a simulated one; whether a transfer of it is changed decides."""
+
+    def pretend(chosen: object, clients: int, out: Path, say: object) -> Path:
+        assert clients == 2
+        run = parity.simulate(chosen, out)  # type: ignore[arg-type]
+        if not equal:
+            first, *rest = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+            (run / "ledger.jsonl").write_text("".join([first.replace('"bytes":', '"bytes":1'), *rest]))
+        return run
+
+    monkeypatch.setattr(operate, "local", pretend)
+    code, out, err = call("tiny.toml", "--local", "2", "--check-parity", "--json", "--out", "run")
+    assert code == (0 if equal else 1)
+    assert json.loads(out) == {"methods": [{"method": "fedavg", "max_abs_diff": 0.0, "bytes_equal": equal}]}
+    assert "report: run/report.html" in err
+    assert (tmp_path / "run" / "deploy" / "simulated" / "summary.json").exists()

@@ -1,0 +1,331 @@
+"""What a federation of real processes does when things go wrong; the table at the end of the run says it in words."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import certificates, folders, launch, operate, parity
+from unskew.deploy.folders import Address, Terms
+from unskew.deploy.launch import Family, Node
+from unskew.errors import DeployError, RunError
+from unskew.run.config import Experiment
+from unskew.run.folder import rows
+
+from .conftest import Lines, processes_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parents[2]
+Outcome = Callable[[str, str, str], None]
+
+
+class Meddler:
+    """Does something once, when a client's n-th ClientApp has been started: 1 is the hello, 2 the first round."""
+
+    def __init__(self, node: Node, nth: int, deed: Callable[[Node], None]) -> None:
+        self.node, self.nth, self.deed = node, nth, deed
+        self.done = False
+
+    def keep(self) -> None:
+        log = self.node.folder / "logs" / "superexec.log"
+        started = log.read_text().count("Start `flwr-clientapp`") if log.exists() else 0
+        if not self.done and started >= self.nth:
+            self.done = True
+            self.deed(self.node)
+
+
+def signalled(number: int) -> Callable[[Node], None]:
+    def deed(node: Node) -> None:
+        time.sleep(2.0)  # it is importing or training by then
+        for child in node.children:
+            child.signal(number)
+
+    return deed
+
+
+def federation(
+    experiment: Experiment,
+    out: Path,
+    meddle: Callable[[list[Node]], Any],
+    said: Lines,
+    deadline_s: float = 120.0,
+    restart: bool = True,
+) -> Path:
+    """Two clients, a server, and something that meddles."""
+    deployment = operate.prepare(experiment, 2, out, Terms(2, deadline_s, 300.0))
+    with Family() as family:
+        server = launch.start_server(family, deployment / "server", folders.address(deployment / "server"))
+        nodes = [
+            Node(family, folders.client_folder(deployment, c), said, f"client {c}", restart=restart) for c in (0, 1)
+        ]
+        meddler = meddle(nodes)
+        operate.attend(server, operate.launch_run(server), said, [*nodes, meddler])
+    assert meddler.done
+    return operate.collect(deployment / "server" / "run", out)
+
+
+def failures(run: Path) -> Counter[tuple[int, int]]:
+    """How often (round, client) failed."""
+    return Counter((r["round"], r["client"]) for r in rows(run / "failures.jsonl"))
+
+
+def uplinks(run: Path) -> set[tuple[int, int]]:
+    """(round, client) of every transfer to the server that counted."""
+    return {(r["round"], r["src"] - 1) for r in rows(run / "ledger.jsonl") if r["dst"] == 0}
+
+
+def reasons(run: Path) -> str:
+    return "; ".join(dict.fromkeys(f"round {r['round']}: {r['reason'][:70]}" for r in rows(run / "failures.jsonl")))
+
+
+def test_a_client_killed_in_mid_training_is_missed_and_the_run_goes_on(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    run = federation(
+        small("rounds=3"),
+        tmp_path / "run",
+        lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGKILL)),
+        said,
+        deadline_s=45.0,
+        restart=False,
+    )
+    assert uplinks(run) >= {(1, 0), (2, 0), (3, 0)}
+    assert not {(1, 1), (2, 1), (3, 1)} & uplinks(run)
+    assert failures(run)[(1, 1)] == 1
+    assert processes_of(tmp_path) == []
+    outcome("client killed in mid-training", "went on", reasons(run))
+
+
+def test_a_client_that_never_answers_is_given_up_at_the_deadline(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    run = federation(
+        small("rounds=2"),
+        tmp_path / "run",
+        lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGSTOP)),
+        said,
+        deadline_s=30.0,
+    )
+    assert {(1, 0), (2, 0)} <= uplinks(run)
+    assert (1, 1) not in uplinks(run)
+    assert failures(run)[(1, 1)] == 1
+    assert processes_of(tmp_path) == []
+    outcome("client that never answers", "went on", reasons(run))
+
+
+def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    run = federation(
+        small("rounds=9", 'methods.0.name="fedper"'),
+        tmp_path / "run",
+        lambda nodes: Meddler(nodes[1], 3, signalled(signal.SIGKILL)),
+        said,
+        deadline_s=30.0,
+    )
+    assert (1, 1) in uplinks(run)
+    assert failures(run)[(2, 1)] == 1
+    assert (9, 1) in uplinks(run)
+    back = min(t for t, c in uplinks(run) if c == 1 and t > 2)
+    outcome("client that rejoins", "went on", f"away in round 2, back in round {back}; {reasons(run)}")
+
+
+def test_without_enough_clients_the_run_ends_with_the_quorum_sentence(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    """HCCT compares all clients' updates, so it needs every one of them."""
+    with pytest.raises(RunError, match=r"QuorumError: .*1 of 2 clients replied, 2 needed; lost: 1") as refused:
+        federation(
+            small("rounds=2", 'methods.0.name="hcct"'),
+            tmp_path / "run",
+            lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGKILL)),
+            said,
+            deadline_s=45.0,
+            restart=False,
+        )
+    assert processes_of(tmp_path) == []
+    outcome("client lost that the method needs", "refused", str(refused.value).split(" (log")[0])
+
+
+def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
+    small: Callable[..., Experiment], tmp_path: Path, outcome: Outcome
+) -> None:
+    from unskew.run.config import to_toml
+
+    experiment = small("rounds=3", 'methods.0.name="scaffold"')
+    (tmp_path / "small.toml").write_text(to_toml(experiment))
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "unskew", "deploy", "small.toml", "--local", "2", "--out", "run", "--no-report"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    try:
+        metrics = out / "deploy" / "server" / "run" / "metrics.jsonl"
+        until = time.monotonic() + 300
+        while not (metrics.exists() and '"round":1' in metrics.read_text()) and time.monotonic() < until:
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.2)
+        time.sleep(3.0)  # in the middle of round 2
+        first.kill()
+    finally:
+        first.kill()
+        first.communicate()
+    if launch._tied():
+        until = time.monotonic() + 60
+        while processes_of(tmp_path) and time.monotonic() < until:
+            time.sleep(0.2)
+    assert processes_of(tmp_path) == []
+    again = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    assert again.returncode == 0, again.stderr
+    (found,) = parity.compare(out, parity.simulate(experiment, tmp_path / "simulated"))
+    assert found.equal, found
+    outcome("server killed and started again", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
+
+
+# ---------------------------------------------------------------- the network
+class Wire:
+    """Passes TCP connections on, until it is cut."""
+
+    def __init__(self, to: Address) -> None:
+        self.to, self.is_cut = to, False
+        self.open: set[socket.socket] = set()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self.listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break every connection and take no new one."""
+        self.is_cut = True
+        for s in list(self.open):
+            with suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+    def close(self) -> None:
+        self.cut()
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            if self.is_cut:
+                near.close()
+                continue
+            try:
+                far = socket.create_connection((self.to.host, self.to.port))
+            except OSError:
+                near.close()
+                continue
+            self.open |= {near, far}
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(a, b), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for s in (source, sink):
+            self.open.discard(s)
+            with suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+            s.close()
+
+
+class Cutter(Meddler):
+    """Cuts a wire while a client trains, and mends it after some seconds."""
+
+    def __init__(self, node: Node, nth: int, wire: Wire, seconds: float) -> None:
+        super().__init__(node, nth, lambda _: wire.cut())
+        self.wire, self.seconds, self.since = wire, seconds, 0.0
+
+    def keep(self) -> None:
+        before = self.done
+        super().keep()
+        if self.done and not before:
+            self.since = time.monotonic()
+        if self.done and time.monotonic() - self.since > self.seconds:
+            self.wire.mend()
+
+
+@contextmanager
+def wire_to(address: Address) -> Iterator[Wire]:
+    wire = Wire(address)
+    try:
+        yield wire
+    finally:
+        wire.close()
+
+
+def test_a_network_that_is_cut_for_seconds_loses_nothing(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    experiment, out, wires = small("rounds=3"), tmp_path / "run", []
+
+    def meddle(nodes: list[Node]) -> Cutter:
+        wire = Wire(nodes[1].reached)
+        wires.append(wire)
+        nodes[1].reached = wire.address
+        return Cutter(nodes[1], 3, wire, seconds=8.0)
+
+    try:
+        run = federation(experiment, out, meddle, said)
+    finally:
+        for wire in wires:
+            wire.close()
+    assert list(rows(run / "failures.jsonl")) == []
+    (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
+    assert found.equal, found
+    outcome("network cut for 8 seconds", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
+
+
+# ---------------------------------------------------------------- identities
+def test_an_unknown_key_and_a_second_client_with_one_identity_are_refused_by_flower_itself(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "REJOIN_S", 4.0)
+    deployment = operate.prepare(small(), 2, tmp_path / "run")
+    server, one, two = (deployment / name for name in ("server", "client-0", "client-1"))
+    twin = Path(shutil.copytree(one, tmp_path / "twin"))
+    stranger = Path(shutil.copytree(two, tmp_path / "stranger"))
+    certificates.issue_node(stranger, "client-1")
+
+    def until_refused(family: Family, folder: Path) -> str:
+        node = Node(family, folder, said)
+
+        def live() -> None:
+            while True:
+                node.keep()
+                time.sleep(0.1)
+
+        with pytest.raises(DeployError, match=r"refuses this client's key: .*two clients with one identity") as refused:
+            live()
+        return str(refused.value).split(" (log")[0]
+
+    with Family() as family:
+        launch.start_server(family, server, folders.address(server))
+        first = Node(family, one, said)
+        first.keep()
+        until = time.monotonic() + 60
+        while "SuperNode ID" not in first.children[0].said() and time.monotonic() < until:
+            time.sleep(0.1)
+        sentence = until_refused(family, twin)
+        assert first.children[0].running()
+        until_refused(family, stranger)
+    outcome("unknown key, or two clients with one", "refused", sentence)

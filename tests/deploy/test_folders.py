@@ -1,0 +1,224 @@
+"""What is packed, what is in it, and what is refused when it is read."""
+
+import json
+import shutil
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import certificates, folders
+from unskew.deploy.folders import Address, Terms
+from unskew.errors import ConfigError, DeployError
+from unskew.run import config
+from unskew.run.config import Experiment, fingerprint
+
+LISTEN, REACHED = Address("0.0.0.0", 8443), Address("fed.example.org", 443)
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    return config.parse(
+        {
+            "name": "tiny",
+            "rounds": 2,
+            "task": {"model": "logistic"},
+            "split": {"name": "iid", "num_clients": 2},
+            "methods": [{"name": "fedavg"}],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def packed(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pack") / "federation"
+    folders.pack(folder, experiment, 2, LISTEN, REACHED, names=["10.0.0.7"])
+    return folder
+
+
+@pytest.fixture
+def federation(packed: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(packed, tmp_path / "federation"))
+
+
+def test_a_pack_has_a_folder_for_each_machine_and_each_its_own_secrets(packed: Path) -> None:
+    assert sorted(p.name for p in packed.iterdir()) == ["authority", "client-0", "client-1", "server"]
+    secret = sorted(p.relative_to(packed).as_posix() for p in packed.rglob("*.key"))
+    assert secret == ["authority/ca.key", "client-0/node.key", "client-1/node.key", "server/server.key"]
+    assert all(stat.S_IMODE((packed / p).stat().st_mode) == 0o600 for p in secret)
+    private = (packed, *packed.iterdir())
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o700 for p in private)
+    certificates.check_server(packed / "server")
+    for client in (0, 1):
+        certificates.check_node(packed / f"client-{client}")
+
+
+def test_server_and_clients_are_given_the_same_experiment(packed: Path, experiment: Experiment) -> None:
+    for folder in ("server", "client-0", "client-1"):
+        assert fingerprint(config.load(packed / folder / "experiment.toml")) == fingerprint(experiment)
+
+
+def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
+    assert tomllib.loads((packed / "server" / "server.toml").read_text()) == {
+        "min_clients": 2,
+        "deadline_s": 600.0,
+        "wait_s": 300.0,
+    }
+    assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {
+        "client": 1,
+        "num_clients": 2,
+        "experiment": "experiment.toml",
+    }
+    assert folders.address(packed / "server") == LISTEN
+    assert folders.address(packed / "client-0") == REACHED
+
+
+def test_each_client_is_told_where_its_own_data_lie(experiment: Experiment, tmp_path: Path) -> None:
+    terms = Terms(1, deadline_s=5.0, wait_s=7.0)
+    folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, data=["npz:/a.npz", "folder:/b"], terms=terms)
+    declared = [tomllib.loads((tmp_path / "f" / f"client-{c}" / "client.toml").read_text())["data"] for c in (0, 1)]
+    assert declared == ["npz:/a.npz", "folder:/b"]
+    assert tomllib.loads((tmp_path / "f" / "server" / "server.toml").read_text())["min_clients"] == 1
+
+
+def test_the_readmes_have_three_commands_each(packed: Path) -> None:
+    for folder, word in (("server", "server"), ("client-0", "client")):
+        text = (packed / folder / "README.md").read_text()
+        block = text.split("```sh\n")[1].split("```")[0].splitlines()
+        assert len(block) == 3
+        assert block[0].startswith("python -m pip install 'unskew[flower]==")
+        assert block[1:] == [f"unskew deploy {word} . --check", f"unskew deploy {word} ."]
+
+
+def test_a_pack_never_overwrites_one(packed: Path, experiment: Experiment) -> None:
+    with pytest.raises(DeployError, match="exists already; choose another --out"):
+        folders.pack(packed, experiment, 2, LISTEN, REACHED)
+
+
+def test_impossible_packs_are_refused_before_anything_is_written(experiment: Experiment, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="once for each of 2 clients, got 1"):
+        folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, data=["npz:/a.npz"])
+    with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 3"):
+        folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, terms=Terms(3))
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DeployError, match=r"cannot write .*choose another --out"):
+        folders.pack(tmp_path / "file" / "f", experiment, 2, LISTEN, REACHED)
+
+
+def test_a_renewed_certificate_is_another_one_by_the_same_authority(federation: Path) -> None:
+    before = (federation / "server" / "server.crt").read_bytes()
+    folders.renew(federation)
+    assert (federation / "server" / "server.crt").read_bytes() != before
+    assert (federation / "server" / "ca.crt").read_bytes() == (federation / "client-0" / "ca.crt").read_bytes()
+    certificates.check_server(federation / "server")
+    shutil.rmtree(federation / "authority")
+    with pytest.raises(DeployError, match=r"ca\.key"):
+        folders.renew(federation)
+
+
+# ---------------------------------------------------------------- reading
+def test_keys_are_found_by_the_client_s_number_in_numerical_order(federation: Path) -> None:
+    clients = federation / "server" / "clients"
+    certificates.issue_node(federation, "x")
+    (federation / "node.pub").rename(clients / "10.pub")
+    assert list(folders.keys(federation / "server")) == [0, 1, 10]
+
+
+def test_two_clients_with_one_key_are_refused(federation: Path) -> None:
+    clients = federation / "server" / "clients"
+    (clients / "1.pub").write_text((clients / "0.pub").read_text().replace("client-0", "client-1"))
+    with pytest.raises(DeployError, match="clients 0 and 1 have the same key"):
+        folders.keys(federation / "server")
+
+
+@pytest.mark.parametrize("name", ["a.pub", "01.pub", "-1.pub"])
+def test_a_key_that_is_not_called_after_a_client_is_refused(federation: Path, name: str) -> None:
+    (federation / "server" / "clients" / "0.pub").rename(federation / "server" / "clients" / name)
+    with pytest.raises(DeployError, match="called after its client's number"):
+        folders.keys(federation / "server")
+
+
+def test_a_server_without_keys_is_refused(federation: Path) -> None:
+    shutil.rmtree(federation / "server" / "clients")
+    with pytest.raises(DeployError, match="has no client's key"):
+        folders.keys(federation / "server")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('host = "a"\nport = 0\n', "port must be >= 1, got 0"),
+        ('host = "a"\nport = "x"\n', "port must be an integer"),
+        ('host = "a"\n', "port is required"),
+        ('host = "a"\nport = 1\nprot = 2\n', "unknown key prot; did you mean port"),
+        ("host = ", "is not TOML"),
+    ],
+)
+def test_a_network_file_that_cannot_be_is_refused_by_its_key(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "network.toml").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        folders.address(tmp_path)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match=r"has no network\.toml; it is not a folder that unskew deploy pack made"):
+        folders.address(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("listen", "here", "text"),
+    [("0.0.0.0", "127.0.0.1", "0.0.0.0:1"), ("::", "::1", "[::]:1"), ("10.1.2.3", "10.1.2.3", "10.1.2.3:1")],
+)
+def test_a_server_that_listens_everywhere_is_reached_on_loopback(listen: str, here: str, text: str) -> None:
+    assert Address(listen, 1).here.host == here
+    assert str(Address(listen, 1)) == text
+
+
+# ---------------------------------------------------------------- what Flower is given
+def test_the_generated_app_has_no_code_and_installs_nothing(federation: Path) -> None:
+    app = folders.write_app(federation / "server")
+    assert [p.name for p in app.iterdir()] == ["pyproject.toml"]
+    table = tomllib.loads((app / "pyproject.toml").read_text())
+    assert table["project"]["dependencies"] == []
+    found = table["tool"]["flwr"]["app"]
+    assert found["components"] == {
+        "serverapp": "unskew.runtime.flower:server_app",
+        "clientapp": "unskew.runtime.flower:client_app",
+    }
+    assert found["config"]["folder"] == str(federation / "server")
+
+
+def test_any_path_reaches_a_client_s_app_whole(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s "odd" = and spaced'
+    folder.mkdir()
+    path = folders.write_node_config(folder)
+    assert tomllib.loads(path.read_text()) == {"folder": str(folder)}
+
+
+def test_secrets_are_fresh_and_private(tmp_path: Path) -> None:
+    first = folders.write_secret(tmp_path).read_bytes()
+    path = folders.write_secret(tmp_path)
+    assert len(first) == 32
+    assert path.read_bytes() != first
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_flower_s_home_is_inside_the_folder_and_knows_one_server(tmp_path: Path) -> None:
+    home = folders.write_home(tmp_path, REACHED)
+    assert home.parent == tmp_path
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    table = tomllib.loads((home / "config.toml").read_text())["superlink"]
+    assert table[table["default"]] == {"address": "fed.example.org:443", "root-certificates": str(tmp_path / "ca.crt")}
+
+
+def test_node_numbers_are_written_as_text_because_json_has_no_large_integers(tmp_path: Path) -> None:
+    folders.write_nodes(tmp_path, {0: 2**64 - 1, 1: 5})
+    assert json.loads((tmp_path / "nodes.json").read_text()) == {"0": str(2**64 - 1), "1": "5"}

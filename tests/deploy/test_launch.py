@@ -1,0 +1,484 @@
+"""How Flower's programs are started, watched and ended; here they are small scripts under the same names."""
+
+import itertools
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import certificates, folders, launch, versions
+from unskew.deploy.folders import Address
+from unskew.errors import DeployError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs that stand in for Flower's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setattr(versions, "programs", lambda: folder)
+    return folder
+
+
+def script(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return name
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(what: Callable[[], object], within_s: float = 10.0) -> bool:
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if what():
+            return True
+        time.sleep(0.02)
+    return bool(what())
+
+
+# ---------------------------------------------------------------- command lines
+def test_a_superlink_speaks_tls_admits_known_keys_isolates_and_installs_nothing(tmp_path: Path) -> None:
+    line = launch.superlink(tmp_path, Address("0.0.0.0", 8443), tmp_path / "s")
+    assert line[0] == "flower-superlink"
+    assert "--insecure" not in line
+    assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} < set(line)
+    pairs = dict(itertools.pairwise(line))
+    assert pairs["--isolation"] == "process"
+    assert pairs["--superexec-auth-secret-file"] == str(tmp_path / "s")
+    assert pairs["--ssl-certfile"] == str(tmp_path / "server.crt")
+    assert (pairs["--host"], pairs["--port"]) == ("0.0.0.0", "8443")
+
+
+def test_a_supernode_verifies_the_server_shows_its_key_and_listens_on_loopback_only(tmp_path: Path) -> None:
+    line = launch.supernode(tmp_path, Address("::1", 1), 9, tmp_path / "s", tmp_path / "node.toml")
+    pairs = dict(itertools.pairwise(line))
+    assert "--insecure" not in line
+    assert pairs["--superlink"] == "[::1]:1"
+    assert pairs["--root-certificates"] == str(tmp_path / "ca.crt")
+    assert pairs["--auth-supernode-private-key"] == str(tmp_path / "node.key")
+    assert (pairs["--host"], pairs["--port"], pairs["--isolation"]) == ("127.0.0.1", "9", "process")
+
+
+def test_only_the_superexec_beside_a_supernode_speaks_plainly_and_it_ends_with_its_parent(tmp_path: Path) -> None:
+    beside_server = launch.superexec(Address("127.0.0.1", 1), tmp_path / "s", tmp_path / "ca.crt", 7)
+    beside_client = launch.superexec(Address("127.0.0.1", 1), tmp_path / "s", None, 7)
+    assert "--insecure" not in beside_server
+    assert "--insecure" in beside_client
+    for line in (beside_server, beside_client):
+        assert dict(itertools.pairwise(line))["--parent-pid"] == "7"
+
+
+def test_flower_is_given_a_home_of_its_own_and_no_setting_of_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
+    monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "1")
+    monkeypatch.setenv("NO_PROXY", "intern")
+    env = launch.environment(tmp_path / "home")
+    assert {k: v for k, v in env.items() if k.startswith("FLWR_")} == {
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
+    assert env["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert env["NO_PROXY"] == env["no_proxy"] == "intern,localhost,127.0.0.1,::1"
+
+
+def test_programs_started_from_a_checkout_find_the_library(tmp_path: Path) -> None:
+    env = launch.environment(tmp_path)
+    found = subprocess.run(
+        [sys.executable, "-c", "import unskew; print(unskew.__file__)"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert Path(found.stdout.strip()) == ROOT / "unskew" / "__init__.py"
+
+
+# ---------------------------------------------------------------- versions
+def test_the_installed_flower_is_supported_and_its_programs_are_there() -> None:
+    assert versions.require()
+    assert versions.programs() == Path(sys.executable).parent
+
+
+@pytest.mark.parametrize(("found", "ok"), [("1.39.9", False), ("1.40.0", True), ("1.42.7", True), ("1.43.0", False)])
+def test_a_release_outside_the_supported_ones_is_refused(monkeypatch: pytest.MonkeyPatch, found: str, ok: bool) -> None:
+    monkeypatch.setattr(versions.metadata, "version", lambda name: found)
+    if ok:
+        assert versions.require() == found
+    else:
+        with pytest.raises(DeployError, match=rf"flwr >=1\.40,<1\.43 is needed, found {found}"):
+            versions.require()
+
+
+def test_without_flower_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise versions.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions.metadata, "version", missing)
+    with pytest.raises(DeployError, match=r"pip install 'unskew\[flower\]'"):
+        versions.require()
+
+
+def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(DeployError, match="has no flower-superlink, flower-superexec"):
+        versions.programs()
+
+
+def test_the_extra_asks_for_what_is_supported() -> None:
+    import tomllib
+
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert table["project"]["optional-dependencies"]["flower"] == [f"flwr{versions.SUPPORTED}"]
+
+
+# ---------------------------------------------------------------- ports
+def test_free_ports_differ_and_can_be_had() -> None:
+    ports = launch.free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        launch.check_port(Address("127.0.0.1", port))
+
+
+def test_a_port_in_use_is_refused_with_the_remedy() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        with pytest.raises(DeployError, match=f"port {port} of 127.0.0.1 is in use by another program"):
+            launch.check_port(Address("127.0.0.1", port))
+    launch.check_port(Address("127.0.0.1", port))
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(DeployError, match=r"cannot listen on 192\.0\.2\.1"):
+        launch.check_port(Address("192.0.2.1", 8443))
+
+
+# ---------------------------------------------------------------- a family of processes
+def test_children_end_with_the_block_that_started_them_even_if_they_resist(
+    bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(bin, "polite", "exec sleep 60")
+    script(bin, "stubborn", "trap '' TERM\nwhile :; do sleep 60 & wait $!; done")
+    monkeypatch.setattr(launch.end, "__defaults__", (0.3,))
+    children: list[launch.Child] = []
+
+    def work() -> None:
+        with launch.Family() as family:
+            children.extend(family.start([n], tmp_path, tmp_path / "log") for n in ("polite", "stubborn"))
+            time.sleep(0.2)
+            assert all(c.running() for c in children)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert [c.process.returncode for c in children] == [-signal.SIGTERM, -signal.SIGKILL]
+
+
+def test_what_a_child_has_started_ends_with_it(bin: Path, tmp_path: Path) -> None:
+    script(bin, "parent", f"sleep 60 & echo $! > {tmp_path}/pid; exit 0")
+    with launch.Family() as family:
+        child = family.start(["parent"], tmp_path, tmp_path / "log")
+        assert child.process.wait(10) == 0
+        pid = int((tmp_path / "pid").read_text())
+        assert alive(pid)
+    assert eventually(lambda: not alive(pid))
+
+
+def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    script(bin, "program", f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\nwhile :; do sleep 0.05; done")
+    with launch.Family() as family:
+        family.start(["program", "server"], tmp_path, tmp_path / "log", "SuperLink")
+        family.start(["program", "client"], tmp_path, tmp_path / "log", "client 0's SuperNode")
+        time.sleep(0.3)
+    assert [line.split()[-1] for line in noted.read_text().splitlines()] == ["client", "server"]
+
+
+WORKING = """
+import os, sys, time
+from pathlib import Path
+from unskew.deploy import launch, versions
+versions.programs = lambda: Path(sys.argv[1])
+for folder in map(Path, sys.argv[2:]):
+    if os.fork() == 0:
+        with launch.stoppable(), launch.Family() as family:
+            child = family.start(["polite"], folder, folder / "log")
+            (folder / "pids.tmp").write_text(f"{os.getpid()} {child.process.pid}")
+            (folder / "pids.tmp").rename(folder / "pids")
+            time.sleep(60)
+        os._exit(0)
+while True:
+    os.wait()
+"""
+
+
+def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
+    numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+    if launch._tied():  # without setpriv nobody tells the children of a process that was killed
+        numbers.append(signal.SIGKILL)
+    script(bin, "polite", "exec sleep 60")
+    (tmp_path / "work.py").write_text(WORKING)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    folders = [tmp_path / number.name for number in numbers]
+    for folder in folders:
+        folder.mkdir()
+    line = [sys.executable, tmp_path / "work.py", bin, *folders]
+    process = subprocess.Popen(line, env=env, stderr=subprocess.DEVNULL)
+    try:
+        for number, folder in zip(numbers, folders, strict=True):
+            assert eventually((folder / "pids").exists, 60)
+            one, child = map(int, (folder / "pids").read_text().split())
+            assert alive(child)
+            os.kill(one, number)
+            assert eventually(lambda pids=(one, child): not any(map(alive, pids)), 20), number.name
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ---------------------------------------------------------------- why something ended
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("ERROR: [Errno 98] address already in use", "its port is in use by another program"),
+        ("[code: 2004] Failed to activate SuperNode.", "two clients with one identity"),
+        ("[code: 2001] SuperNode authentication is enabled.", "admits registered keys only"),
+        ("Invalid SuperNode authentication", "compare the clocks"),
+        ("httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "copy ca.crt from its pack"),
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("first\n\033[91mERROR\033[0m: something else", "with code 3: ERROR: something else"),
+    ],
+)
+def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Path, printed: str, says: str) -> None:
+    (tmp_path / "text").write_text(printed + "\n")
+    script(bin, "program", f"cat {tmp_path}/text; exit 3")
+    (tmp_path / "log").write_text("address already in use, but in an earlier life\n")
+    with launch.Family() as family:
+        child = family.start(["program"], tmp_path, tmp_path / "log", "the program")
+        child.process.wait(10)
+        assert launch.explain(child).startswith("the program ended")
+        assert says in launch.explain(child)
+
+
+# ---------------------------------------------------------------- a client's programs
+@pytest.fixture
+def client(tmp_path: Path) -> Path:
+    folder = tmp_path / "client-0"
+    folder.mkdir()
+    certificates.issue_node(folder, "client-0")
+    folders.write_address(folder, Address("127.0.0.1", 8443))
+    return folder
+
+
+def keep_until(node: launch.Node, done: Callable[[], object], within_s: float = 10.0) -> None:
+    def look() -> bool:
+        node.keep()
+        return bool(done())
+
+    assert eventually(look, within_s)
+
+
+def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given_up(
+    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(bin, "flower-supernode", "echo no luck; exit 1")
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    monkeypatch.setattr(launch.time, "sleep", lambda s: None)
+    now = [0.0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    with launch.Family() as family:
+        node = launch.Node(family, client, said.append)
+
+        def live() -> None:
+            for _ in range(100):
+                node.keep()
+                if node.children:
+                    node.children[0].process.wait(10)
+                now[0] += 0.5
+
+        with pytest.raises(DeployError, match="no luck"):
+            live()
+    assert [line.split()[-2] for line in said] == ["1", "2", "4", "8", "16"]
+
+
+def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
+    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(bin, "flower-supernode", "echo '[code: 2004] Failed to activate SuperNode.'; exit 1")
+    script(bin, "flower-superexec", "exec sleep 60")
+    now, starts = [0.0], [0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    with launch.Family() as family:
+        node = launch.Node(family, client, said.append)
+
+        def live() -> None:
+            for _ in range(200):
+                before = node.children
+                node.keep()
+                starts[0] += node.children != before and bool(node.children)
+                if node.children:
+                    node.children[0].process.wait(10)
+                now[0] += 1.0
+
+        with pytest.raises(DeployError, match=r"refuses this client's key: .*two clients with one identity"):
+            live()
+    assert now[0] > launch.REJOIN_S > 60
+    assert starts[0] > 15
+    assert said == [f"client is refused for now: its last session may not be over; trying for {launch.REJOIN_S:.0f} s"]
+
+
+def test_a_node_whose_superexec_dies_is_started_afresh(bin: Path, client: Path) -> None:
+    script(bin, "flower-supernode", "exec sleep 60")
+    script(bin, "flower-superexec", "exec sleep 60")
+    with launch.Family() as family:
+        node = launch.Node(family, client, lambda text: None)
+        node.keep()
+        first = node.children
+        first[1].signal(signal.SIGKILL)
+        keep_until(node, lambda: node.children and node.children != first)
+        assert not first[0].running()
+        assert all(c.running() for c in node.children)
+
+
+def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) -> None:
+    script(bin, "flower-supernode", "exec sleep 60")
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    with launch.Family() as family:
+        node = launch.Node(family, client, said.append, restart=False)
+        node.keep()
+        node.children[0].signal(signal.SIGKILL)
+        keep_until(node, lambda: said)
+        for _ in range(5):
+            node.keep()
+        assert node.children == ()
+    assert said[0].endswith("it is not started again")
+
+
+def test_a_client_with_another_s_key_never_starts(client: Path) -> None:
+    other = client / "other"
+    other.mkdir()
+    certificates.issue_node(other, "x")
+    (client / "node.pub").write_bytes((other / "node.pub").read_bytes())
+    with launch.Family() as family, pytest.raises(DeployError, match="copy both from one pack"):
+        launch.Node(family, client, lambda text: None)
+
+
+# ---------------------------------------------------------------- looking at a server
+@contextmanager
+def superlink(folder: Path | None, date: datetime | None = None, code: int = 200) -> Iterator[Address]:
+    """A server that answers as a SuperLink does, over TLS if there is a folder with certificates."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(code if self.path == "/health" else 404)
+            self.send_header("Date", format_datetime(date or datetime.now(UTC), usegmt=True))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    class Quiet(HTTPServer):
+        def handle_error(self, *args: object) -> None:
+            pass
+
+    server = Quiet(("0.0.0.0", 0), Answer)
+    if folder is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.crt", folder / "server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield Address("127.0.0.1", server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    certificates.issue_server(certificates.authority("test"), [], tmp_path)
+    return tmp_path
+
+
+def test_a_server_that_is_as_it_should_be_is_seen(pack: Path) -> None:
+    with superlink(pack) as address:
+        assert abs(launch.look(address, pack / "ca.crt")) < 3
+
+
+def test_a_server_with_an_expired_certificate_is_refused(pack: Path) -> None:
+    certificates.issue_server(certificates.authority("test"), [], pack, days=0)
+    with superlink(pack) as address, pytest.raises(DeployError, match=r"has expired; .*--renew"):
+        launch.look(address, pack / "ca.crt")
+
+
+def test_a_server_of_another_authority_is_refused(pack: Path) -> None:
+    other = pack / "other"
+    other.mkdir()
+    certificates.issue_server(certificates.authority("other"), [], other)
+    with superlink(other) as address, pytest.raises(DeployError, match="not signed by this federation's authority"):
+        launch.look(address, pack / "ca.crt")
+
+
+def test_a_server_under_a_name_that_is_not_in_its_certificate_is_refused(pack: Path) -> None:
+    with superlink(pack) as address, pytest.raises(DeployError, match=r"is for other names than 127\.0\.0\.2"):
+        launch.look(Address("127.0.0.2", address.port), pack / "ca.crt")
+
+
+def test_what_speaks_no_tls_or_is_no_superlink_is_not_taken_for_one(pack: Path) -> None:
+    with superlink(None) as address, pytest.raises(DeployError, match="is it the right port"):
+        launch.look(address, pack / "ca.crt")
+    with superlink(pack, code=502) as address, pytest.raises(launch.Unreachable, match="answers 502"):
+        launch.look(address, pack / "ca.crt")
+
+
+def test_nobody_and_nowhere_are_told_apart_from_a_refusal(pack: Path) -> None:
+    with pytest.raises(launch.Unreachable, match=r"nobody answers at 127\.0\.0\.1"):
+        launch.look(Address("127.0.0.1", launch.free_ports(1)[0]), pack / "ca.crt")
+    with pytest.raises(launch.Unreachable, match=r"nobody answers at no\.such\.host\.invalid"):
+        launch.look(Address("no.such.host.invalid", 443), pack / "ca.crt")
+
+
+@pytest.mark.parametrize(("ahead_s", "says"), [(30, r"(30|31) s ahead of"), (-400, r"(399|400) s behind")])
+def test_clocks_that_flower_would_not_forgive_are_refused_in_words(pack: Path, ahead_s: int, says: str) -> None:
+    date = datetime.now(UTC) - timedelta(seconds=ahead_s)
+    with superlink(pack, date) as address, pytest.raises(DeployError, match=says):
+        launch.look(address, pack / "ca.crt")
+
+
+@pytest.mark.parametrize("ahead_s", [4, -200])
+def test_clocks_that_flower_forgives_are_accepted(pack: Path, ahead_s: int) -> None:
+    with superlink(pack, datetime.now(UTC) - timedelta(seconds=ahead_s)) as address:
+        assert launch.look(address, pack / "ca.crt") == pytest.approx(ahead_s, abs=2)

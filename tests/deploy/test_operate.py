@@ -1,0 +1,246 @@
+"""What is refused before anything is started, what is told of a run, and where its files end up."""
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import certificates, folders, launch, operate, parity
+from unskew.deploy.folders import Address
+from unskew.errors import ConfigError, DeployError, RunError
+from unskew.run import config, loop
+from unskew.run.config import Experiment
+
+TINY = """
+name = "tiny"
+rounds = 2
+task = { data = "digits", model = "logistic" }
+split = { name = "iid", num_clients = 3 }
+local = { lr = 0.1, batch_size = 128 }
+runtime = { executor = "sequential" }
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedper"
+"""
+
+
+def tiny(*settings: str) -> Experiment:
+    return config.parse(config.override(tomllib.loads(TINY), settings))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*args: object, **named: object) -> None:
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr(launch.subprocess, "Popen", started)
+
+
+# ---------------------------------------------------------------- refusals
+def test_as_many_clients_as_the_split_has(tmp_path: Path) -> None:
+    assert operate.clients_of(tiny()) == 3
+    with pytest.raises(ConfigError, match=r"--local 2 must be the number of the split's clients, 3.*num_clients=2"):
+        operate.local(tiny(), 2, tmp_path / "run", print)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_pools_data_is_never_deployed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="centralised trains on everybody's data in one place"):
+        operate.local(tiny('methods.0.name="centralised"'), 3, tmp_path / "run", print)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match="exists already and holds no deployment"):
+        operate.local(tiny(), 3, tmp_path, print)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_deployment_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:
+    address = Address("127.0.0.1", 8443)
+    folders.pack(tmp_path / "deploy", tiny(), 3, address, address, keep_authority=False)
+    with pytest.raises(RunError, match="holds a run of another experiment"):
+        operate.local(tiny("rounds=3"), 3, tmp_path, print)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    port = launch.free_ports(1)[0]
+    address = Address("127.0.0.1", port)
+    folders.pack(tmp_path / "federation", tiny(), 3, address, address)
+    return tmp_path / "federation"
+
+
+def test_a_packed_server_is_ready(federation: Path) -> None:
+    assert operate.check_serving(federation / "server") == folders.address(federation / "server")
+
+
+def test_a_server_is_not_started_with_what_clients_would_refuse(federation: Path) -> None:
+    server = federation / "server"
+    certificates.issue_server(certificates.authority("other"), [], federation)
+    shutil.copy(federation / "server.crt", server)
+    shutil.copy(federation / "server.key", server)
+    with pytest.raises(DeployError, match="was not signed by"):
+        operate.serve(server, print)
+    shutil.rmtree(server / "clients")
+    with pytest.raises(DeployError, match="has no client's key"):
+        operate.serve(server, print)
+
+
+def test_a_client_is_not_started_towards_another_federation(federation: Path) -> None:
+    client = federation / "client-0"
+    (client / "node.key").unlink()
+    with pytest.raises(DeployError, match=r"cannot read .*node\.key"):
+        operate.take_part(client, print)
+
+
+def test_a_server_whose_run_is_done_starts_nothing(federation: Path) -> None:
+    server = federation / "server"
+    (server / "run").mkdir()
+    (server / "run" / "summary.json").write_text("{}")
+    assert operate.serve(server, print) == server / "run"
+
+
+# ---------------------------------------------------------------- what is told
+def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> None:
+    row = {"method": "fedavg", "seed": 0, "round": 1, "name": "global.accuracy", "value": 0.5}
+    clock = {**row, "name": "seconds", "value": 2.0}
+    failure = {"method": "fedavg", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}
+    progress = operate.Progress(tmp_path, rounds=3)
+    assert list(progress.news()) == []
+    text = json.dumps(row) + "\n" + json.dumps(clock)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    (tmp_path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
+    assert list(progress.news()) == [
+        "fedavg, seed 0: accuracy 0.5000 after round 1",
+        "fedavg, seed 0, round 1: client 2, step 'train': late",
+    ]
+    (tmp_path / "metrics.jsonl").write_text(text + "\n")
+    assert list(progress.news()) == ["fedavg, seed 0: round 1 of 3, 2.0 s"]
+    assert list(progress.news()) == []
+
+
+def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> None:
+    row = {"method": "fedavg", "seed": 0, "round": 1, "name": "seconds", "value": 2.0}
+    log = tmp_path / "metrics.jsonl"
+    log.write_text(2 * (json.dumps(row) + "\n"))
+    progress = operate.Progress(tmp_path, rounds=3)
+    assert len(list(progress.news())) == 2
+    log.write_text(json.dumps(row) + "\n")
+    assert list(progress.news()) == []
+    with log.open("a") as f:
+        f.write(json.dumps({**row, "round": 2}) + "\n")
+    assert list(progress.news()) == ["fedavg, seed 0: round 2 of 3, 2.0 s"]
+
+
+def test_a_failed_run_is_explained_by_the_last_error_that_was_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    server = launch.Server(tmp_path, tmp_path, ())
+    said = ["ValueError: an old one\nTraceback ...\nunskew.errors.QuorumError: round 2, step 'train': 1 of 3\n"]
+    monkeypatch.setattr(launch, "printed", lambda server, run: said[0])
+    with pytest.raises(RunError, match=r"QuorumError: round 2, step 'train': 1 of 3 \(log: .*serverapp\.log"):
+        operate.end_of(server, 1, "finished:failed")
+    said[0] = "killed\n"
+    with pytest.raises(RunError, match="the deployed run failed: finished:failed"):
+        operate.end_of(server, 1, "finished:failed")
+    (tmp_path / "outcome.json").write_text(json.dumps({"status": "failed", "error": "DataError", "text": "no data"}))
+    with pytest.raises(RunError, match="DataError: no data"):
+        operate.end_of(server, 1, "failed")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    operate.end_of(server, 1, "finished:completed")
+
+
+def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "deploy" / "server" / "run"
+    (run / "models").mkdir(parents=True)
+    (run / "models" / "m").write_text("m")
+    for name in ("summary.json", "metrics.jsonl", "work.jsonl", ".lock"):
+        (run / name).write_text(name)
+    order: list[str] = []
+    rename = Path.rename
+
+    def noted(self: Path, target: Path) -> Path:
+        order.append(self.name)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", noted)
+    assert operate.collect(run, tmp_path) == tmp_path
+    assert order == ["metrics.jsonl", "models", "work.jsonl", "summary.json"]
+    assert (tmp_path / "models" / "m").read_text() == "m"
+
+
+# ---------------------------------------------------------------- parity
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return parity.simulate(tiny(), tmp_path_factory.mktemp("parity") / "run")
+
+
+@pytest.fixture
+def other(simulated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(simulated, tmp_path / "other"))
+
+
+def test_a_run_is_on_par_with_itself(simulated: Path, other: Path) -> None:
+    found = parity.compare(simulated, other)
+    assert [p.to_json() for p in found] == [
+        {"method": "fedavg", "max_abs_diff": 0.0, "bytes_equal": True},
+        {"method": "fedper", "max_abs_diff": 0.0, "bytes_equal": True},
+    ]
+    assert all(p.equal for p in found)
+
+
+def rewrite(log: Path, method: str, change: "dict[str, object]", name: str | None = None) -> None:
+    """Change one row of a method, or drop it if there is nothing to change."""
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    at = next(i for i, r in enumerate(rows) if r["method"] == method and r.get("name") == name)
+    rows[at : at + 1] = [{**rows[at], **change}] if change else []
+    log.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+
+def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_method(simulated: Path, other: Path) -> None:
+    import safetensors.torch
+
+    rewrite(other / "ledger.jsonl", "fedper", {"bytes": 1})
+    path = other / "models" / "fedavg-seed0.safetensors"
+    tensors = safetensors.torch.load(path.read_bytes())
+    name = next(iter(tensors))
+    tensors[name].view(-1)[0] += 0.5
+    path.write_bytes(safetensors.torch.save(tensors))
+    fedavg, fedper = parity.compare(simulated, other)
+    assert fedavg.max_abs_diff == pytest.approx(0.5)
+    assert (fedavg.bytes_equal, fedavg.equal) == (True, False)
+    assert (fedper.max_abs_diff, fedper.bytes_equal, fedper.equal) == (0.0, False, False)
+
+
+def test_what_one_run_lacks_is_no_agreement(simulated: Path, other: Path) -> None:
+    rewrite(other / "metrics.jsonl", "fedper", {}, "personal.accuracy.mean")
+    rewrite(other / "ledger.jsonl", "fedavg", {})
+    fedavg, fedper = parity.compare(simulated, other)
+    assert fedper.to_json() == {"method": "fedper", "max_abs_diff": None, "bytes_equal": True}
+    assert not fedper.equal
+    assert not fedavg.bytes_equal
+
+
+def test_clocks_are_no_part_of_it(simulated: Path, other: Path) -> None:
+    rewrite(other / "metrics.jsonl", "fedavg", {"value": 1e6}, "seconds")
+    assert all(p.equal for p in parity.compare(simulated, other))
+
+
+def test_runs_that_are_not_done_are_not_compared(simulated: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"has no summary\.json"):
+        parity.compare(simulated, tmp_path)
+
+
+def test_a_simulation_that_is_there_already_is_not_run_again(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "start", None)
+    assert parity.simulate(tiny(), simulated) == simulated

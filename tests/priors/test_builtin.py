@@ -1,0 +1,207 @@
+"""The prior that comes with unskew: its file, its shapes, what it has learned, and what it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from unskew import priors
+from unskew.data.sources import load as load_data
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+from unskew.priors import Inversion, Prior, invert
+from unskew.priors.builtin import CARD, NULL, PHOTO, THING, WEIGHTS, BuiltIn, alpha_bar, load, read_card
+from unskew.priors.public import WORDS
+
+KEY = Key(11)
+SHIPPED = Path(priors.__file__).parent / "weights"
+
+
+@pytest.fixture(scope="module")
+def prior() -> BuiltIn:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    """Images (N, 1, 8, 8) in [0, 1] that the prior has never seen, and labels."""
+    data = load_data("digits")
+    x = data.x_train
+    return (x - x.min()) / (x.max() - x.min()), data.y_train
+
+
+# ---------------------------------------------------------------- the file
+def test_the_file_is_small_and_is_the_one_its_card_vouches_for(prior: BuiltIn) -> None:
+    card = read_card()
+    assert (SHIPPED / WEIGHTS).stat().st_size == card["bytes"] <= 5_000_000
+    assert prior.sha256 == card["sha256"]
+    assert prior.words == WORDS
+    assert sum(p.numel() for p in prior.networks.parameters()) == card["parameters"] < 900_000
+    assert not any(p.requires_grad for p in prior.networks.parameters())
+
+
+def test_the_card_says_from_what_under_which_licence_and_how_to_make_it_again() -> None:
+    card = read_card()
+    assert set(card["data"]["sha256"]) == {"mnist", "fashion_mnist"}
+    assert "CC BY-SA" in card["licence"]
+    assert card["rebuild"].startswith("unskew prior train")
+    assert {"seed", "autoencoder_steps", "denoiser_steps"} <= card["training"].keys()
+
+
+def test_the_hashes_are_those_of_the_public_data_sets() -> None:
+    folder = Path(__file__).parents[3] / "shared" / "data"
+    if not (folder / "usps").exists():
+        pytest.skip(f"{folder} is not there")
+    named = load_data("usps", folder).sha256
+    # Neither USPS nor scikit-learn's digits may be among what it was trained on.
+    assert named not in read_card()["data"]["sha256"].values()
+    assert load_data("digits").sha256 not in read_card()["data"]["sha256"].values()
+
+
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SHIPPED, tmp_path / "copy"))
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / WEIGHTS).write_bytes(content)
+    with pytest.raises(DataError, match=r"not the file its card vouches for: SHA-256 .* the card says"):
+        load(folder)
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(DataError, match=r"builtin\.safetensors cannot be read: No such file"):
+        load(folder)
+
+
+def vouched(folder: Path, content: bytes) -> Path:
+    """The card made to fit another content, as one would who changes the weights."""
+    import hashlib
+
+    (folder / WEIGHTS).write_bytes(content)
+    card = json.loads((folder / CARD).read_text())
+    (folder / CARD).write_text(json.dumps({**card, "sha256": hashlib.sha256(content).hexdigest()}))
+    return folder
+
+
+def test_a_file_of_another_kind_is_refused_even_with_its_card(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    tensors = safetensors.torch.load_file(folder / WEIGHTS)
+    words = {"words": json.dumps(WORDS)}
+    with pytest.raises(DataError, match="does not hold this version's built-in prior"):
+        load(vouched(folder, b"garbage"))
+    with pytest.raises(DataError, match="does not hold this version's built-in prior"):
+        load(vouched(folder, safetensors.torch.save(tensors)))
+    with pytest.raises(DataError, match="does not hold this version's built-in prior"):
+        load(vouched(folder, safetensors.torch.save({"words.weight": tensors["words.weight"]}, words)))
+    broken = {**tensors, "std": tensors["std"] * torch.nan}
+    with pytest.raises(DataError, match="a weight is NaN"):
+        load(vouched(folder, safetensors.torch.save(broken, words)))
+    renamed = {"words": json.dumps(["x", *WORDS[1:]])}
+    with pytest.raises(DataError, match=r"lacks the words \['a photo of'\]"):
+        load(vouched(folder, safetensors.torch.save(tensors, renamed)))
+    assert load(vouched(folder, safetensors.torch.save(tensors, words))).words == WORDS
+
+
+def test_a_folder_without_a_card_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"builtin\.json cannot be read"):
+        load(tmp_path)
+    (tmp_path / CARD).write_text("[]")
+    with pytest.raises(DataError, match="no card of a prior"):
+        load(tmp_path)
+
+
+# ---------------------------------------------------------------- shapes
+def test_images_become_latents_and_images_again(prior: BuiltIn, digits: tuple[Tensor, Tensor]) -> None:
+    """The autoencoder has not seen these digits; a mean squared error of 0.005 is a tenth of their variance."""
+    whole: Prior = prior
+    images = priors.fitted(digits[0][:64], prior.image_shape)
+    latents = whole.encode(digits[0][:64])
+    assert latents.shape == (64, *prior.latent_shape)
+    assert float(latents.std()) == pytest.approx(1.0, abs=0.6)
+    assert float((prior.decode(latents) - images).square().mean()) < 0.005 < float(images.var()) / 10
+
+
+def test_colour_images_are_encoded_as_their_luma(prior: BuiltIn) -> None:
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(prior.encode(x), prior.encode(priors.fitted(x, prior.image_shape)))
+
+
+def test_encoding_in_parts_is_the_same(prior: BuiltIn) -> None:
+    few = BuiltIn(prior.networks, prior.words, prior.sha256, at_once=3)
+    x = torch.rand(8, 1, 32, 32)
+    torch.testing.assert_close(few.encode(x), prior.encode(x), atol=1e-5, rtol=1e-5)
+
+
+def test_samples_are_images_and_repeat(prior: BuiltIn) -> None:
+    v = torch.stack([prior.start("seven"), prior.start()])
+    images = prior.sample(v, 3, KEY, guidance=2.0, steps=3)
+    assert images.shape == (2, 3, 1, 32, 32)
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+    assert torch.equal(images, prior.sample(v, 3, KEY, guidance=2.0, steps=3))
+    torch.testing.assert_close(prior.sample(v[:1], 3, KEY, 2.0, 3), images[:1], atol=1e-3, rtol=0)
+
+
+def test_words_with_a_role_are_no_nouns(prior: BuiltIn) -> None:
+    thing = prior.networks.words.weight[prior.words.index(THING)]
+    for noun in (None, THING, PHOTO, NULL, "zebra"):
+        assert torch.equal(prior.start(noun), thing)
+    assert not torch.equal(prior.start("seven"), thing)
+
+
+def test_the_signal_only_fades() -> None:
+    abar = alpha_bar()
+    assert abar.shape == (1000,)
+    assert bool((abar.diff() < 0).all())
+    assert float(abar[0]) == pytest.approx(0.9996, abs=1e-4)
+    assert float(abar[-1]) == pytest.approx(0.001, abs=1e-4)
+
+
+@pytest.mark.parametrize("embedding", [torch.zeros(1, 63), torch.zeros(64), torch.full((1, 64), torch.nan)])
+def test_embeddings_that_are_none_are_refused(prior: BuiltIn, embedding: Tensor) -> None:
+    with pytest.raises(DataError, match="embeddings"):
+        prior.sample(embedding, 1, KEY)
+
+
+def test_options_of_stable_diffusion_are_refused() -> None:
+    with pytest.raises(ConfigError, match="embeddings of one token and images of 32 pixels, got tokens = 2"):
+        priors.load(tokens=2)
+    with pytest.raises(ConfigError, match="size = 64"):
+        priors.load(size=64)
+    assert priors.load(size=32).name == "built-in"
+
+
+# ---------------------------------------------------------------- what it has learned
+def test_inversion_lowers_the_loss_of_images_never_seen_and_clusters_do_not_mix(
+    prior: BuiltIn, digits: tuple[Tensor, Tensor]
+) -> None:
+    """The tolerance is what twelve steps of Adam make of sums that are rounded differently."""
+    x, y = digits
+    clusters = [prior.encode(x[y == k][: 10 + k]) for k in (0, 3, 7)]
+    config = Inversion(steps=12)
+    found = invert(prior, clusters, KEY, config=config)
+    for k, cluster in enumerate(clusters):
+        alone = invert(prior, [cluster], KEY, config=config).embeddings[0]
+        torch.testing.assert_close(found.embeddings[k], alone, atol=2e-2, rtol=0)
+    times, noise = torch.arange(0, 1000, 50), torch.randn(20, *prior.latent_shape, generator=KEY.generator())
+    held = torch.stack([c[torch.arange(20) % len(c)] for c in clusters])
+    with torch.no_grad():
+        before = prior.loss(held, prior.start().repeat(3, 1), times, noise)
+        after = prior.loss(held, found.embeddings, times, noise)
+    assert bool((after < before).all())
+
+
+def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(
+    prior: BuiltIn, digits: tuple[Tensor, Tensor]
+) -> None:
+    """Two disjoint parts of the zeros and of the sevens: like parts end nearer each other, by both distances."""
+    x, y = digits
+    zeros, sevens = prior.encode(x[y == 0][:80]), prior.encode(x[y == 7][:80])
+    clusters = [zeros[:40], zeros[40:], sevens[:40], sevens[40:]]
+    v = invert(prior, clusters, KEY, config=Inversion(steps=20)).embeddings
+    for d in (torch.cdist(v, v), priors.distances(prior, v, KEY)):
+        assert float(torch.maximum(d[0, 1], d[2, 3])) < float(d[:2, 2:].min())

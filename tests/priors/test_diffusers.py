@@ -1,0 +1,225 @@
+"""Stable Diffusion as a prior: a pipeline of 10^5 parameters is built, saved and loaded without a network."""
+
+import importlib.util
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unskew import priors
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+from unskew.priors import Inversion, invert
+from unskew.priors import diffusers as adapter
+
+INSTALLED = all(importlib.util.find_spec(name) for name in ("diffusers", "transformers"))
+needs_diffusers = pytest.mark.skipif(not INSTALLED, reason="the extra [diffusion] is not installed")
+KEY = Key(5)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+def save(folder: Path, prediction: str = "epsilon", safe: bool = True) -> Path:
+    """A random Stable Diffusion of 32 x 32 images with 4 x 16 x 16 latents and 32-d tokens, in `folder`."""
+    import diffusers
+    import transformers
+
+    symbols = [chr(33 + i) for i in range(94)] + [chr(161 + i) for i in range(162)]
+    merges = [("t", "h"), ("i", "n"), ("th", "in")]
+    pieces = [*symbols, *(s + "</w>" for s in symbols), *("".join(m) for m in merges)]
+    pieces += ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    begin, end = len(pieces) - 2, len(pieces) - 1
+    with warnings.catch_warnings(), Key(0).ambient():
+        warnings.simplefilter("ignore")
+        tokenizer = transformers.CLIPTokenizer(vocabulary, merges, model_max_length=12)
+        text = transformers.CLIPTextModel(
+            transformers.CLIPTextConfig(
+                vocab_size=len(pieces), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                num_attention_heads=4, max_position_embeddings=12, bos_token_id=begin, eos_token_id=end,
+                pad_token_id=end,
+            )
+        )  # fmt: skip
+        vae = diffusers.AutoencoderKL(
+            in_channels=3, out_channels=3, latent_channels=4, sample_size=32, block_out_channels=(8, 16),
+            layers_per_block=1, norm_num_groups=4, down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+        )  # fmt: skip
+        unet = diffusers.UNet2DConditionModel(
+            sample_size=16, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(8, 16),
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=32, attention_head_dim=4,
+            norm_num_groups=4,
+        )  # fmt: skip
+        scheduler = diffusers.PNDMScheduler(
+            beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", skip_prk_steps=True, steps_offset=1,
+            prediction_type=prediction,
+        )  # fmt: skip
+        diffusers.StableDiffusionPipeline(
+            vae=vae, text_encoder=text, tokenizer=tokenizer, unet=unet, scheduler=scheduler, safety_checker=None,
+            feature_extractor=None, requires_safety_checker=False,
+        ).save_pretrained(folder, safe_serialization=safe)  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("diffusers")
+    pytest.importorskip("transformers")
+    return save(tmp_path_factory.mktemp("pipeline") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def prior(folder: Path) -> adapter.Diffusers:
+    return adapter.load(folder)
+
+
+# ---------------------------------------------------------------- what a pipeline does
+def test_a_saved_pipeline_is_a_prior(prior: adapter.Diffusers) -> None:
+    assert (prior.width, prior.latent_shape, prior.image_shape, prior.times) == (32, (4, 16, 16), (3, 32, 32), 1000)
+    assert prior.start().shape == (32,)
+    assert not torch.equal(prior.start("boot"), prior.start())
+    latents = prior.encode(torch.rand(3, 1, 28, 28))
+    assert latents.shape == (3, 4, 16, 16)
+    assert prior.decode(latents).shape == (3, 3, 32, 32)
+    assert not any(p.requires_grad for part in ("unet", "vae") for p in getattr(prior.pipeline, part).parameters())
+
+
+def test_latents_are_scaled_means_of_the_autoencoder(prior: adapter.Diffusers) -> None:
+    x = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = prior.pipeline.vae.encode(2 * x - 1).latent_dist.mean * 0.18215
+    torch.testing.assert_close(prior.encode(x), expected)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+def test_inversion_lowers_the_loss_and_repeats(tmp_path: Path, prediction: str) -> None:
+    pytest.importorskip("diffusers")
+    prior = adapter.load(save(tmp_path / "tiny", prediction))
+    assert prior.velocity == (prediction == "v_prediction")
+    z = prior.encode(torch.rand(6, 3, 32, 32))
+    clusters = [z[:2], z[2:]]
+    config = Inversion(steps=12, batch_size=2, lr=0.5)
+    found, again = (invert(prior, clusters, KEY, config=config) for _ in range(2))
+    assert torch.equal(found.embeddings, again.embeddings)
+    assert found.embeddings.shape == (2, 32)
+    alone = invert(prior, clusters[1:], KEY, config=config)
+    torch.testing.assert_close(found.embeddings[1:], alone.embeddings, atol=1e-2, rtol=1e-2)
+    times, noise = torch.arange(0, 1000, 100), torch.randn(10, 4, 16, 16)
+    held = torch.stack([c[torch.arange(10) % len(c)] for c in clusters])
+    with torch.no_grad():
+        before = prior.loss(held, prior.start().repeat(2, 1), times, noise)
+        after = prior.loss(held, found.embeddings, times, noise)
+    assert bool((after < before).all())
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+def test_sampling_is_the_librarys_ddim_without_clipping(tmp_path: Path, prediction: str) -> None:
+    """`DDIMScheduler` from the same configuration clips latents to [-1, 1] unless told otherwise: it must not."""
+    diffusers = pytest.importorskip("diffusers")
+    prior = adapter.load(save(tmp_path / "tiny", prediction))
+    scheduler = diffusers.DDIMScheduler.from_config(
+        prior.pipeline.scheduler.config, clip_sample=False, timestep_spacing="trailing", set_alpha_to_one=True
+    )
+    scheduler.set_timesteps(5)
+    v = torch.stack([prior.start(), prior.start("boot")])
+    z = torch.stack([torch.randn(2, 4, 16, 16, generator=(KEY / k).generator()) for k in range(2)]).flatten(0, 1)
+    with torch.no_grad():
+        photo = torch.cat([prior.photo.expand(4, -1, -1), v.repeat_interleave(2, 0)[:, None]], dim=1)
+        empty = torch.cat([prior.empty, prior.empty[-1:]]).expand(4, -1, -1)
+        for t in scheduler.timesteps:
+            said, without = (prior.pipeline.unet(z, t, encoder_hidden_states=c).sample for c in (photo, empty))
+            z = scheduler.step(without + 3.0 * (said - without), t, z, eta=0.0).prev_sample
+    assert float(z.abs().max()) > 1
+    expected = prior.decode(z).reshape(2, 2, 3, 32, 32)
+    torch.testing.assert_close(prior.sample(v, 2, KEY, guidance=3.0, steps=5), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_an_embedding_of_two_tokens_lengthens_the_prompt_by_two(folder: Path) -> None:
+    prior = priors.load(str(folder), tokens=2, size=16)
+    assert (prior.width, prior.latent_shape, prior.image_shape) == (64, (4, 8, 8), (3, 16, 16))
+    assert prior.sample(prior.start()[None], 1, KEY, guidance=2.0, steps=2).shape == (1, 1, 3, 16, 16)
+    with pytest.raises(DataError, match="width 64"):
+        prior.sample(torch.zeros(1, 32), 1, KEY)
+
+
+# ---------------------------------------------------------------- what is refused
+def changed(folder: Path, copy: Path, **index: Any) -> Path:
+    shutil.copytree(folder, copy)
+    path = copy / "model_index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **index}))
+    return copy
+
+
+def test_pickles_are_refused_without_being_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    for part in ("unet", "vae", "text_encoder"):
+        (folder / part).mkdir(parents=True)
+        (folder / part / "diffusion_pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    (folder / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    with pytest.raises(ConfigError, match=r"unet/diffusion_pytorch_model.bin is a pickle, .* safe_serialization"):
+        adapter.load(folder)
+    with pytest.raises(ConfigError, match=r"v1-5.ckpt is a pickle"):
+        adapter.load(tmp_path / "v1-5.ckpt")
+
+
+@needs_diffusers
+def test_a_pipeline_saved_as_pickles_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a pickle"):
+        adapter.load(save(tmp_path / "tiny", safe=False))
+
+
+def test_a_folder_that_is_no_pipeline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no model_index.json"):
+        priors.load(str(tmp_path))
+    (tmp_path / "model_index.json").write_text("{")
+    with pytest.raises(DataError, match=r"model_index.json cannot be read"):
+        priors.load(str(tmp_path))
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
+    with pytest.raises(ConfigError, match=r"is a StableDiffusionXLPipeline.*not XL"):
+        priors.load(str(tmp_path))
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline", "unet": ["mine", "Net"]}')
+    with pytest.raises(ConfigError, match=r"its unet comes from 'mine'.*is not run"):
+        priors.load(str(tmp_path))
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    with pytest.raises(DataError, match=r"unet holds no weights"):
+        priors.load(str(tmp_path))
+
+
+@needs_diffusers
+def test_damaged_weights_and_sizes_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="multiple of 4 pixels"):
+        adapter.load(folder, size=30)
+    with pytest.raises(ConfigError, match="at least one token"):
+        adapter.load(folder, tokens=0)
+    copy = changed(folder, tmp_path / "copy")
+    weights = copy / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DataError, match="cannot be loaded as a Stable Diffusion pipeline"):
+        adapter.load(copy)
+
+
+@needs_diffusers
+def test_a_repository_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection")
+
+    kind = importlib.import_module("diffusers").StableDiffusionPipeline
+    monkeypatch.setattr(kind, "load_config", unreachable)
+    with pytest.raises(DataError, match=r"hub:nobody/nothing cannot be loaded .*no connection"):
+        priors.load("hub:nobody/nothing")
+
+
+@pytest.mark.skipif(INSTALLED, reason="the extra [diffusion] is installed")
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    for part in ("unet", "vae", "text_encoder"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "model.safetensors").touch()
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    with pytest.raises(ConfigError, match=r"pip install 'unskew\[diffusion\]'"):
+        priors.load(str(tmp_path))

@@ -1,0 +1,283 @@
+"""Inversion, sampling and distances on a prior whose answers can be computed by hand, and what is let in.
+
+`Point` believes that under the embedding v there is one latent, v itself.  Then the noise in z_t is
+(z_t - sqrt(abar) v) / sqrt(1 - abar), the loss of a latent z is abar / (1 - abar) mean((z - v)^2), and every sample is
+v.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unskew.errors import DataError, DivergedError
+from unskew.keys import Key
+from unskew.priors import Inversion, Prior, distances, fitted, how_fitted, invert
+from unskew.priors.prior import _rate, checked_embeddings, ddim, noised, squared_error
+
+SHAPE = (1, 2, 2)
+
+
+@dataclass(frozen=True)
+class Point:
+    name: str = "point"
+    width: int = 4
+    latent_shape: tuple[int, int, int] = SHAPE
+    image_shape: tuple[int, int, int] = SHAPE
+    times: int = 10
+    lr: float = 0.1
+    at_once: int = 1000
+    broken: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def abar(self) -> Tensor:
+        return torch.linspace(0.9, 0.1, self.times)
+
+    def encode(self, images: Tensor) -> Tensor:
+        return images
+
+    def start(self, noun: str | None = None) -> Tensor:
+        return torch.zeros(4)
+
+    def noise(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        a = self.abar[times][:, None, None, None]
+        point = torch.zeros(len(z), *SHAPE) if v is None else v.reshape(-1, *SHAPE)
+        return (z - a.sqrt() * point) / (1 - a).sqrt()
+
+    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
+        k, b = latents.shape[:2]
+        flat = self.noise(latents.reshape(-1, *SHAPE), embeddings.repeat_interleave(b, 0), times.repeat(k))
+        return flat.reshape(latents.shape)
+
+    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+        if self.broken:
+            return embeddings.sum(1) * torch.inf
+        return squared_error(self.predict(noised(latents, noise, self.abar[times]), embeddings, times), noise)
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        return ddim(
+            self.noise, embeddings, SHAPE, self.abar, count, key,
+            guidance=guidance or 1.0, steps=steps or 5, reach=None, at_once=self.at_once,
+        )  # fmt: skip
+
+
+POINT: Prior = Point()
+KEY = Key(3)
+
+
+def latents(n: int, seed: int, at: float = 0.0) -> Tensor:
+    return at + torch.randn(n, *SHAPE, generator=torch.Generator().manual_seed(seed))
+
+
+# ---------------------------------------------------------------- inversion
+def test_an_embedding_moves_to_the_latent_of_its_cluster() -> None:
+    """Each cluster holds one latent, several times; the loss abar / (1 - abar) mean((z - v)^2) is least there."""
+    z = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.0, 1.0, -1.0, 2.0]])
+    found = invert(POINT, [row.reshape(1, *SHAPE).repeat(5, 1, 1, 1) for row in z], KEY, config=Inversion(steps=200))
+    torch.testing.assert_close(found.embeddings, z, atol=0.02, rtol=0)
+    assert bool((found.last < 1e-3).all())
+    assert bool((found.first > 0.1).all())
+
+
+def test_a_cluster_gets_the_same_alone_and_among_others() -> None:
+    clusters = [latents(n, n, at) for n, at in ((1, 0), (7, 2), (30, -1))]
+    together = invert(POINT, clusters, KEY, config=Inversion(steps=20))
+    for k, cluster in enumerate(clusters):
+        alone = invert(POINT, [cluster], KEY, config=Inversion(steps=20))
+        torch.testing.assert_close(together.embeddings[k], alone.embeddings[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(together.last[k], alone.last[0])
+
+
+def test_a_prior_that_takes_few_at_once_finds_the_same() -> None:
+    clusters = [latents(9, k, k) for k in range(5)]
+    config = Inversion(steps=15, batch_size=3)
+    whole = invert(POINT, clusters, KEY, config=config)
+    for at_once in (1, 6, 7):
+        parts = invert(Point(at_once=at_once), clusters, KEY, config=config)
+        torch.testing.assert_close(parts.embeddings, whole.embeddings, atol=1e-5, rtol=1e-5)
+
+
+@given(st.permutations(range(4)))
+def test_the_order_of_clusters_does_not_matter(order: list[int]) -> None:
+    clusters = [latents(3 + k, k) for k in range(4)]
+    config = Inversion(steps=4, batch_size=2)
+    straight, turned = (invert(POINT, c, KEY, config=config) for c in (clusters, [clusters[k] for k in order]))
+    torch.testing.assert_close(turned.embeddings, straight.embeddings[order])
+
+
+def test_the_same_key_gives_the_same_and_another_does_not() -> None:
+    clusters = [latents(20, 0)]
+    once, again, other = (invert(POINT, clusters, k, config=Inversion(steps=5)) for k in (KEY, KEY, Key(4)))
+    assert torch.equal(once.embeddings, again.embeddings)
+    assert not torch.equal(once.embeddings, other.embeddings)
+
+
+def test_a_step_of_adam_is_the_learning_rate_against_the_gradients_sign() -> None:
+    """One step from 0 towards z = (1, -1, 1, -1): Adam's first step is lr * sign of the gradient, up to eps."""
+    z = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    found = invert(POINT, [z.reshape(1, *SHAPE)], KEY, config=Inversion(steps=1, lr=0.25))
+    torch.testing.assert_close(found.embeddings[0], 0.25 * z, atol=1e-6, rtol=0)
+
+
+def test_the_learning_rate_falls_from_half_time_on() -> None:
+    """cos(0) = 1 at one half; (1 + cos(pi / 2)) / 2 = 0.5 at three quarters; 0 at the end."""
+    assert [_rate(x) for x in (0.0, 0.3, 0.5)] == [1.0, 1.0, 1.0]
+    assert _rate(0.75) == pytest.approx(0.5)
+    assert _rate(1.0) == pytest.approx(0.0)
+
+
+def test_a_strong_pull_keeps_an_embedding_where_it_began() -> None:
+    start = torch.full((4,), 0.5)
+    far = latents(10, 0, at=5)
+    near = invert(POINT, [far], KEY, start, Inversion(steps=50, pull=1e6))
+    gone = invert(POINT, [far], KEY, start, Inversion(steps=50))
+    assert float((near.embeddings - start).norm()) < 0.1 < 2 < float((gone.embeddings - start).norm())
+
+
+def test_no_clusters_are_no_embeddings() -> None:
+    assert invert(POINT, [], KEY).embeddings.shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (torch.zeros(0, 1, 2, 2), "n >= 1"),
+        (torch.zeros(3, 1, 2, 3), r"got shape \(3, 1, 2, 3\)"),
+        (torch.full((2, 1, 2, 2), torch.nan), "NaN or infinite"),
+    ],
+)
+def test_a_cluster_that_cannot_be_inverted_is_named(cluster: Tensor, said: str) -> None:
+    with pytest.raises(DataError, match=f"cluster 1 .*{said}"):
+        invert(POINT, [latents(2, 0), cluster], KEY)
+
+
+def test_a_start_of_another_width_is_refused() -> None:
+    with pytest.raises(DataError, match="the start embedding must have width 4"):
+        invert(POINT, [latents(2, 0)], KEY, torch.zeros(5))
+
+
+def test_an_embedding_that_diverges_is_no_result() -> None:
+    with pytest.raises(DivergedError, match="cluster 0 became NaN"):
+        invert(Point(broken=True), [latents(2, 0)], KEY, config=Inversion(steps=2))
+
+
+# ---------------------------------------------------------------- sampling and distances
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+@pytest.mark.parametrize("steps", [1, 3, 10])
+def test_samples_of_a_point_are_the_point_times_guidance(guidance: float, steps: int) -> None:
+    """Under the empty prompt the point is 0, so e_null + w (e_v - e_null) is the noise of the point w v."""
+    v = torch.tensor([[1.0, 2.0, -1.0, 0.5]])
+    images = POINT.sample(v, 3, KEY, guidance, steps)
+    assert images.shape == (1, 3, *SHAPE)
+    torch.testing.assert_close(images, (guidance * v).reshape(1, 1, *SHAPE).expand(1, 3, *SHAPE), atol=1e-5, rtol=1e-5)
+
+
+def test_what_an_embedding_gives_does_not_depend_on_the_others() -> None:
+    v = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    prior = Point(times=7)
+    for at_once in (1, 5, 100):
+        some = replace(prior, at_once=at_once)
+        torch.testing.assert_close(some.sample(v[:2], 3, KEY, 1.5, 7), prior.sample(v, 3, KEY, 1.5, 7)[:2])
+
+
+def test_a_reach_bounds_what_is_sampled() -> None:
+    v = torch.tensor([[9.0, -9.0, 0.0, 1.0]])
+    args = (POINT.noise, v, SHAPE, POINT.abar, 2, KEY)  # type: ignore[attr-defined]
+    cut = ddim(*args, guidance=1.0, steps=5, reach=2.0, at_once=10)
+    torch.testing.assert_close(cut[0, 0].flatten(), torch.tensor([2.0, -2.0, 0.0, 1.0]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("count", "steps"), [(0, 5), (1, 0), (1, 11)])
+def test_sampling_without_images_or_with_more_steps_than_times_is_refused(count: int, steps: int) -> None:
+    with pytest.raises(DataError, match=r"steps in 1\.\.10"):
+        ddim(Point().noise, torch.zeros(1, 4), SHAPE, Point().abar, count, KEY, 1.0, steps, None, 10)
+
+
+def test_the_predictions_distance_of_points_is_in_proportion_to_their_own() -> None:
+    """Predictions differ by sqrt(abar / (1 - abar)) (v - v') at every probe: the distances' ratio is that of v - v'."""
+    v = torch.tensor([[0.0, 0, 0, 0], [3, 4, 0, 0], [0, 0, 1, 0]])
+    found = distances(POINT, v, KEY)
+    assert torch.equal(found.diagonal(), torch.zeros(3))
+    torch.testing.assert_close(found, found.T)
+    torch.testing.assert_close(found / found[0, 2], torch.cdist(v, v))
+    torch.testing.assert_close(distances(Point(at_once=1), v, KEY), found)
+
+
+# ---------------------------------------------------------------- what is let in
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        (torch.zeros(2, 3), r"width 4, got shape \(2, 3\)"),
+        (torch.zeros(4), r"width 4, got shape \(4,\)"),
+        (torch.tensor([[0.0] * 4, [0, 0, torch.nan, 0]]), "number 1 is NaN"),
+        (torch.tensor([[torch.inf] * 4]), "number 0 is NaN or infinite"),
+    ],
+)
+def test_an_embedding_that_is_none_is_refused(given_: Tensor, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        checked_embeddings(given_, 4)
+
+
+def test_a_border_keeps_pixels_in_both_directions() -> None:
+    x = torch.rand(2, 1, 28, 28)
+    wide = fitted(x, (1, 32, 32))
+    assert torch.equal(wide[:, :, 2:-2, 2:-2], x)
+    assert float(wide.sum() - x.sum()) == pytest.approx(0, abs=1e-3)
+    assert torch.equal(fitted(wide, (1, 28, 28)), x)
+
+
+def test_other_sizes_are_resized() -> None:
+    x = torch.rand(2, 1, 8, 8)
+    assert fitted(x, (1, 32, 32)).shape == (2, 1, 32, 32)
+    assert torch.equal(fitted(torch.full((1, 1, 16, 16), 0.25), (1, 32, 32)), torch.full((1, 1, 32, 32), 0.25))
+
+
+def test_colours_become_grey_by_luma_and_grey_becomes_three_channels() -> None:
+    """Pure green has luma 0.587."""
+    green = torch.zeros(1, 3, 32, 32)
+    green[:, 1] = 1
+    torch.testing.assert_close(fitted(green, (1, 32, 32)), torch.full((1, 1, 32, 32), 0.587))
+    assert torch.equal(fitted(torch.full((1, 1, 8, 8), 0.5), (3, 8, 8)), torch.full((1, 3, 8, 8), 0.5))
+
+
+@given(st.sampled_from([1, 3]), st.integers(4, 80), st.sampled_from([1, 3]), st.sampled_from([8, 28, 32, 64]))
+def test_what_is_fitted_has_the_shape_and_lies_within_0_and_1(c: int, side: int, to_c: int, to: int) -> None:
+    x = torch.rand(2, c, side, side, generator=torch.Generator().manual_seed(side))
+    out = fitted(x, (to_c, to, to))
+    assert out.shape == (2, to_c, to, to)
+    assert 0 <= float(out.min()) <= float(out.max()) <= 1
+    assert (how_fitted((c, side, side), (to_c, to, to)) is None) == ((c, side) == (to_c, to))
+
+
+def test_what_is_done_to_images_is_said() -> None:
+    assert how_fitted((1, 32, 32), (1, 32, 32)) is None
+    assert how_fitted((1, 8, 8), (1, 32, 32)) == "images of 1 x 8 x 8 are resized, to 1 x 32 x 32"
+    assert how_fitted((1, 32, 32), (3, 28, 28)) == (
+        "images of 1 x 32 x 32 are given three equal channels and cut at the border, to 3 x 28 x 28"
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (torch.zeros(4, 8, 8), r"shape \(N, C, H, W\), got \(4, 8, 8\)"),
+        (torch.zeros(4, 2, 8, 8), r"\(1, H, W\) or \(3, H, W\)"),
+        (torch.zeros(4, 1, 3, 8), "too small"),
+        (torch.zeros(4, 1, 8, 17), "squeezed by more than half"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), "divide by 255"),
+        (torch.full((4, 1, 8, 8), 1.5), r"in \[1.5, 1.5\]; undo their standardisation"),
+        (torch.full((4, 1, 8, 8), torch.nan), "must lie in"),
+    ],
+)
+def test_images_that_make_no_sense_are_refused(images: Tensor, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        fitted(images, (1, 32, 32))

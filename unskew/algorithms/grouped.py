@@ -1,0 +1,131 @@
+"""Grouped: FedAvg inside given groups, each with a model of its own.
+
+No paper's method but every clustered one's question asked by hand: what would these clients have if they trained
+together?  Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization Performance in
+Cross-Silo Federated Learning", IEEE Transactions on Mobile Computing, 2024, compare five such patterns in Table II.
+
+Notation   C    a group: the groups are disjoint, and every client is in one
+           w_C  its parameters and buffers;  S the round's cohort;  n_k training examples of client k
+Round      y_k = LocalSGD(w_C; F_k) for k in S, C the group of k
+           w_C <- sum_k n_k y_k / sum_k n_k over the k of C that replied; unchanged if there is none
+Limits     One group of all clients is FedAvg.  Every client in a group of its own, and all of them asked, is training
+           alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from unskew.algorithms.fedavg import FedAvg, Trained, Weighting, Weights, average, without
+from unskew.errors import ConfigError
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
+from unskew.tree import Params
+
+Groups = tuple[tuple[ClientId, ...], ...]
+
+
+@dataclass(frozen=True)
+class Models:
+    """The server's state: one model for each group, and who is in it."""
+
+    groups: Groups
+    models: tuple[Params, ...]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """FedAvg in each of several groups.
+
+    Attributes:
+        groups: Clients by number, such as ((0, 1), (2,)); None is one group of all.
+        local: The clients' optimisation.
+        weighting: In a group's mean: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
+    """
+
+    groups: Groups | None = None
+    local: SgdConfig = SgdConfig()
+    weighting: Weighting = "samples"
+    personal: tuple[str, ...] = ()
+
+    def init(self, params: Params, fed: Federation) -> Models:
+        """The common initial model for every group.
+
+        Raises:
+            ConfigError: If the groups do not hold every client exactly once.
+        """
+        groups = (fed.clients,) if self.groups is None else self.groups
+        check(groups, fed.clients)
+        shared = without(params, fed.layout.select(self.personal))
+        return Models(groups, (shared,) * len(groups))
+
+    def round(self, state: Models, fed: Federation) -> Plan[Models]:
+        """Send each client of a cohort its group's model, average what comes back inside groups."""
+        to_group = {
+            c: Weights(model) for members, model in zip(state.groups, state.models, strict=True) for c in members
+        }
+        replies = yield from ask(self.train, {c: to_group[c] for c in fed.sample()})
+        models = []
+        for members, model in zip(state.groups, state.models, strict=True):
+            heard = [replies[c] for c in sorted(members) if c in replies]
+            mean = average([r.params for r in heard], [r.n for r in heard], self.weighting) if heard else model
+            models.append(mean)
+        return Models(state.groups, tuple(models))
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+        """As in FedAvg, from the group's model."""
+        return (yield from self.plain.train(me, msg, mine))
+
+    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+        """The group's model with this client's own tensors in their place."""
+        return (yield from self.plain.personalise(me, params, mine))
+
+    @property
+    def plain(self) -> FedAvg:
+        """What a client does inside its group."""
+        return FedAvg(self.local, self.weighting, personal=self.personal)
+
+    def serve(self, state: Models, client: ClientId | None) -> Params | None:
+        """A client's group's model; for the world at large there is one only if there is one group."""
+        if client is None:
+            return state.models[0] if len(state.groups) == 1 and not self.personal else None
+        return next(w for members, w in zip(state.groups, state.models, strict=True) if client in members)
+
+    def facts(self, state: Models) -> dict[str, Any]:
+        """Who trains with whom."""
+        return {"groups": [list(members) for members in state.groups]}
+
+
+def check(groups: Groups, clients: tuple[ClientId, ...]) -> None:
+    """Refuse groups that do not hold every client exactly once.
+
+    Raises:
+        ConfigError: If a group is empty, a client is not there, in two groups, or in none.
+    """
+    if not all(groups):
+        raise ConfigError(f"groups must have members, got an empty group in {_shown(groups)}; leave it out")
+    times = Counter(c for members in groups for c in members)
+    unknown = sorted(times.keys() - set(clients))
+    if unknown:
+        raise ConfigError(
+            f"groups must name clients, which are 0 to {len(clients) - 1}, got {_listed(unknown)}; correct the number"
+        )
+    twice = sorted(c for c, n in times.items() if n > 1)
+    if twice:
+        raise ConfigError(f"groups must hold every client once, got {_listed(twice)} more than once; keep one of them")
+    missing = sorted(set(clients) - times.keys())
+    if missing:
+        raise ConfigError(
+            f"groups must hold every client, {_listed(missing)} in none; a client may be in a group of its own"
+        )
+
+
+def _shown(groups: Groups) -> str:
+    return str([list(members) for members in groups])
+
+
+def _listed(clients: Iterable[ClientId]) -> str:
+    numbers = [str(c) for c in clients]
+    return f"client{'s' * (len(numbers) > 1)} {', '.join(numbers)}"

@@ -1,0 +1,265 @@
+"""`unskew deploy`: an experiment over a real network, on one machine or on many."""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from click import Context
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from unskew.deploy.parity import Parity
+    from unskew.run.config import Experiment
+
+
+class _Experiments(TyperGroup):
+    """A group in which what is no command's name is the experiment of `local`."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["local", *args]
+        return super().parse_args(ctx, args)
+
+
+deploy = typer.Typer(
+    cls=_Experiments,
+    no_args_is_help=True,
+    help="""Run an experiment over a real network, with TLS and a key for each client (Flower).
+
+    [dim]unskew deploy my.toml --local 3[/]                 everything on this machine
+    [dim]unskew deploy pack my.toml --host fed.example.org[/]   folders for a server and its clients
+    """,
+)
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Check = Annotated[bool, typer.Option("--check", help="Say what would stop it, and start nothing.")]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@deploy.command()
+def local(
+    experiment: Annotated[str, typer.Argument()],
+    clients: Annotated[
+        int, typer.Option("--local", min=1, metavar="K", help="Clients, each a process; as many as the split has.")
+    ],
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-deployed-DATE-TIME.")] = None,
+    check_parity: Annotated[
+        bool, typer.Option("--check-parity", help="Simulate the same experiment too, and compare; 1 if they differ.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a server and K clients as processes on this machine; `local` itself may be left out.
+
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    Certificates, keys and logs lie in the run folder's [bold]deploy[/], the rest
+    of it is that of a simulation.  A run that was stopped goes on when the
+    same command is given again with its --out.
+
+    [dim]unskew deploy examples/deploy.toml --local 3 --check-parity[/]
+    """
+    from unskew.deploy import versions
+
+    versions.require()
+    from unskew.deploy import operate, parity
+    from unskew.run.folder import read_json
+
+    chosen = _experiment(experiment, settings)
+    folder = out or Path("runs") / f"{_as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
+    say = _silent if quiet else _say
+    say(f"run folder: {folder}")
+    run = operate.local(chosen, clients, folder, say)
+    found: list[Parity] = []
+    if check_parity:
+        say("simulating the same experiment")
+        found = parity.compare(run, parity.simulate(chosen, folder / "deploy" / "simulated"))
+    summary = read_json(run / "summary.json")
+    if as_json:
+        kept = {k: summary[k] for k in ("run", "fingerprint", "seconds", "rows")}
+        print(json.dumps({"methods": [p.to_json() for p in found]} if check_parity else kept))
+    else:
+        _show(summary, found)
+    if report:
+        from unskew.report import write_report
+
+        print(f"report: {write_report(run)}", file=sys.stderr)
+    if not all(p.equal for p in found):
+        raise typer.Exit(1)
+
+
+def _experiment(name: str, settings: list[str] | None) -> "Experiment":
+    from unskew.cli.app import find_experiment
+    from unskew.run import config
+
+    chosen = config.load(find_experiment(name), settings or [])
+    if chosen.task.data_dir is not None:  # it is read by processes that may stand elsewhere
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(chosen.task.data_dir).resolve())))
+    return chosen
+
+
+def _as_file(name: str) -> str:
+    from unskew.cli import app
+
+    return app._as_file(name)
+
+
+def _show(summary: dict[str, Any], found: "list[Parity]") -> None:
+    from unskew.cli.app import results
+
+    console = Console()
+    console.print(results(summary))
+    if not found:
+        return
+    table = Table(title="deployed beside simulated", box=SIMPLE, padding=(0, 1))
+    table.add_column("method", overflow="fold")
+    table.add_column("largest difference", justify="right")
+    table.add_column("bytes")
+    for p in found:
+        table.add_row(escape(p.method), f"{p.max_abs_diff:g}", "equal" if p.bytes_equal else "differ")
+    console.print(table)
+
+
+@deploy.command()
+def pack(
+    experiment: Annotated[str | None, typer.Argument()] = None,
+    host: Annotated[str, typer.Option(help="Name or address under which clients reach the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's one port.")] = 8443,
+    listen: Annotated[str, typer.Option(help="Address the server listens at; 127.0.0.1 behind a proxy.")] = "0.0.0.0",
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="Another name of the server for its certificate; may repeat.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="How many take part; by default as many as the split has.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="A client's own data (npz:PATH, folder:PATH); once for each, in order.")
+    ] = None,
+    min_clients: Annotated[int | None, typer.Option(min=1, help="The run begins with so many; default all.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds a client has to answer.")] = 600.0,
+    wait: Annotated[float, typer.Option(help="Seconds the server waits for clients at the start.")] = 3600.0,
+    out: Annotated[Path | None, typer.Option(help="The federation's folder; default federation-NAME.")] = None,
+    settings: Settings = None,
+    renew: Annotated[
+        Path | None, typer.Option("--renew", metavar="FOLDER", help="Sign another server certificate, and no more.")
+    ] = None,
+) -> None:
+    """Write a folder for the server and one for each client: keys, certificates, data declaration, three commands.
+
+    EXPERIMENT is a TOML file or a built-in name.  Each folder goes to one
+    machine, over a channel that keeps it secret; its README says the rest.
+
+    [dim]unskew deploy pack my.toml --host fed.example.org --clients 2[/]
+    [dim]unskew deploy pack --renew federation-my[/]
+    """
+    from unskew.deploy import versions
+
+    versions.require()
+    from unskew.deploy import folders, operate
+
+    if renew is not None:
+        server = folders.renew(renew, names or [])
+        print(f"signed: copy {server / 'server.crt'} and {server / 'server.key'} to the server and start it again")
+        return
+    if experiment is None:
+        raise typer.BadParameter("name an experiment, or a federation to --renew")
+    chosen = _experiment(experiment, settings)
+    operate.refuse_pooled(chosen)
+    number = clients or (len(data) if data else operate.clients_of(chosen))
+    folder = out or Path(f"federation-{_as_file(chosen.name)}")
+    folders.pack(
+        folder,
+        chosen,
+        number,
+        folders.Address(listen, port),
+        folders.Address(host, port),
+        names=names or [],
+        data=data or [],
+        terms=folders.Terms(min_clients or number, deadline, wait),
+    )
+    print(f"packed: {folder / 'server'} for the server, {folder / 'client-0'} and so on for {number} clients")
+    print(f"keep {folder / 'authority'} to yourself: it can sign another server certificate")
+
+
+@deploy.command()
+def server(
+    folder: Annotated[Path, typer.Argument()],
+    check: Check = False,
+    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Be the server of a packed federation until its run is done; given again it goes on where the run stood.
+
+    FOLDER is the server's, as [bold]unskew deploy pack[/] made it.
+
+    [dim]unskew deploy server federation-my/server[/]
+    """
+    from unskew.deploy import versions
+
+    found = versions.require()
+    from unskew.deploy import operate
+    from unskew.run.folder import read_json
+
+    if check:
+        listen = operate.check_serving(folder)
+        print(f"ready: would listen at {listen}; Flower {found}")
+        return
+    run = operate.serve(folder, _silent if quiet else _say)
+    summary = read_json(run / "summary.json")
+    if as_json:
+        print(json.dumps({k: summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
+    else:
+        _show(summary, [])
+    if report:
+        from unskew.report import write_report
+
+        print(f"report: {write_report(run)}", file=sys.stderr)
+
+
+@deploy.command()
+def client(
+    folder: Annotated[Path, typer.Argument()],
+    check: Check = False,
+    quiet: Quiet = False,
+) -> None:
+    """Be a client of a packed federation until stopped.
+
+    FOLDER is the client's, as [bold]unskew deploy pack[/] made it.  It waits for
+    the server, and starts again what ends.
+
+    [dim]unskew deploy client federation-my/client-0 --check[/]
+    """
+    from unskew.deploy import versions
+
+    found = versions.require()
+    from unskew.deploy import operate
+
+    if check:
+        ahead = operate.check_taking_part(folder)
+        print(
+            f"ready: the server answers, its certificate is good, clocks differ by {abs(ahead):.0f} s; Flower {found}"
+        )
+        return
+    operate.take_part(folder, _silent if quiet else _say)

@@ -1,0 +1,84 @@
+"""`unskew prior`: the latent diffusion model that comes with unskew, its card, and how to make it again."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.errors import ConfigError
+
+prior = typer.Typer(no_args_is_help=True, help="The built-in latent diffusion model: show its card, train it again.")
+
+
+@prior.command()
+def train(
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not hold a prior yet.")] = Path("prior"),
+    data_dir: Annotated[Path | None, typer.Option(help="Where mnist and fashion_mnist lie; else $UNSKEW_DATA.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    autoencoder_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
+    denoiser_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Train the built-in prior from public data, on one thread: half an hour.
+
+    Weights and card are written when it is done, whole or not at all.  The same
+    seed, data, versions and processor give the same file to the byte.
+
+    [dim]unskew prior train --out my-prior --data-dir data[/]
+    """
+    from dataclasses import replace
+
+    import torch
+
+    from unskew.keys import Key
+    from unskew.priors.builtin import CARD, WEIGHTS
+    from unskew.priors.public import public
+    from unskew.priors.train import Training
+    from unskew.priors.train import train as trained
+    from unskew.run.folder import write_atomically
+
+    if (out / CARD).exists() or (out / WEIGHTS).exists():
+        raise ConfigError(f"{out} holds a prior already; choose another --out or remove it")
+    try:  # before half an hour of work, not after it
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {out}: {error.strerror or error}; choose another --out") from None
+    chosen = {"autoencoder_steps": autoencoder_steps, "denoiser_steps": denoiser_steps}
+    training = replace(Training(), **{name: steps for name, steps in chosen.items() if steps is not None})
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    torch.set_num_threads(1)  # how sums are rounded depends on it
+    say("reading and drawing the public images")
+    data, hashes = public(data_dir, Key(seed) / "prior" / "public")
+    made = trained(data, hashes, seed, training, say)
+    for name, content in made.files().items():
+        write_atomically(out / name, content)
+    say(f"{out}: {len(made.weights):,} bytes, SHA-256 {made.card['sha256'][:16]}...; use it with prior = {str(out)!r}")
+
+
+@prior.command()
+def show(
+    folder: Annotated[Path | None, typer.Option(help="Of a prior you trained; else the built-in one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the card as it is, and nothing else.")] = False,
+) -> None:
+    """Check a prior's weights against its card, and print what they were trained on and how.
+
+    [dim]unskew prior show[/]
+    """
+    from unskew.priors.builtin import load, read_card
+
+    load(folder)  # refuses what the card does not vouch for
+    card = read_card(folder)
+    if as_json:
+        print(json.dumps(card))
+        return
+    for name, value in card.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        print(name if inner else f"{name}: {value}")
+        for part, found in inner:
+            print(f"  {part}: {found}")

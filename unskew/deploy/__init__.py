@@ -1,0 +1,1 @@
+"""What an operator needs: certificates, folders, launching and stopping processes."""

@@ -1,0 +1,271 @@
+"""Keys and certificates of a federation: an authority of its own, a certificate for the server, a key for each client.
+
+All keys are ECDSA on the curve P-384.  The authority signs the server's certificate and nothing else; clients know it
+by its certificate and trust no other.  A client is known by its public key, which the server registers.  Whatever is
+private lies in files that only their owner can read.
+"""
+
+import ipaddress
+import os
+import re
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from unskew.errors import DeployError
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""In every server certificate: what runs beside the SuperLink reaches it there."""
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+_HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+
+
+@dataclass(frozen=True, eq=False)
+class Authority:
+    """Who signs server certificates of one federation."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
+# ---------------------------------------------------------------- making
+def authority(name: str, days: int = AUTHORITY_DAYS) -> Authority:
+    """A new authority, in memory."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"unskew {name}"[:64])])
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    signed = (
+        _unsigned(who, who, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    return Authority(key, signed)
+
+
+def _unsigned(who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        # A client whose clock is a little behind must not find it "not yet valid".
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def save_authority(who: Authority, folder: Path) -> None:
+    """Write `ca.crt` and `ca.key`: what is needed to sign another server certificate, and kept away from the server."""
+    write_private(folder / "ca.key", _private(who.key, serialization.PrivateFormat.PKCS8))
+    (folder / "ca.crt").write_bytes(pem(who.certificate))
+
+
+def load_authority(folder: Path) -> Authority:
+    """The authority that `save_authority` wrote.
+
+    Raises:
+        DeployError: If a file is missing or is no key or certificate.
+    """
+    return Authority(_key(folder / "ca.key"), _certificate(folder / "ca.crt"))
+
+
+def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int = SERVER_DAYS) -> None:
+    """Write `ca.crt`, `server.crt` and `server.key` for a server that is reached under these names or addresses.
+
+    Args:
+        who: The authority to sign.
+        hosts: Names and IP addresses; loopback is always among them.
+        folder: Where to write.
+        days: How long the certificate is valid.
+
+    Raises:
+        DeployError: If something is neither a host name nor an address.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    names = [_general_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))]
+    signed = (
+        _unsigned(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (*hosts, *LOOPBACK)[0][:64])]),
+            who.certificate.subject,
+            key.public_key(),
+            days,
+        )
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()), critical=False)
+        .sign(who.key, hashes.SHA384())
+    )
+    write_private(folder / "server.key", _private(key, serialization.PrivateFormat.PKCS8))
+    (folder / "server.crt").write_bytes(pem(signed))
+    (folder / "ca.crt").write_bytes(pem(who.certificate))
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(host))
+    if not _HOST.fullmatch(host) or len(host) > 253:
+        raise DeployError(f"a server is reached under a host name or an IP address, got {host!r}")
+    return x509.DNSName(host)
+
+
+def issue_node(folder: Path, comment: str) -> None:
+    """Write a client's pair of keys, `node.key` and `node.pub`, in OpenSSH's form as Flower wants them."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_private(folder / "node.key", _private(key, serialization.PrivateFormat.OpenSSH))
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    (folder / "node.pub").write_bytes(public + b" " + comment.encode("ascii", "replace") + b"\n")
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    """The certificate as text."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+# ---------------------------------------------------------------- files only their owner can read
+def make_private(folder: Path) -> Path:
+    """The folder, made if it is not there, that only its owner can enter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that was never readable by anybody else, not even for a moment; an older one is replaced."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_private(path: Path) -> None:
+    """Refuse a secret that is missing, or that others can read.
+
+    Raises:
+        DeployError: If so.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise DeployError(f"cannot read {path}: {error.strerror}; it was written by unskew deploy pack") from None
+    if mode & 0o077:
+        raise DeployError(f"{path} may be read by others (mode {mode:04o}); chmod 600 {path}")
+
+
+# ---------------------------------------------------------------- checking
+def check_server(folder: Path, now: datetime | None = None) -> None:
+    """Refuse a server certificate that clients would refuse.
+
+    Args:
+        folder: Holds `ca.crt`, `server.crt` and `server.key`.
+        now: When; by default the present.
+
+    Raises:
+        DeployError: If it has expired, is not valid yet, belongs to another key or was signed by another authority.
+    """
+    check_private(folder / "server.key")
+    key, certificate, ca = (
+        _key(folder / "server.key"),
+        _certificate(folder / "server.crt"),
+        _certificate(folder / "ca.crt"),
+    )
+    moment = now or datetime.now(UTC)
+    for what, path in ((certificate, folder / "server.crt"), (ca, folder / "ca.crt")):
+        if moment > what.not_valid_after_utc:
+            raise DeployError(
+                f"{path} expired on {what.not_valid_after_utc:%Y-%m-%d}; "
+                "sign another one where the federation was packed: unskew deploy pack --renew"
+            )
+        if moment < what.not_valid_before_utc:
+            raise DeployError(
+                f"{path} is not valid before {what.not_valid_before_utc:%Y-%m-%d %H:%M} UTC and the clock here says "
+                f"{moment:%Y-%m-%d %H:%M}; set the clock"
+            )
+    if key.public_key() != certificate.public_key():
+        raise DeployError(f"{folder / 'server.key'} is not the key of {folder / 'server.crt'}; copy both from one pack")
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        raise DeployError(
+            f"{folder / 'server.crt'} was not signed by {folder / 'ca.crt'}; copy both from one pack"
+        ) from None
+
+
+def check_node(folder: Path) -> None:
+    """Refuse a client's key that is missing, readable by others, or not the one of `node.pub`.
+
+    Raises:
+        DeployError: If so.
+    """
+    check_private(folder / "node.key")
+    try:
+        key = serialization.load_ssh_private_key((folder / "node.key").read_bytes(), None)
+        public = serialization.load_ssh_public_key((folder / "node.pub").read_bytes())
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise DeployError(f"{folder} holds no pair of OpenSSH keys node.key and node.pub: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != public:
+        raise DeployError(f"{folder / 'node.key'} is not the key of {folder / 'node.pub'}; copy both from one pack")
+
+
+def identity(path: Path) -> str:
+    """A public key without its comment: what two files of one key have in common.
+
+    Raises:
+        DeployError: If it is no public key on a curve that Flower takes.
+    """
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise DeployError(f"{path} is no public key in OpenSSH's form: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise DeployError(f"{path} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DeployError(f"{path} is no certificate: {error}; copy the folder again as it was packed") from None
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise DeployError(f"{path} is no private key: {error}; copy the folder again as it was packed") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DeployError(f"{path} is no ECDSA key; copy the folder again as it was packed")
+    return key

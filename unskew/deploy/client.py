@@ -1,0 +1,145 @@
+"""What a client's process is made of, from the client's folder; `unskew.runtime.flower` calls it for every message."""
+
+import functools
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+
+from unskew.data.federated import ClientIndex, FederatedData
+from unskew.errors import ConfigError, WireError
+from unskew.keys import Key
+from unskew.run import assemble, schema
+from unskew.run.assemble import Bench
+from unskew.run.config import Experiment, fingerprint, load
+from unskew.runtime.letter import Introduction
+from unskew.runtime.roll import layout_hash
+from unskew.runtime.site import Desk, Site
+from unskew.version import __version__
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """client.toml.
+
+    Attributes:
+        client: Its number, from 0.
+        num_clients: Of the federation.
+        experiment: experiment.toml, absolute or relative to the client's folder.
+        data: Its own data, in the syntax of `task.data`; None takes its part of the experiment's split.
+        data_dir: Where named data sets lie.
+        metrics: False keeps losses, counts of trained examples and its own test results to itself.
+    """
+
+    client: Annotated[int, Ge(0)]
+    num_clients: Annotated[int, Ge(1)]
+    experiment: str = "experiment.toml"
+    data: str | None = None
+    data_dir: str | None = None
+    metrics: bool = True
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """The table in a file.
+
+    Raises:
+        ConfigError: If it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; make the folder with unskew deploy pack") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+# A process of Flower's answers one message; one that lives longer need not read its data twice.
+@functools.lru_cache(maxsize=16)
+def open_site(folder: Path) -> Site:
+    """The client whose folder this is.
+
+    Raises:
+        ConfigError, DataError: If its settings or its data cannot be used.
+    """
+    path = folder / "client.toml"
+    config: ClientConfig = schema.build(ClientConfig, read_toml(path), "", str(path))
+    if config.client >= config.num_clients:
+        raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
+    experiment = load(folder / config.experiment)
+    own = config.data is not None
+    if config.data is not None:
+        task = replace(experiment.task, data=config.data, data_dir=config.data_dir)
+        bench = assemble.bench(replace(experiment, task=task))
+        data = bench.dataset.sha256
+    else:
+        if config.data_dir is not None:
+            experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
+        bench = assemble.bench(experiment)
+        data = split_hash(experiment, bench, config.num_clients)
+    introduction = Introduction(
+        client=config.client,
+        num_clients=config.num_clients,
+        library=__version__,
+        config=fingerprint(experiment),
+        classes=bench.dataset.classes,
+        layout=layout_hash(bench.task.init(Key(0))),
+        data=data,
+        own=own,
+        nonce="",
+    )
+
+    def open_desk(cell: int) -> Desk:
+        cells = assemble.cells(experiment)
+        if not 0 <= cell < len(cells):
+            raise WireError(f"there are cells 0 to {len(cells) - 1}, got {cell}")
+        seed, method = cells[cell]
+        fed = own_data(experiment, bench, config, seed) if own else assemble.divide(experiment, bench.dataset, seed)
+        solo, population, _ = assemble.clients(experiment, method, bench, fed, seed)
+        mine = fed.clients[config.client]
+        # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
+        return Desk(
+            method.algorithm,
+            solo,
+            population.me,
+            population.initial,
+            seed,
+            {"personal": ("test", None) if own else ("train", mine.test), "val": ("train", mine.val)},
+        )
+
+    return Site(introduction, folder / "state", functools.lru_cache(maxsize=2)(open_desk), config.metrics)
+
+
+def split_hash(experiment: Experiment, bench: Bench, num_clients: int) -> str:
+    """SHA-256 of the data set and its division under every seed.
+
+    Raises:
+        ConfigError: If the split has another number of clients.
+    """
+    whole = hashlib.sha256(bench.dataset.sha256.encode())
+    for seed in experiment.seeds:
+        fed = assemble.divide(experiment, bench.dataset, seed)
+        if fed.num_clients != num_clients:
+            raise ConfigError(
+                f"the experiment's split has {fed.num_clients} clients under seed {seed}, num_clients is "
+                f"{num_clients}; make them equal, or declare data of its own for each client"
+            )
+        whole.update(json.dumps([seed, fed.sha256]).encode())
+    return whole.hexdigest()
+
+
+def own_data(experiment: Experiment, bench: Bench, config: ClientConfig, seed: int) -> FederatedData:
+    """A federation of which only this client's examples are known: all of its training part but the validation rows."""
+    n = len(bench.dataset.y_train)
+    val = min(int(experiment.val_fraction * n + 0.5), n - 1)
+    key = Key(seed) / "data" / "client" / config.client / "parts"
+    drawn = torch.from_numpy(key.numpy().permutation(n))
+    nothing = torch.empty(0, dtype=torch.int64)
+    empty = ClientIndex(nothing, nothing, nothing)
+    mine = ClientIndex(drawn[val:].sort().values, drawn[:val].sort().values, nothing)
+    clients = tuple(mine if c == config.client else empty for c in range(config.num_clients))
+    return FederatedData(bench.dataset, clients, {"name": "own data"}, seed, bench.dataset.sha256)

@@ -1,0 +1,396 @@
+"""What lies where in a deployment, and what is written there.
+
+    FEDERATION/              made by `unskew deploy pack`, or by `--local` inside the run folder
+        authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
+        server/              goes to the server's machine
+            experiment.toml  server.toml  network.toml  README.md  nginx.conf
+            ca.crt  server.crt  server.key
+            clients/0.pub    the keys that may take part, by the client's number
+            made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  run/
+        client-0/            goes to that client's machine
+            experiment.toml  client.toml  network.toml  README.md
+            ca.crt  node.key  node.pub
+            made when it runs: flower/  node.toml  superexec.secret  logs/  state/
+
+`server.toml` and `client.toml` are read by `unskew.runtime.flower`, which says what is in them; `network.toml` says
+where the server listens, and in a client's folder where it is reached.  Folders with something private in them can be
+entered by their owner only.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from annotated_types import Ge, Gt, Interval
+
+from unskew.deploy import certificates
+from unskew.deploy.certificates import make_private, write_private
+from unskew.errors import ConfigError, DeployError
+from unskew.run import schema
+from unskew.run.config import Experiment, to_toml
+from unskew.run.folder import write_atomically
+from unskew.version import __version__
+
+SERVER_APP = "unskew.runtime.flower:server_app"
+CLIENT_APP = "unskew.runtime.flower:client_app"
+CONNECTION = "federation"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, or is reached: network.toml.
+
+    Attributes:
+        host: A name or an IP address.
+        port: The one port of the SuperLink.
+    """
+
+    host: str
+    port: Annotated[int, Interval(ge=1, le=65535)]
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def here(self) -> "Address":
+        """How what runs beside the server reaches it."""
+        wild = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return Address(wild.get(self.host, self.host), self.port)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms a server goes on: server.toml.
+
+    Attributes:
+        min_clients: So many must have said hello before the first round.
+        deadline_s: Seconds an exchange may take, unless the plan says otherwise.
+        wait_s: Seconds those clients have to appear.
+    """
+
+    min_clients: Annotated[int, Ge(1)]
+    deadline_s: Annotated[float, Gt(0.0)] = 600.0
+    wait_s: Annotated[float, Gt(0.0)] = 300.0
+
+
+# ---------------------------------------------------------------- packing
+def pack(
+    folder: Path,
+    experiment: Experiment,
+    num_clients: int,
+    listen: Address,
+    reached: Address,
+    *,
+    names: Sequence[str] = (),
+    data: Sequence[str] = (),
+    terms: Terms | None = None,
+    keep_authority: bool = True,
+) -> None:
+    """Make a federation's folders, with an authority, a server certificate and a pair of keys for each client.
+
+    Args:
+        folder: A new folder; only its owner can enter it.
+        experiment: What will be run.
+        num_clients: How many take part.
+        listen: Where the server listens.
+        reached: Where clients reach it.
+        names: More host names and addresses under which the server is reached.
+        data: Each client's own data, in the syntax of `task.data`; none leaves them their part of the experiment's
+            split.
+        terms: Of the server; by default it waits for everybody.
+        keep_authority: Whether the authority's key is kept, so that another server certificate can be signed.
+
+    Raises:
+        DeployError: If the folder holds something already, or the disk refuses.
+        ConfigError: If there is not one data declaration for each client, or more clients are waited for than exist.
+    """
+    terms = terms or Terms(num_clients)
+    if data and len(data) != num_clients:
+        raise ConfigError(f"--data must be given once for each of {num_clients} clients, got {len(data)}")
+    if terms.min_clients > num_clients:
+        raise ConfigError(f"min_clients must be at most the {num_clients} clients, got {terms.min_clients}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DeployError(f"{folder} exists already; choose another --out, or sign a new certificate with --renew")
+    new = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
+    try:
+        make_private(new)
+        signer = certificates.authority(experiment.name)
+        if keep_authority:
+            certificates.save_authority(signer, make_private(new / "authority"))
+        keys = [_pack_client(new, signer, experiment, c, num_clients, reached, data) for c in range(num_clients)]
+        _pack_server(new / "server", signer, experiment, keys, listen, reached, names, terms)
+        if folder.exists():
+            folder.rmdir()
+        new.rename(folder)
+    except OSError as error:
+        where = error.filename or folder
+        raise DeployError(f"cannot write {where}: {error.strerror}; make room or choose another --out") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _pack_server(
+    server: Path,
+    signer: certificates.Authority,
+    experiment: Experiment,
+    keys: Sequence[bytes],
+    listen: Address,
+    reached: Address,
+    names: Sequence[str],
+    terms: Terms,
+) -> None:
+    certificates.issue_server(signer, [reached.host, *names], make_private(server))
+    (server / "clients").mkdir()
+    for client, key in enumerate(keys):
+        write_atomically(server / "clients" / f"{client}.pub", key)
+    write_atomically(server / "experiment.toml", to_toml(experiment))
+    write_atomically(server / "server.toml", tomli_w.dumps(asdict(terms)))
+    write_address(server, listen)
+    write_atomically(server / "nginx.conf", _nginx(listen, reached))
+    write_atomically(server / "README.md", _server_readme(experiment.name, len(keys), reached))
+
+
+def _pack_client(
+    federation: Path,
+    signer: certificates.Authority,
+    experiment: Experiment,
+    client: int,
+    num_clients: int,
+    reached: Address,
+    data: Sequence[str],
+) -> bytes:
+    """A client's folder; its public key."""
+    own = make_private(client_folder(federation, client))
+    certificates.issue_node(own, f"client-{client}")
+    write_atomically(own / "ca.crt", certificates.pem(signer.certificate))
+    write_atomically(own / "experiment.toml", to_toml(experiment))
+    declared: dict[str, Any] = {"client": client, "num_clients": num_clients, "experiment": "experiment.toml"}
+    write_atomically(own / "client.toml", tomli_w.dumps({**declared, **({"data": data[client]} if data else {})}))
+    write_address(own, reached)
+    write_atomically(own / "README.md", _client_readme(experiment.name, client, bool(data)))
+    return (own / "node.pub").read_bytes()
+
+
+def renew(folder: Path, names: Sequence[str] = ()) -> Path:
+    """Sign another certificate for the server of a federation that was packed here; its folder is returned.
+
+    Raises:
+        DeployError: If the authority's key is not there.
+    """
+    server = folder / "server"
+    signer = certificates.load_authority(folder / "authority")
+    reached = address(client_folder(folder, 0))
+    certificates.issue_server(signer, [reached.host, *names], server)
+    return server
+
+
+def client_folder(federation: Path, client: int) -> Path:
+    """Where a client's folder lies in a federation's."""
+    return federation / f"client-{client}"
+
+
+# ---------------------------------------------------------------- reading
+def address(folder: Path) -> Address:
+    """The network.toml of a server's or a client's folder.
+
+    Raises:
+        DeployError: If the folder is none that was packed.
+        ConfigError: If a setting in it cannot be.
+    """
+    path = folder / "network.toml"
+    found: Address = schema.build(Address, _read(path), "", str(path))
+    return found
+
+
+def write_address(folder: Path, where: Address) -> None:
+    """Write network.toml."""
+    write_atomically(folder / "network.toml", tomli_w.dumps(asdict(where)))
+
+
+def terms(folder: Path) -> Mapping[str, Any]:
+    """The server.toml of a server's folder, as it stands.  Raises as `address` does."""
+    return _read(folder / "server.toml")
+
+
+def keys(server: Path) -> dict[int, Path]:
+    """The public keys that may take part, by the client's number.
+
+    Raises:
+        DeployError: If there is none, a file is called otherwise or holds no key, or two clients have the same key.
+    """
+    found: dict[int, Path] = {}
+    for path in sorted((server / "clients").glob("*.pub")):
+        if not path.stem.isdecimal() or str(int(path.stem)) != path.stem:
+            raise DeployError(f"{path} must be called after its client's number, as in 0.pub")
+        found[int(path.stem)] = path
+    if not found:
+        raise DeployError(f"{server / 'clients'} has no client's key; copy the folder again as it was packed")
+    owners: dict[str, int] = {}
+    for client, path in sorted(found.items()):
+        other = owners.setdefault(certificates.identity(path), client)
+        if other != client:
+            raise DeployError(
+                f"clients {other} and {client} have the same key in {server / 'clients'}; "
+                "each client needs a pair of its own"
+            )
+    return dict(sorted(found.items()))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DeployError(
+            f"{path.parent} has no {path.name}; it is not a folder that unskew deploy pack made"
+        ) from None
+    except OSError as error:
+        raise DeployError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+# ---------------------------------------------------------------- what Flower is given
+def write_app(server: Path) -> Path:
+    """The folder of a Flower app that holds no code: its two components are names in the installed library."""
+    folder = server / "app"
+    table = {
+        "project": {
+            "name": "unskew-federation",
+            "version": "1.0.0",
+            "description": "One experiment of unskew.",
+            "license": "Apache-2.0",
+            # Nothing is installed at run time: both sides have the library already, or the first exchange says so.
+            "dependencies": [],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "unskew",
+                    "components": {"serverapp": SERVER_APP, "clientapp": CLIENT_APP},
+                    "config": {"folder": str(server.absolute())},
+                }
+            }
+        },
+    }
+    folder.mkdir(exist_ok=True)
+    write_atomically(folder / "pyproject.toml", tomli_w.dumps(table))
+    return folder
+
+
+def write_home(folder: Path, reached: Address | None = None) -> Path:
+    """A home for Flower inside `folder`; with the connection to a SuperLink if `reached` says where it is."""
+    home = make_private(folder / "flower")
+    if reached is not None:
+        connection = {"address": str(reached), "root-certificates": str((folder / "ca.crt").absolute())}
+        table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        write_atomically(home / "config.toml", tomli_w.dumps(table))
+    return home
+
+
+def write_node_config(client: Path) -> Path:
+    """What the client's app is told: its folder.  A file, because a path may hold quotes and spaces."""
+    path = client / "node.toml"
+    write_atomically(path, tomli_w.dumps({"folder": str(client.absolute())}))
+    return path
+
+
+def write_secret(folder: Path) -> Path:
+    """A new secret between a SuperLink or SuperNode and the SuperExec beside it."""
+    path = folder / "superexec.secret"
+    write_private(path, secrets.token_bytes(32))
+    return path
+
+
+def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:
+    """Which of Flower's nodes is which client, by the key that was registered: nodes.json."""
+    write_atomically(server / "nodes.json", json.dumps({str(client): str(node) for client, node in nodes.items()}))
+
+
+# ---------------------------------------------------------------- what people read
+def _server_readme(name: str, num_clients: int, reached: Address) -> str:
+    return f"""# Server of {name}
+
+For the machine that clients reach at `{reached}`; {num_clients} client{"s" * (num_clients != 1)}.
+Three commands, in this folder:
+
+```sh
+python -m pip install 'unskew[flower]=={__version__}'
+unskew deploy server . --check
+unskew deploy server .
+```
+
+The second one says what would stop the third.  The run begins when `min_clients` of `server.toml` have appeared; given
+again after a crash or Ctrl-C, the third command goes on where the run stood.  Results and `report.html` are in `run/`.
+
+`server.key` is secret: whoever has it can pose as this server.  Whoever reaches the port can also reach Flower's
+Control API, which asks for no password: let clients through to `/v1/fleet/` only, as `nginx.conf` does.
+"""
+
+
+def _client_readme(name: str, client: int, own_data: bool) -> str:
+    data = (
+        "`data` in `client.toml` says where the data lie; they are read there and stay there."
+        if own_data
+        else "Without `data` in `client.toml` this client takes its part of the experiment's own data: a rehearsal.\n"
+        'For data of your own write there, for example, `data = "npz:/absolute/path/own.npz"`.'
+    )
+    return f"""# Client {client} of {name}
+
+For one machine of one participant.  Three commands, in this folder:
+
+```sh
+python -m pip install 'unskew[flower]=={__version__}'
+unskew deploy client . --check
+unskew deploy client .
+```
+
+{data}
+The second command says what would stop the third, which runs until it is stopped.  Nothing has to be opened in a
+firewall: this machine connects to the server, never the other way round.  Keep `state/` over restarts.
+
+`node.key` is secret: whoever has it can pose as this client.
+"""
+
+
+def _nginx(listen: Address, reached: Address) -> str:
+    return f"""# Lets clients through to Flower's Fleet API and nobody to anything else.
+# In network.toml set host = "127.0.0.1" and port = {_inner(listen.port)}; then: nginx -c "$PWD/nginx.conf" -p "$PWD"
+events {{}}
+error_log logs/nginx.log;
+pid logs/nginx.pid;
+http {{
+  access_log off;
+  server {{
+    listen {reached.port} ssl;
+    ssl_certificate server.crt;
+    ssl_certificate_key server.key;
+    ssl_protocols TLSv1.3;
+    client_max_body_size 64m;  # arrays travel in pieces of 5 MB
+    location /v1/fleet/ {{
+      proxy_pass https://127.0.0.1:{_inner(listen.port)};
+      proxy_ssl_trusted_certificate ca.crt;
+      proxy_ssl_verify on;
+      proxy_ssl_name localhost;
+      proxy_read_timeout 120s;
+    }}
+    location = /health {{
+      proxy_pass https://127.0.0.1:{_inner(listen.port)};
+      proxy_ssl_trusted_certificate ca.crt;
+      proxy_ssl_verify on;
+      proxy_ssl_name localhost;
+    }}
+    location / {{ return 403; }}
+  }}
+}}
+"""
+
+
+def _inner(port: int) -> int:
+    return port + 1 if port < 65535 else port - 1

@@ -1,0 +1,630 @@
+"""Starts Flower's programs and ends them: the only module that knows their command lines.
+
+A server is a SuperLink and a SuperExec beside it; a client is a SuperNode with a SuperExec of its own.  All run with
+process isolation, so that whoever wants a task must know the SuperExec's secret; the SuperLink speaks TLS with the
+federation's certificate and admits registered keys only.  Flower's home is a private folder, its telemetry, its look
+for updates and its installation of dependencies are off.
+
+Every process is a child of a `Family`, which ends and waits for all of them when its `with` is left, for whatever
+reason.  If this process is killed outright, Linux tells its children (setpriv), and a SuperExec notices by itself.
+"""
+
+import http.client
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import site
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import unskew
+from unskew.deploy import folders, versions
+from unskew.deploy.certificates import check_node, check_server
+from unskew.deploy.folders import CONNECTION, Address
+from unskew.errors import DeployError
+
+GRACE_S = 8.0
+"""From the polite signal to the other one; an open connection can hold up a SuperLink for longer."""
+HEALTHY_WITHIN_S = 90.0
+REJOIN_S = 90.0
+"""Flower keeps a lost node's session for up to 60 s and refuses the node's key until then."""
+AHEAD_S, BEHIND_S = 6.0, 300.0
+"""How far a client's clock may be from the server's: Flower allows 5 s and 305 s; the server's has whole seconds."""
+
+Say = Callable[[str], None]
+
+
+# ---------------------------------------------------------------- environment and command lines
+def environment(home: Path) -> dict[str, str]:
+    """What Flower's programs are given: ours without any FLWR_ setting, and those that keep it to itself."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
+    source = Path(unskew.__file__).parent.parent
+    # Run from a checkout, the library is where only this process looks; an installed one needs no help.
+    paths = [] if str(source) in site.getsitepackages() else [str(source)]
+    paths += [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
+    local = ",".join(filter(None, [kept.get("NO_PROXY", kept.get("no_proxy", "")), "localhost", "127.0.0.1", "::1"]))
+    return {
+        **kept,
+        **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
+        # A SuperExec starts its processes by name.
+        "PATH": os.pathsep.join([str(versions.programs()), kept.get("PATH", os.defpath)]),
+        "PYTHONUNBUFFERED": "1",
+        "FLWR_HOME": str(home.absolute()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "NO_PROXY": local,
+        "no_proxy": local,
+    }
+
+
+def superlink(server: Path, listen: Address, secret: Path) -> list[str]:
+    """Command line of the SuperLink."""
+    return [
+        "flower-superlink",
+        *("--host", listen.host, "--port", str(listen.port)),
+        *("--ssl-ca-certfile", str(server / "ca.crt")),
+        *("--ssl-certfile", str(server / "server.crt")),
+        *("--ssl-keyfile", str(server / "server.key")),
+        "--enable-supernode-auth",
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def superexec(runtime: Address, secret: Path, root: Path | None, parent: int) -> list[str]:
+    """Command line of a SuperExec; without a root certificate it speaks plainly, to its own machine only."""
+    return [
+        "flower-superexec",
+        *("--runtime-api-address", str(runtime)),
+        *(("--root-certificates", str(root)) if root else ("--insecure",)),
+        *("--superexec-auth-secret-file", str(secret), "--parent-pid", str(parent)),
+    ]
+
+
+def supernode(client: Path, reached: Address, port: int, secret: Path, config: Path) -> list[str]:
+    """Command line of a SuperNode; `port` is where its own SuperExec finds it, on loopback."""
+    return [
+        "flower-supernode",
+        *("--superlink", str(reached)),
+        *("--root-certificates", str(client / "ca.crt")),
+        *("--auth-supernode-private-key", str(client / "node.key")),
+        *("--node-config", str(config)),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        *("--host", "127.0.0.1", "--port", str(port)),
+    ]
+
+
+def register(key: Path) -> list[str]:
+    """Command line that makes a public key known to the SuperLink."""
+    return ["flwr", "supernode", "register", str(key), CONNECTION, "--format", "json"]
+
+
+def submit(app: Path) -> list[str]:
+    """Command line that starts a run."""
+    return ["flwr", "run", str(app), CONNECTION, "--format", "json"]
+
+
+def status(run: int) -> list[str]:
+    """Command line that asks how a run is."""
+    return ["flwr", "ls", CONNECTION, "--run-id", str(run), "--format", "json"]
+
+
+# ---------------------------------------------------------------- ports
+def free_ports(n: int) -> list[int]:
+    """Ports on loopback that nobody listens on, all different.
+
+    Below those that the system gives to outgoing connections, so that none is taken before it is used.
+    """
+    found: list[int] = []
+    while len(found) < n:
+        port = 20000 + secrets.randbelow(12000)
+        if port not in found and is_free(Address("127.0.0.1", port)):
+            found.append(port)
+    return found
+
+
+def is_free(listen: Address) -> bool:
+    """Whether one could listen there.
+
+    Raises:
+        DeployError: If nobody could: the address is not of this machine, or the port is reserved.
+    """
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    with socket.socket(family) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((listen.host, listen.port))
+            s.listen()
+        except PermissionError:
+            raise DeployError(f"port {listen.port} needs rights that this user lacks; choose one above 1023") from None
+        except OSError as error:
+            if error.errno in (98, 48):  # EADDRINUSE on Linux, macOS
+                return False
+            raise DeployError(
+                f"cannot listen on {listen.host}: {error.strerror or error}; network.toml must name an address of this "
+                "machine, or 0.0.0.0"
+            ) from None
+    return True
+
+
+def check_port(listen: Address) -> None:
+    """Refuse a port that is in use.
+
+    Raises:
+        DeployError: If it is.
+    """
+    if not is_free(listen):
+        raise DeployError(
+            f"port {listen.port} of {listen.host} is in use by another program; stop that or choose another port in "
+            "network.toml, here and with the clients"
+        )
+
+
+# ---------------------------------------------------------------- processes
+@dataclass(frozen=True, eq=False)
+class Child:
+    """One program that runs, in a process group of its own.
+
+    Attributes:
+        name: What messages call it.
+        process: The program.
+        log: What it prints.
+        begins: Where in the log it began.
+    """
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    begins: int
+
+    def running(self) -> bool:
+        """Whether it is."""
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        """All it has printed, without colours."""
+        with suppress(OSError), self.log.open("rb") as f:
+            f.seek(self.begins)
+            return re.sub(r"\x1b\[[0-9;]*m", "", f.read().decode("utf-8", "replace"))
+        return ""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to whatever it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class Family:
+    """Child processes that never outlive the `with` they were started in."""
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+
+    def __enter__(self) -> "Family":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _deaf():
+            # Those that were started last lean on the others: SuperNodes sign off while there is a SuperLink.
+            for depth in sorted({_depth(c) for c in self.children}, reverse=True):
+                end([c for c in self.children if _depth(c) == depth])
+            self.children.clear()
+
+    def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> Child:
+        """Start a program of Flower's.
+
+        Args:
+            command: Its name and arguments.
+            home: Flower's home for it.
+            log: Where its output is added.
+            name: What messages call it; by default the program's name.
+
+        Raises:
+            DeployError: If it cannot be started.
+        """
+        program, *arguments = command
+        log.parent.mkdir(parents=True, exist_ok=True)
+        line = [*_tied(), str(versions.programs() / program), *arguments]
+        try:
+            with log.open("ab") as out:
+                begins = out.tell()
+                process = subprocess.Popen(
+                    line,
+                    env=environment(home),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise DeployError(f"cannot start {program}: {error.strerror}") from None
+        child = Child(name or program, process, log, begins)
+        self.children.append(child)
+        return child
+
+    def stop(self, *children: Child) -> None:
+        """End some before the others."""
+        end(children)
+        self.children = [c for c in self.children if c not in children]
+
+
+def _depth(child: Child) -> int:
+    return 1 if child.name.startswith("client") else 0
+
+
+def _tied() -> list[str]:
+    """What makes Linux end a child when this process is killed outright."""
+    tool = shutil.which("setpriv")
+    # The signal is sent when the *thread* that started the child ends, so only the main thread may ask for it.
+    tie = tool and sys.platform == "linux" and threading.current_thread() is threading.main_thread()
+    return [tool, "--pdeathsig", "TERM", "--"] if tool and tie else []
+
+
+def end(children: Sequence[Child], grace_s: float = GRACE_S) -> None:
+    """End programs and everything they started: politely, after a while not; all are waited for."""
+    for child in children:
+        child.signal(signal.SIGTERM)
+    until = time.monotonic() + grace_s
+    for child in children:
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(until - time.monotonic(), 0.0))
+    for child in children:
+        child.signal(signal.SIGKILL)  # the group may have members left although its first process is gone
+        child.process.wait()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """No signal keeps us from ending what we started; it takes seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for s, handler in old.items():
+            signal.signal(s, handler)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end us as Ctrl-C does: through every `with` that is open."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    old = {s: signal.signal(s, heard) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for s, handler in old.items():
+            signal.signal(s, handler)
+
+
+# ---------------------------------------------------------------- why a program ended
+def explain(child: Child) -> str:
+    """One sentence about a program that has ended."""
+    said = child.said()
+    for pattern, sentence in (
+        (r"address already in use", "its port is in use by another program; choose another one in network.toml"),
+        (r"\[code: 2004\]", REFUSED),
+        (r"\[code: 2001\]", "the server admits registered keys only, and this client has shown none"),
+        (r"Invalid SuperNode authentication", "the server does not accept its signature; compare the clocks of both"),
+        (
+            r"(?:RUNTIME_VERSION_INCOMPATIBLE|Exit Code: 606|[Ii]ncompatible.*version)",
+            "server and client have different releases of Flower; install the same flwr on both",
+        ),
+        (r"CERTIFICATE_VERIFY_FAILED", "the server's certificate is not of this federation; copy ca.crt from its pack"),
+        (r"No space left on device", "the disk is full; make room"),
+    ):
+        if re.search(pattern, said):
+            return f"{child.name} ended: {sentence} (log: {child.log})"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = f": {lines[-1][:200]}" if lines else ""
+    return f"{child.name} ended with code {child.process.poll()}{last} (log: {child.log})"
+
+
+REFUSED = (
+    "the server refuses this client's key: it is not in the server's folder clients/, or another process uses it "
+    "(two clients with one identity)"
+)
+
+
+# ---------------------------------------------------------------- server
+@dataclass(frozen=True, eq=False)
+class Server:
+    """A SuperLink that answers, and the SuperExec beside it."""
+
+    folder: Path
+    home: Path
+    children: tuple[Child, ...]
+
+    def check(self) -> None:
+        """Refuse to go on without one of them.
+
+        Raises:
+            DeployError: Saying which one ended, and why if that is known.
+        """
+        for child in self.children:
+            if not child.running():
+                raise DeployError(explain(child))
+
+
+def start_server(family: Family, folder: Path, listen: Address) -> Server:
+    """A SuperLink that answers, with every key of `clients/` registered; nodes.json says which node is which client.
+
+    Raises:
+        DeployError: If certificate, port or keys do not allow it, or a program ends.
+    """
+    check_server(folder)
+    check_port(listen)
+    known = folders.keys(folder)
+    secret, home, logs = folders.write_secret(folder), folders.write_home(folder, listen.here), folder / "logs"
+    link = family.start(superlink(folder, listen, secret), home, logs / "superlink.log", "SuperLink")
+    wait_healthy(link, listen.here, folder / "ca.crt")
+    execute = superexec(listen.here, secret, folder / "ca.crt", os.getpid())
+    server = Server(folder, home, (link, family.start(execute, home, logs / "superexec.log", "the server's SuperExec")))
+    folders.write_nodes(folder, {c: int(answer["node-id"]) for c, answer in _register(known, home).items()})
+    return server
+
+
+def _register(known: Mapping[int, Path], home: Path) -> dict[int, dict[str, Any]]:
+    """Flower's answer for each key; a few at a time, a program each takes seconds to start."""
+    answers: dict[int, dict[str, Any]] = {}
+    clients = list(known)
+    for several in (clients[i : i + 4] for i in range(0, len(clients), 4)):
+        asked = {c: _begin(register(known[c]), home) for c in several}
+        try:
+            answers.update({c: _answer(p, f"register client {c}") for c, p in asked.items()})
+        finally:
+            for p in asked.values():
+                p.kill()
+                p.communicate()
+    return answers
+
+
+def start_run(server: Server) -> int:
+    """Start the run; its number."""
+    return int(call(submit(folders.write_app(server.folder)), server.home, "start the run")["run-id"])
+
+
+def run_status(server: Server, run: int) -> tuple[str, str]:
+    """(status, details) of a run as Flower has them: pending, starting, running, finished:completed, ..."""
+    answer = call(status(run), server.home, "ask for the run's status")
+    found = answer["runs"][0]
+    return str(found["status"]), str(found.get("status-details", ""))
+
+
+def printed(server: Server, run: int) -> str:
+    """What a run's server program has printed, as Flower keeps it."""
+    process = _begin(["flwr", "log", str(run), CONNECTION, "--show"], server.home)
+    try:
+        return process.communicate(timeout=HEALTHY_WITHIN_S)[0]
+    except subprocess.TimeoutExpired:
+        return ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def call(command: Sequence[str], home: Path, purpose: str) -> dict[str, Any]:
+    """The JSON that a program of Flower's prints.
+
+    Raises:
+        DeployError: If it fails or prints something else.
+    """
+    process = _begin(command, home)
+    try:
+        return _answer(process, purpose)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _begin(command: Sequence[str], home: Path) -> "subprocess.Popen[str]":
+    program, *arguments = command
+    line = [*_tied(), str(versions.programs() / program), *arguments]
+    return subprocess.Popen(
+        line,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _answer(process: "subprocess.Popen[str]", purpose: str) -> dict[str, Any]:
+    try:
+        out, err = process.communicate(timeout=HEALTHY_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        raise DeployError(
+            f"Flower took more than {HEALTHY_WITHIN_S:.0f} s to {purpose}; this machine is overloaded"
+        ) from None
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or answer.get("success") is not True:
+        said = str(answer.get("error-message", "")) if isinstance(answer, dict) else out + err
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        raise DeployError(f"Flower could not {purpose}: {' '.join(lines)[-300:] or f'code {process.returncode}'}")
+    return answer
+
+
+def wait_healthy(link: Child, reached: Address, root: Path, within_s: float = HEALTHY_WITHIN_S) -> None:
+    """Wait until a SuperLink answers.
+
+    Raises:
+        DeployError: If it ends, or takes too long.
+    """
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not link.running():
+            raise DeployError(explain(link))
+        with suppress(OSError, http.client.HTTPException, Unreachable):
+            look(reached, root)
+            return
+        time.sleep(0.1)
+    raise DeployError(f"{link.name} did not answer within {within_s:.0f} s (log: {link.log})")
+
+
+# ---------------------------------------------------------------- client
+class Unreachable(DeployError):
+    """Nobody answers there; that may change."""
+
+
+def look(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
+    """Speak to a SuperLink as a client would; how far this clock is ahead of the server's, in seconds.
+
+    Raises:
+        Unreachable: If nobody answers.
+        DeployError: If who answers is not this federation's server, its certificate has expired, or clocks differ by
+            more than Flower allows.
+    """
+    context = ssl.create_default_context(cafile=root)
+    connection = http.client.HTTPSConnection(reached.host, reached.port, timeout=timeout_s, context=context)
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        now = datetime.now(UTC)
+        date = answer.getheader("Date")
+        answer.read()
+    except ssl.SSLCertVerificationError as error:
+        raise DeployError(_distrust(error, reached)) from None
+    except ssl.SSLError as error:
+        raise DeployError(
+            f"{reached} does not speak TLS as a SuperLink does ({error.reason}); is it the right port?"
+        ) from None
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise Unreachable(f"nobody answers at {reached}: {why}") from None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise Unreachable(f"{reached} answers {answer.status}, not as a SuperLink does")
+    ahead = (now - parsedate_to_datetime(date)).total_seconds() if date else 0.0
+    if ahead > AHEAD_S or ahead < -BEHIND_S:
+        raise DeployError(
+            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; Flower "
+            f"accepts 5 s ahead and 300 s behind; set the clock, for example with NTP"
+        )
+    return ahead
+
+
+def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:
+    # Numbers are OpenSSL's X509_V_ERR_*.
+    if error.verify_code == 10:
+        return f"the certificate of {reached} has expired; the server needs a new one: unskew deploy pack --renew"
+    if error.verify_code == 9:
+        return f"the certificate of {reached} is not valid yet, or the clock here is behind; compare both clocks"
+    if error.verify_code in (62, 64):
+        return (
+            f"the certificate of {reached} is for other names than {reached.host}; use one of its names in "
+            "network.toml, or sign another certificate with --renew --name"
+        )
+    return (
+        f"the certificate of {reached} was not signed by this federation's authority; is ca.crt of the same pack, and "
+        f"the address right? ({error.verify_message})"
+    )
+
+
+class Node:
+    """A client's SuperNode and SuperExec, started again when one of them ends.
+
+    Args:
+        family: Whose children they are.
+        folder: The client's folder.
+        say: Gets a line when something happens.
+        name: What messages call it.
+        restart: Whether a node that ended is started again.
+
+    Raises:
+        DeployError: If the folder's keys cannot be used.
+    """
+
+    def __init__(self, family: Family, folder: Path, say: Say, name: str = "client", restart: bool = True) -> None:
+        check_node(folder)
+        self.family, self.folder, self.say, self.name, self.restart = family, folder, say, name, restart
+        self.reached = folders.address(folder)
+        self.children: tuple[Child, ...] = ()
+        self.config, self.home = folders.write_node_config(folder), folders.write_home(folder)
+        self.secret = folders.write_secret(folder)
+        self.due: float | None = 0.0
+        self.refused_since: float | None = None
+        self.failures = 0
+        self.started = 0.0
+
+    def start(self) -> None:
+        """Start both."""
+        logs, port = self.folder / "logs", free_ports(1)[0]
+        node = supernode(self.folder, self.reached, port, self.secret, self.config)
+        execute = superexec(Address("127.0.0.1", port), self.secret, None, os.getpid())
+        first = self.family.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode")
+        second = self.family.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec")
+        self.children, self.started, self.due = (first, second), time.monotonic(), None
+
+    def keep(self) -> None:
+        """To be called often: starts what is due and sees what has ended.
+
+        Raises:
+            DeployError: If the server goes on refusing the key, or the programs end whenever they are started.
+        """
+        now = time.monotonic()
+        if self.due is not None:
+            if now >= self.due:
+                self.start()
+            return
+        ended = next((c for c in self.children if not c.running()), None)
+        if ended is None:
+            if now - self.started > REJOIN_S:
+                self.refused_since, self.failures = None, 0
+            return
+        self.family.stop(*self.children)
+        self.children, why = (), explain(ended)
+        if not self.restart:
+            self.due = float("inf")
+            self.say(f"{why}; it is not started again")
+        elif REFUSED in why:
+            self._again_after_refusal(now, why)
+        else:
+            self._again(now, why)
+
+    def _again_after_refusal(self, now: float, why: str) -> None:
+        if self.refused_since is None:
+            self.refused_since = now
+            self.say(f"{self.name} is refused for now: its last session may not be over; trying for {REJOIN_S:.0f} s")
+        if now - self.refused_since > REJOIN_S:
+            raise DeployError(why)
+        self.due = now + 3.0
+
+    def _again(self, now: float, why: str) -> None:
+        self.failures = self.failures + 1 if now - self.started < REJOIN_S else 1
+        if self.failures > 5:
+            raise DeployError(why)
+        pause = 2.0 ** (self.failures - 1)
+        self.say(f"{why}; started again in {pause:.0f} s")
+        self.due = now + pause

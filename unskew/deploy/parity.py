@@ -1,0 +1,118 @@
+"""Whether a deployed run and a simulated one of the same experiment came to the same."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from unskew.errors import RunError
+from unskew.run import loop
+from unskew.run.config import Experiment, load
+from unskew.run.folder import LOGS, read_json, rows
+
+TOLERANCE = 1e-5
+"""Largest difference of a parameter or a metric that counts as equal; on one machine there is none at all."""
+CLOCKS = ("seconds",)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """One method's two runs side by side, all seeds together.
+
+    Attributes:
+        method: Its label.
+        max_abs_diff: Largest difference between final global models and between metrics; infinite where one run has
+            something the other has not.
+        bytes_equal: Whether the ledgers have the same transfers with the same bytes, row by row.
+    """
+
+    method: str
+    max_abs_diff: float
+    bytes_equal: bool
+
+    @property
+    def equal(self) -> bool:
+        """Whether the runs are the same within the tolerance."""
+        return self.max_abs_diff <= TOLERANCE and self.bytes_equal
+
+    def to_json(self) -> dict[str, Any]:
+        """As `deploy --check-parity --json` prints it; JSON has no infinity."""
+        table = asdict(self)
+        return table if math.isfinite(self.max_abs_diff) else {**table, "max_abs_diff": None}
+
+
+def simulate(experiment: Experiment, folder: Path, watcher: loop.Watcher | None = None) -> Path:
+    """The same experiment in this process, one client after the other, as clients of a deployment train."""
+    alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
+    if (folder / "run.json").exists():
+        return loop.resume(folder, watcher).folder
+    return loop.start(alone, folder, watcher).folder
+
+
+def compare(deployed: Path, simulated: Path) -> list[Parity]:
+    """The two runs side by side, method by method.
+
+    Raises:
+        RunError: If one of them is not done.
+    """
+    for folder in (deployed, simulated):
+        if not (folder / "summary.json").exists():
+            raise RunError(f"{folder} has no summary.json: it is no run folder or the run is not done")
+    found = []
+    for method in load(deployed / "config.toml").methods:
+        gap = max(
+            _gap(_metrics(deployed, method.label), _metrics(simulated, method.label)),
+            _gap(_models(deployed, method.label), _models(simulated, method.label)),
+        )
+        found.append(Parity(method.label, gap, _ledger(deployed, method.label) == _ledger(simulated, method.label)))
+    return found
+
+
+def _gap(a: dict[Any, Any], b: dict[Any, Any]) -> float:
+    """Largest difference between the tensors or numbers of two tables; infinite if their names or shapes differ."""
+    if a.keys() != b.keys():
+        return math.inf
+    return max((_distance(a[k], b[k]) for k in a), default=0.0)
+
+
+def _distance(a: Any, b: Any) -> float:
+    if not hasattr(a, "shape"):
+        return abs(float(a) - float(b))
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return math.inf
+    gap = float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
+    return gap if math.isfinite(gap) else math.inf
+
+
+def _metrics(run: Path, method: str) -> dict[tuple[Any, ...], float]:
+    return {
+        (r["seed"], r["round"], r["name"], r.get("client")): float(r["value"])
+        for r in _of(run, "metrics", method)
+        if r["name"] not in CLOCKS
+    }
+
+
+def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
+    found: dict[tuple[int, str], Any] = {}
+    for cell in read_json(run / "run.json")["cells"]:
+        if cell["method"] == method:
+            path = run / "models" / f"{loop.file_name(method)}-seed{cell['seed']}.safetensors"
+            if path.exists():
+                found.update({(cell["seed"], name): t for name, t in safetensors.torch.load(path.read_bytes()).items()})
+    return found
+
+
+def _ledger(run: Path, method: str) -> Counter[tuple[Any, ...]]:
+    """Every transfer; the order in which an exchange's letters went is nobody's concern."""
+    return Counter(
+        (r["seed"], r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"]) for r in _of(run, "ledger", method)
+    )
+
+
+def _of(run: Path, name: str, method: str) -> Iterator[dict[str, Any]]:
+    assert name in LOGS
+    return (r for r in rows(run / f"{name}.jsonl") if r["method"] == method)

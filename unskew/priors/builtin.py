@@ -1,0 +1,339 @@
+"""The built-in prior: a small latent diffusion model of grey 32 x 32 images that comes with unskew.
+
+R. Rombach, A. Blattmann, D. Lorenz, P. Esser, B. Ommer, "High-Resolution Image Synthesis with Latent Diffusion Models",
+CVPR 2022, for the arrangement: an autoencoder, a denoiser in its latent space that attends to a prompt, and classifier-
+free guidance (J. Ho, T. Salimans, 2021).  Networks of that kind have 10^9 parameters; this one has 8.3 x 10^5, so that
+a federation of five clients is inverted and sampled in a minute on one core.
+
+Notation   x      image in [0, 1], (1, 32, 32)
+           z      latent, (4, 8, 8), standardised per channel over the public data
+           v      embedding, (64,): the sum of the rows of a caption's words
+           p      the row of "a photo of"; the denoiser attends to the two tokens [p, v]
+Departures Instead of a text encoder there is a table of words, trained with the denoiser.  A sum of words lies where a
+           caption lies, so an embedding that is learned has no other place to go than one that was trained.
+           v also scales and shifts every residual block (FiLM): attention to two tokens alone can say little.
+
+How it was trained: `unskew.priors.train`.  On what, and with which result: weights/builtin.json.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from unskew.errors import DataError
+from unskew.keys import Key
+from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, squared_error
+
+STEPS = 1000
+IMAGE = (1, 32, 32)
+LATENT = (4, 8, 8)
+WIDTH = 64
+
+PHOTO, NULL, THING = "a photo of", "", "thing"
+"""Words with a role: the fixed first token, the empty caption, and the noun of an image without one."""
+
+CARD, WEIGHTS = "builtin.json", "builtin.safetensors"
+
+
+def alpha_bar() -> Tensor:
+    """Share of the signal's variance that is left at each time, (STEPS,): half a cosine.
+
+    The ends are cut, at 0.9996 and 0.001: a first step of DDIM divides by the root of the last.
+    """
+    return torch.cos(torch.linspace(0.02, 1.539, STEPS, dtype=torch.float64)).square().float()
+
+
+# ---------------------------------------------------------------- networks
+def encoder() -> nn.Sequential:
+    """Images (N, 1, 32, 32) to means and log-variances of latents, (N, 8, 8, 8)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 4, 2, 1),
+        nn.SiLU(),
+        nn.Conv2d(32, 64, 4, 2, 1),
+        nn.SiLU(),
+        nn.Conv2d(64, 64, 3, 1, 1),
+        nn.SiLU(),
+        nn.Conv2d(64, 2 * LATENT[0], 1),
+    )
+
+
+def decoder() -> nn.Sequential:
+    """Latents (N, 4, 8, 8) as the encoder gives them to images (N, 1, 32, 32)."""
+    return nn.Sequential(
+        nn.Conv2d(LATENT[0], 64, 3, 1, 1),
+        nn.SiLU(),
+        nn.Conv2d(64, 64, 3, 1, 1),
+        nn.SiLU(),
+        nn.Conv2d(64, 128, 3, 1, 1),
+        nn.PixelShuffle(2),
+        nn.SiLU(),
+        nn.Conv2d(32, 32, 3, 1, 1),
+        nn.SiLU(),
+        nn.Conv2d(32, 4, 3, 1, 1),
+        nn.PixelShuffle(2),
+    )
+
+
+class Block(nn.Module):
+    """A residual block of two convolutions; the condition scales and shifts between them."""
+
+    def __init__(self, inputs: int, outputs: int, condition: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(8, inputs), nn.GroupNorm(8, outputs)
+        self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, 1, 1), nn.Conv2d(outputs, outputs, 3, 1, 1)
+        self.film = nn.Linear(condition, 2 * outputs)
+        self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+        nn.init.zeros_(self.conv2.weight)
+
+    def forward(self, h: Tensor, condition: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, outputs, H, W)."""
+        scale, shift = self.film(condition)[:, :, None, None].chunk(2, dim=1)
+        inner = self.norm2(self.conv1(F.silu(self.norm1(h)))) * (1 + scale) + shift
+        out: Tensor = self.skip(h) + self.conv2(F.silu(inner))
+        return out
+
+
+class Attend(nn.Module):
+    """Attention among places, then from places to the prompt, then a perceptron; each added to what came in."""
+
+    def __init__(self, channels: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(channels) for _ in range(3))
+        self.places, self.join = nn.Linear(channels, 3 * channels, bias=False), nn.Linear(channels, channels)
+        self.query, self.join2 = nn.Linear(channels, channels, bias=False), nn.Linear(channels, channels)
+        self.prompt = nn.Linear(WIDTH, 2 * channels, bias=False)
+        enter, leave = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+        self.mlp = nn.Sequential(enter, nn.GELU(), leave)
+        for last in (self.join, self.join2, leave):
+            nn.init.zeros_(last.weight)
+
+    def forward(self, h: Tensor, tokens: Tensor) -> Tensor:
+        """`h` (N, C, H, W) and tokens (N, L, WIDTH) to (N, C, H, W)."""
+        s = h.flatten(2).transpose(1, 2)
+        q, k, v = self.places(self.norm1(s)).chunk(3, dim=-1)
+        s = s + self.join(self._attended(q, k, v))
+        k, v = self.prompt(tokens).chunk(2, dim=-1)
+        s = s + self.join2(self._attended(self.query(self.norm2(s)), k, v))
+        s = s + self.mlp(self.norm3(s))
+        out: Tensor = s.transpose(1, 2).reshape(h.shape)
+        return out
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (t.reshape(*t.shape[:2], self.heads, -1).transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Denoiser(nn.Module):
+    """The noise in a latent, given time and prompt: residual blocks at 8 x 8 and 4 x 4 with attention between."""
+
+    def __init__(self, wide: int = 32, deep: int = 64, condition: int = 128) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(64, condition), nn.SiLU(), nn.Linear(condition, condition))
+        self.prompt = nn.Linear(WIDTH, condition)
+        self.enter = nn.Conv2d(LATENT[0], wide, 3, 1, 1)
+        self.down, self.down_attend = Block(wide, wide, condition), Attend(wide)
+        self.shrink = nn.Conv2d(wide, deep, 3, 2, 1)
+        self.middle = nn.ModuleList(Block(deep, deep, condition) for _ in range(3))
+        self.middle_attend = nn.ModuleList(Attend(deep) for _ in range(2))
+        self.grow = nn.Conv2d(deep, wide, 3, 1, 1)
+        self.up, self.up_attend = Block(2 * wide, wide, condition), Attend(wide)
+        self.last = Block(wide, wide, condition)
+        self.norm, self.leave = nn.GroupNorm(8, wide), nn.Conv2d(wide, LATENT[0], 3, 1, 1)
+        nn.init.zeros_(self.leave.weight)
+
+    def forward(self, z: Tensor, times: Tensor, tokens: Tensor) -> Tensor:
+        """Noisy latents (N, 4, 8, 8), times (N,) in 0 .. STEPS-1 and tokens (N, 2, WIDTH) to noise (N, 4, 8, 8)."""
+        c = F.silu(self.time(waves(times)) + self.prompt(tokens[:, -1]))
+        h = self.enter(z)
+        wide = h = self.down_attend(self.down(h, c), tokens)
+        h = self.middle[0](self.shrink(h), c)
+        for attend, block in zip(self.middle_attend, self.middle[1:], strict=True):
+            h = block(attend(h, tokens), c)
+        h = self.grow(F.interpolate(h, scale_factor=2.0, mode="nearest"))
+        h = self.up_attend(self.up(torch.cat([h, wide], dim=1), c), tokens)
+        h = self.last(h, c)
+        out: Tensor = self.leave(F.silu(self.norm(h)))
+        return out
+
+
+def waves(times: Tensor) -> Tensor:
+    """Times (N,) as sines and cosines of 32 wavelengths, (N, 64)."""
+    frequency = torch.exp(torch.linspace(0, -math.log(10_000), 32, device=times.device))
+    angle = times.float()[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=1)
+
+
+class Networks(nn.Module):
+    """Everything that is trained and kept: both halves of the autoencoder, denoiser, words, and what scales latents.
+
+    `mean` and `std` (4, 1, 1) standardise latents; `reach` bounds them, (): no public image has a larger one.
+    """
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.denoiser = encoder(), decoder(), Denoiser()
+        self.words = nn.Embedding(words, WIDTH)
+        nn.init.normal_(self.words.weight, std=0.3)
+        self.mean: Tensor
+        self.std: Tensor
+        self.reach: Tensor
+        self.register_buffer("mean", torch.zeros(LATENT[0], 1, 1))
+        self.register_buffer("std", torch.ones(LATENT[0], 1, 1))
+        self.register_buffer("reach", torch.tensor(5.0))
+
+
+# ---------------------------------------------------------------- the prior
+@dataclass(frozen=True, eq=False)
+class BuiltIn:
+    """The built-in model as a `unskew.priors.Prior`; `load` makes one.
+
+    Attributes:
+        networks: In evaluation mode, frozen.
+        words: The table's words, in the order of its rows.
+        sha256: Of the file they were read from.
+    """
+
+    networks: Networks
+    words: tuple[str, ...]
+    sha256: str
+    name: str = "built-in"
+    width: int = WIDTH
+    latent_shape: tuple[int, int, int] = LATENT
+    image_shape: tuple[int, int, int] = IMAGE
+    times: int = STEPS
+    lr: float = 0.1
+    at_once: int = 1024
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.networks.words.weight.device
+
+    @cached_property
+    def _alpha_bar(self) -> Tensor:
+        return alpha_bar().to(self.device)
+
+    def to(self, device: torch.device | str) -> "BuiltIn":
+        """The same prior on another device; this one must not be used any more."""
+        return BuiltIn(self.networks.to(device), self.words, self.sha256)
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        """Standardised latents (N, 4, 8, 8) of images (N, C, H, W) in [0, 1]; see `fitted` for other shapes."""
+        images = fitted(images, self.image_shape)
+        parts = [
+            self.networks.encoder(part.to(self.device))[:, : LATENT[0]] for part in torch.split(images, self.at_once)
+        ]
+        return (torch.cat(parts) - self.networks.mean) / self.networks.std
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (N, 1, 32, 32) in [0, 1] of standardised latents."""
+        raw = latents.to(self.device) * self.networks.std + self.networks.mean
+        return torch.cat([self.networks.decoder(part) for part in torch.split(raw, self.at_once)]).clamp(0, 1)
+
+    def start(self, noun: str | None = None) -> Tensor:
+        """Row of a noun, (64,); without one, or if the table lacks it, that of "thing", which any image may be."""
+        row = self.words.index(noun if noun in self.words and noun not in (PHOTO, NULL) else THING)
+        return self.networks.words.weight[row].clone()
+
+    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
+        """Noise in latents (K, b, 4, 8, 8) at times (b,) under each of K embeddings, (K, b, 4, 8, 8)."""
+        k, b = latents.shape[:2]
+        v = embeddings.repeat_interleave(b, dim=0)
+        return self._denoised(latents.flatten(0, 1), v, times.repeat(k)).reshape(latents.shape)
+
+    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+        """Mean squared error of the predicted noise, (K,)."""
+        return squared_error(self.predict(noised(latents, noise, self._alpha_bar[times]), embeddings, times), noise)
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """`count` images of each embedding, (K, count, 1, 32, 32) in [0, 1]; guidance 1.5 and 20 steps by default."""
+        embeddings = checked_embeddings(embeddings, self.width).to(self.device)
+        latents = ddim(
+            self._denoised,
+            embeddings,
+            self.latent_shape,
+            self._alpha_bar,
+            count,
+            key,
+            guidance=1.5 if guidance is None else guidance,
+            steps=20 if steps is None else steps,
+            reach=float(self.networks.reach),
+            at_once=self.at_once,
+        )
+        return self.decode(latents.flatten(0, 1)).reshape(len(embeddings), count, *self.image_shape)
+
+    def _denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        row = self.networks.words.weight
+        if v is None:
+            v = row[self.words.index(NULL)].expand(len(z), -1)
+        photo = row[self.words.index(PHOTO)].expand_as(v)
+        out: Tensor = self.networks.denoiser(z, times, torch.stack([photo, v], dim=1))
+        return out
+
+
+# ---------------------------------------------------------------- reading
+def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -> BuiltIn:
+    """The prior that comes with unskew, or one that `unskew prior train` wrote to `folder`.
+
+    Raises:
+        DataError: If the weights or their card are missing, or the weights are not those that the card vouches for.
+    """
+    place = Path(__file__).parent / "weights" if folder is None else Path(folder)
+    card = read_card(place)
+    file = place / WEIGHTS
+    again = "install unskew again" if folder is None else "write both again with unskew prior train"
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"the prior's weights {file} cannot be read: {error.strerror or error}; {again}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != card["sha256"]:
+        raise DataError(
+            f"{file} is not the file its card vouches for: SHA-256 {found[:16]}... ({len(content):,} bytes), the card "
+            f"says {card['sha256'][:16]}...; {again}"
+        )
+    try:
+        with safe_open(file, "pt") as archive:
+            words = tuple(json.loads((archive.metadata() or {})["words"]))
+            tensors = {name: archive.get_tensor(name).float() for name in archive.keys()}  # noqa: SIM118
+        with Key(0).ambient():
+            networks = Networks(len(words))
+        networks.load_state_dict(tensors)
+    except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{file} does not hold this version's built-in prior: {reason}; {again}") from None
+    lacking = {PHOTO, NULL, THING} - set(words)
+    if lacking or not all(bool(t.isfinite().all()) for t in tensors.values()):
+        what = f"it lacks the words {sorted(lacking)}" if lacking else "a weight is NaN or infinite"
+        raise DataError(f"{file} does not hold this version's built-in prior: {what}; {again}")
+    return BuiltIn(networks.eval().requires_grad_(False).to(device), words, found)
+
+
+def read_card(folder: Path | None = None) -> dict[str, Any]:
+    """What is known of the prior in `folder`: data, hashes, training, licence, how to make it again.
+
+    Raises:
+        DataError: If there is no card, or it is none.
+    """
+    file = (Path(__file__).parent / "weights" if folder is None else folder) / CARD
+    try:
+        card = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"the prior's card {file} cannot be read: {error}; unskew prior train writes one") from None
+    if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
+        raise DataError(f"{file} is no card of a prior: it names no sha256; unskew prior train writes one")
+    return card

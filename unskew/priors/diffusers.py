@@ -1,0 +1,325 @@
+"""Any Stable Diffusion pipeline as a prior, through the package `diffusers` (extra [diffusion]).
+
+    FOLDER            a pipeline that `diffusers` saved: model_index.json and a folder for each part
+    hub:OWNER/NAME    the same from the Hugging Face hub; downloaded, and kept in its cache (HF_HOME)
+
+Weights are read from safetensors only: a checkpoint that is a pickle runs code when it is opened.  No code that lies
+beside the weights is run either.
+
+Notation   p      encoded prompt "a photo of", (77, d);  v  embedding, L tokens of d numbers, as one vector (L d,)
+           The denoiser attends to [p; v], 77 + L tokens, as FedDistr's equations have it.
+Departures Textual inversion proper learns an input of the text encoder; this, like FedDistr, learns an output beside
+           its own.  The empty prompt of guidance gets L copies of its last token, so that both have one length.
+           Pipelines that predict the velocity (Stable Diffusion 2) are inverted by the error of the velocity, which
+           is what they were trained for: that of the noise divided by abar.
+Not tried  Published weights, and half precision on a GPU: neither was at hand.  Tests build a small pipeline.
+"""
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, squared_error
+
+INSTALL = "pip install 'unskew[diffusion]'"
+PROMPT, THING = "a photo of", "thing"
+
+_PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+_PARTS = ("unet", "vae", "text_encoder")
+
+
+def load(
+    source: str | Path,
+    device: torch.device | str = "cpu",
+    tokens: int = 1,
+    size: int | None = None,
+    revision: str | None = None,
+    at_once: int = 16,
+) -> "Diffusers":
+    """A Stable Diffusion pipeline as a prior: half precision and sliced attention on a GPU, float32 on a CPU.
+
+    Args:
+        source: A folder, or hub:OWNER/NAME, which may download.
+        device: Where it computes.
+        tokens: L, of an embedding.
+        size: Height and width of images, a multiple of the autoencoder's factor; None is the pipeline's own.
+        revision: Commit of the hub's repository.
+        at_once: Most latents that go through the denoiser together.
+
+    Raises:
+        ConfigError: If the extra is not installed, the source is no Stable Diffusion pipeline, has weights that are
+            pickles only, or `size` does not fit.
+        DataError: If there is nothing at that place, or it cannot be read.
+    """
+    name = str(source)
+    from_hub = name.startswith("hub:")
+    place = name.removeprefix("hub:")
+    if not from_hub:
+        _look(Path(place))
+    kind = _diffusers().StableDiffusionPipeline
+    device = torch.device(device)
+    dtype = torch.float32 if device.type == "cpu" else torch.float16
+    options = {"revision": revision, "local_files_only": not from_hub}
+    with _quiet():
+        try:
+            _check_index(name, kind.load_config(place, **options))
+            pipeline = kind.from_pretrained(
+                place,
+                dtype=dtype,
+                use_safetensors=True,
+                safety_checker=None,
+                feature_extractor=None,
+                image_encoder=None,
+                requires_safety_checker=False,
+                **options,
+            )
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise DataError(
+                f"{name} cannot be loaded as a Stable Diffusion pipeline: {_one_line(error)}; give a folder that "
+                "diffusers saved with safetensors, or hub:OWNER/NAME"
+            ) from None
+    return _prior(pipeline, name, device, tokens, size, at_once)
+
+
+def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: int | None, at_once: int) -> "Diffusers":
+    predicts = pipeline.scheduler.config.get("prediction_type", "epsilon")
+    if predicts not in ("epsilon", "v_prediction"):
+        raise ConfigError(f"{name} predicts {predicts!r}; a prior must predict noise (epsilon) or velocity")
+    if tokens < 1:
+        raise ConfigError(f"an embedding has at least one token, got {tokens}")
+    for part in _PARTS:
+        getattr(pipeline, part).eval().requires_grad_(False)
+    pipeline.to(device)
+    if device.type != "cpu":
+        pipeline.enable_attention_slicing()
+    factor = 2 ** (len(pipeline.vae.config.block_out_channels) - 1)
+    side = pipeline.unet.config.sample_size * factor if size is None else size
+    # The denoiser halves a latent at each level but the last.
+    least = factor * 2 ** (len(pipeline.unet.config.block_out_channels) - 1)
+    if side < least or side % least:
+        raise ConfigError(f"size must be a multiple of {least} pixels for {name}, got {side}")
+    width = pipeline.unet.config.cross_attention_dim
+    return Diffusers(
+        pipeline=pipeline,
+        name=name,
+        width=tokens * width,
+        latent_shape=(pipeline.unet.config.in_channels, side // factor, side // factor),
+        image_shape=(pipeline.vae.config.in_channels, side, side),
+        times=pipeline.scheduler.config.num_train_timesteps,
+        at_once=at_once,
+        tokens=tokens,
+        velocity=predicts == "v_prediction",
+        alpha_bar=pipeline.scheduler.alphas_cumprod.float().to(device),
+        photo=_text(pipeline, PROMPT),
+        empty=_text(pipeline, ""),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Diffusers:
+    """A Stable Diffusion pipeline as a `unskew.priors.Prior`; `load` makes one.
+
+    Attributes:
+        pipeline: Of the class `diffusers.StableDiffusionPipeline`, frozen.
+        tokens: L.
+        velocity: Whether the denoiser predicts the velocity instead of the noise.
+        alpha_bar: abar, (times,), float32.
+        photo, empty: Encoded prompts, (tokens of a prompt, d).
+        lr: DDDR's 5e-3 for a batch of 4.
+    """
+
+    pipeline: Any = field(repr=False)
+    name: str
+    width: int
+    latent_shape: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
+    times: int
+    at_once: int
+    tokens: int
+    velocity: bool
+    alpha_bar: Tensor = field(repr=False)
+    photo: Tensor = field(repr=False)
+    empty: Tensor = field(repr=False)
+    lr: float = 0.02
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.alpha_bar.device
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        """Scaled means of the autoencoder's latents, (N, *latent_shape) float32; see `fitted` for other shapes."""
+        parts = []
+        for part in torch.split(images, self.at_once):
+            x = fitted(part, self.image_shape).to(self.device, self.photo.dtype)
+            parts.append(self.pipeline.vae.encode(2 * x - 1).latent_dist.mean.float())
+        return torch.cat(parts) * self._scale
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (N, *image_shape) in [0, 1], float32."""
+        scaled = (latents / self._scale).to(self.device, self.photo.dtype)
+        parts = [self.pipeline.vae.decode(part).sample.float() for part in torch.split(scaled, self.at_once)]
+        return (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
+
+    def start(self, noun: str | None = None) -> Tensor:
+        """Mean of the text encoder's output at a noun's tokens, L times, (width,); without a noun, that of "thing"."""
+        ids = self.pipeline.tokenizer(noun or THING, add_special_tokens=False)["input_ids"]
+        # The first token marks the beginning of the text.
+        words = _text(self.pipeline, noun or THING)[1 : 1 + len(ids)]
+        return words.float().mean(0).repeat(self.tokens)
+
+    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
+        """Noise in latents (K, b, ...) at times (b,) under embeddings (K, width), shaped as latents."""
+        k, b = latents.shape[:2]
+        v, at = embeddings.repeat_interleave(b, dim=0), times.repeat(k)
+        return self._noise(latents.flatten(0, 1), v, at).reshape(latents.shape)
+
+    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+        """Mean squared error of what the denoiser predicts, (K,)."""
+        k, b = latents.shape[:2]
+        abar = self.alpha_bar[times]
+        z = noised(latents, noise, abar)
+        v, at = embeddings.repeat_interleave(b, dim=0), times.repeat(k)
+        said = self._said(z.flatten(0, 1), self._condition(v), at).reshape(latents.shape)
+        if not self.velocity:
+            return squared_error(said, noise)
+        a = abar[:, None, None, None]
+        return squared_error(said, a.sqrt() * noise - (1 - a).sqrt() * latents)
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """`count` images of each embedding, (K, count, *image_shape) in [0, 1]; guidance 7.5, 50 steps by default."""
+        embeddings = checked_embeddings(embeddings, self.width).to(self.device).float()
+        latents = ddim(
+            self._noise,
+            embeddings,
+            self.latent_shape,
+            self.alpha_bar,
+            count,
+            key,
+            guidance=7.5 if guidance is None else guidance,
+            steps=50 if steps is None else steps,
+            # Real latents are not within [-1, 1]: a scheduler with clip_sample would cut them.
+            reach=None,
+            at_once=self.at_once,
+        )
+        return self.decode(latents.flatten(0, 1)).reshape(len(embeddings), count, *self.image_shape)
+
+    @property
+    def _scale(self) -> float:
+        return float(self.pipeline.vae.config.scaling_factor)
+
+    def _condition(self, v: Tensor | None, n: int = 0) -> Tensor:
+        """[p; v] for embeddings (n, width), or the empty prompt n times; (n, tokens of a prompt + L, d)."""
+        if v is None:
+            return torch.cat([self.empty, self.empty[-1:].expand(self.tokens, -1)]).expand(n, -1, -1)
+        mine = v.reshape(len(v), self.tokens, -1).to(self.photo.dtype)
+        return torch.cat([self.photo.expand(len(v), -1, -1), mine], dim=1)
+
+    def _said(self, z: Tensor, condition: Tensor, times: Tensor) -> Tensor:
+        """What the denoiser answers, float32."""
+        said: Tensor = self.pipeline.unet(z.to(condition.dtype), times, encoder_hidden_states=condition).sample
+        return said.float()
+
+    def _noise(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        said = self._said(z, self._condition(v, len(z)), times)
+        if not self.velocity:
+            return said
+        a = self.alpha_bar[times][:, None, None, None]
+        return a.sqrt() * said + (1 - a).sqrt() * z
+
+
+# ---------------------------------------------------------------- reading
+def _diffusers() -> Any:
+    try:
+        importlib.import_module("transformers")
+        return importlib.import_module("diffusers")
+    except ImportError as error:
+        raise ConfigError(f"a Stable Diffusion prior needs diffusers and transformers ({error}): {INSTALL}") from None
+
+
+def _look(folder: Path) -> None:
+    """Refuse what is certainly no pipeline of safetensors, before anything is imported or opened."""
+    if folder.suffix in _PICKLES:
+        raise ConfigError(
+            f"{folder} is a pickle, which can run code when it is opened, and is not loaded; convert it to a folder of "
+            "safetensors with diffusers on a machine you can spare"
+        )
+    if not (folder / "model_index.json").is_file():
+        raise DataError(
+            f"{folder} is no folder of a pipeline: it has no model_index.json; give a folder that diffusers saved, or "
+            "hub:OWNER/NAME"
+        )
+    try:
+        index = json.loads((folder / "model_index.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / 'model_index.json'} cannot be read: {error}") from None
+    _check_index(str(folder), index)
+    for part in _PARTS:
+        found = sorted(p.name for p in (folder / part).glob("*") if p.is_file())
+        if not any(f.endswith(".safetensors") for f in found):
+            pickles = [f for f in found if f.endswith(_PICKLES)]
+            if pickles:
+                raise ConfigError(
+                    f"{folder / part / pickles[0]} is a pickle, which can run code when it is opened, and is not "
+                    "loaded; save the pipeline again with safe_serialization=True"
+                )
+            raise DataError(f"{folder / part} holds no weights (*.safetensors)")
+
+
+def _check_index(name: str, index: Mapping[str, Any]) -> None:
+    """Refuse another kind of pipeline, and parts that would bring code of their own."""
+    kind = index.get("_class_name")
+    if kind != "StableDiffusionPipeline":
+        raise ConfigError(f"{name} is a {kind}; a prior must be a StableDiffusionPipeline (versions 1 and 2, not XL)")
+    for part, made_by in index.items():
+        if part in (*_PARTS, "tokenizer", "scheduler"):
+            library = made_by[0] if isinstance(made_by, list | tuple) and made_by else made_by
+            if library not in ("diffusers", "transformers"):
+                raise ConfigError(
+                    f"{name}: its {part} comes from {library!r}, not from diffusers or transformers; code that comes "
+                    "with a pipeline is not run"
+                )
+
+
+@torch.no_grad()
+def _text(pipeline: Any, text: str) -> Tensor:
+    """The text encoder's output, (tokens of a prompt, d)."""
+    tokenizer, encoder = pipeline.tokenizer, pipeline.text_encoder
+    ids = tokenizer(
+        text, padding="max_length", max_length=tokenizer.model_max_length, truncation=True, return_tensors="pt"
+    ).input_ids
+    found: Tensor = encoder(ids.to(encoder.device))[0][0]
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither library has anything to say while a pipeline is read that its errors do not say too."""
+    logs = [importlib.import_module(f"{library}.utils.logging") for library in ("diffusers", "transformers")]
+    levels = [log.get_verbosity() for log in logs]
+    for log in logs:
+        log.set_verbosity_error()
+        log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.set_verbosity(level)
+            log.enable_progress_bar()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,424 @@
+"""What a latent diffusion model must be able to do to serve as a prior, and how an embedding is learned from images.
+
+An embedding stands in the place of a prompt's words.  It is learned by "textual inversion" (R. Gal et al., "An Image
+is Worth One Word", ICLR 2023): the model stays as it is, and the embedding moves to where the model predicts the noise
+in a client's images best.  FedDistr learns one for each cluster of each client's images.  Equation numbers are this
+file's.
+
+Notation   z      latent of an image;  eps  Gaussian noise;  t  time, 0 .. T-1;  v  embedding, (width,)
+           abar   share of the signal's variance that is left at time t, falling
+           K, b   clusters that are inverted together; images of each cluster in a step
+Noise      z_t = sqrt(abar_t) z + sqrt(1 - abar_t) eps                                              (1)
+Loss       of cluster k:  mean over its b images of ||eps - predict(z_t, v_k, t)||^2 / dim(z)       (2)
+Sampling   z0  = (z_t - sqrt(1 - abar_t) e) / sqrt(abar_t)                                          (3)
+           z_s = sqrt(abar_s) z0 + sqrt(1 - abar_s) e,  s < t  (DDIM, J. Song et al., ICLR 2021)    (4)
+           e   = e_null + guidance (e_v - e_null)                                                   (5)
+
+All clusters of all clients are inverted in one batch.  The loss is a sum over clusters and Adam works entry by entry,
+so they do not influence each other.  Times and noise come from a key that the server gives, the same for every cluster,
+and every cluster starts at the same place: then embeddings of like images end near each other, which is what FedDistr's
+alignment measures.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Protocol
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor
+
+from unskew.errors import DataError, DivergedError
+from unskew.keys import Key
+
+
+class Prior(Protocol):
+    """A latent diffusion model, frozen.
+
+    Attributes:
+        name: For records and messages.
+        width: Numbers of an embedding.
+        latent_shape: (channels, height, width) of a latent.
+        image_shape: (channels, height, width) of an image, values in [0, 1].
+        times: T, the length of the diffusion.
+        lr: The learning rate that suits the size of its embeddings.
+        at_once: Most latents that should go through it together.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def latent_shape(self) -> tuple[int, int, int]: ...  # noqa: D102
+    @property
+    def image_shape(self) -> tuple[int, int, int]: ...  # noqa: D102
+    @property
+    def times(self) -> int: ...  # noqa: D102
+    @property
+    def lr(self) -> float: ...  # noqa: D102
+    @property
+    def at_once(self) -> int: ...  # noqa: D102
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Standardised latents (N, *latent_shape) of images (N, C, H, W) in [0, 1], brought to size by `fitted`."""
+        ...
+
+    def start(self, noun: str | None = None) -> Tensor:
+        """Where an embedding begins, (width,): at a noun, or at a place that suits any image."""
+        ...
+
+    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
+        """Noise in noisy latents (K, b, *latent_shape) at times (b,) under embeddings (K, width), shaped as latents."""
+        ...
+
+    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+        """Noise-prediction loss of each cluster (eq. 2), (K,).
+
+        Args:
+            latents: (K, b, *latent_shape).
+            embeddings: (K, width); gradients reach nothing else.
+            times: (b,) in 0 .. times-1, the same for every cluster.
+            noise: (b, *latent_shape), the same for every cluster.
+        """
+        ...
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """`count` images of each of K embeddings by DDIM (eq. 3 to 5), (K, count, *image_shape) in [0, 1].
+
+        Args:
+            embeddings: (K, width).
+            count: Images of each.
+            key: Where the noise comes from that images begin with; that of embedding k depends on the key and k only.
+            guidance: 1 is none; None takes what suits the prior.
+            steps: Of DDIM; None takes what suits the prior.
+
+        Raises:
+            DataError: If an embedding has another width or is not finite.
+        """
+        ...
+
+
+# ---------------------------------------------------------------- inversion
+@dataclass(frozen=True)
+class Inversion:
+    """How embeddings are learned.
+
+    Attributes:
+        steps: Of Adam.
+        batch_size: Images of each cluster in a step.
+        lr: Learning rate until half of the steps, then half a cosine to 0; None takes the prior's own.
+        betas: Of Adam.
+        average: The last part of the steps whose mean is the result.
+        pull: Weight of ||v - v_0||^2 in the loss; more than 0 costs accuracy with the built-in prior.
+    """
+
+    steps: Annotated[int, Ge(1)] = 100
+    batch_size: Annotated[int, Ge(1)] = 8
+    lr: Annotated[float, Gt(0.0)] | None = None
+    betas: tuple[Annotated[float, Interval(ge=0.0, lt=1.0)], Annotated[float, Interval(ge=0.0, lt=1.0)]] = (0.9, 0.99)
+    average: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.25
+    pull: Annotated[float, Ge(0.0)] = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What an inversion found.
+
+    Attributes:
+        embeddings: (K, width), on the CPU.
+        first: Loss of each cluster (eq. 2), mean over the first quarter of the steps, (K,).
+        last: The same over the last quarter.
+    """
+
+    embeddings: Tensor
+    first: Tensor
+    last: Tensor
+
+
+def invert(
+    prior: Prior,
+    clusters: Sequence[Tensor],
+    key: Key,
+    start: Tensor | None = None,
+    config: Inversion = Inversion(),
+) -> Learned:
+    """An embedding for each cluster of latents, all clusters in one batch.
+
+    What a cluster gets depends on its own latents, the key, the start and the configuration, up to rounding: not on
+    the other clusters, nor on how many there are.
+
+    Args:
+        prior: Its weights stay as they are.
+        clusters: Latents of each cluster, (n_k, *latent_shape); clusters of many clients may stand together.
+        key: Where times and noise come from; it must be the same on all clients.
+        start: Where all embeddings begin, (width,); None is `prior.start()`.
+        config: How long and how fast.
+
+    Raises:
+        DataError: If a cluster is empty, has another shape or a value that is not finite, or `start` has another width.
+        DivergedError: If an embedding became NaN or infinite; says which cluster.
+    """
+    start = prior.start() if start is None else start
+    start = checked_embeddings(start[None], prior.width, "the start embedding")[0].to(prior.device).float()
+    for k, cluster in enumerate(clusters):
+        _check_cluster(prior, k, cluster)
+    if not clusters:
+        return Learned(torch.empty(0, prior.width), torch.empty(0), torch.empty(0))
+    held = [cluster.to(prior.device) for cluster in clusters]
+    v = start.repeat(len(held), 1).requires_grad_()
+    lr = prior.lr if config.lr is None else config.lr
+    adam = torch.optim.Adam([v], lr, config.betas)
+    group = max(1, prior.at_once // config.batch_size)
+    scale = config.batch_size * math.prod(prior.latent_shape)
+    losses: list[Tensor] = []
+    mean, counted = torch.zeros_like(v), 0
+    for s in range(config.steps):
+        adam.param_groups[0]["lr"] = lr * _rate(s / config.steps)
+        times, noise, places = _draw(prior, key / s, config.batch_size)
+        each, gradients = [], []
+        for some in torch.split(torch.arange(len(held)), group):
+            z = torch.stack([held[k][(places * len(held[k])).long()] for k in some.tolist()])
+            part = v[some[0] : some[-1] + 1]
+            loss = prior.loss(z, part, times, noise)
+            whole = loss.sum() + config.pull * (part - start).square().sum()
+            # In half precision the gradient of a mean over so many numbers would be rounded to 0.
+            gradients.append(torch.autograd.grad(whole * scale, [part])[0] / scale)
+            each.append(loss.detach())
+        v.grad = torch.cat(gradients)
+        adam.step()
+        losses.append(torch.cat(each))
+        if s >= config.steps - math.ceil(config.average * config.steps):
+            mean += v.detach()
+            counted += 1
+    found = (mean / counted).cpu()
+    wrong = (~found.isfinite().all(1)).nonzero()[:, 0]
+    if len(wrong):
+        raise DivergedError(
+            f"the embedding of cluster {int(wrong[0])} became NaN or infinite in {config.steps} steps at learning rate "
+            f"{lr:g}; lower lr"
+        )
+    quarter = math.ceil(config.steps / 4)
+    course = torch.stack(losses).cpu()
+    return Learned(found, course[:quarter].mean(0), course[-quarter:].mean(0))
+
+
+def _check_cluster(prior: Prior, k: int, cluster: Tensor) -> None:
+    if cluster.ndim != 4 or tuple(cluster.shape[1:]) != prior.latent_shape or len(cluster) == 0:
+        raise DataError(
+            f"cluster {k} must hold latents (n, {', '.join(map(str, prior.latent_shape))}) of the prior {prior.name}, "
+            f"n >= 1, got shape {tuple(cluster.shape)}"
+        )
+    if not bool(cluster.isfinite().all()):
+        raise DataError(f"cluster {k} has a latent that is NaN or infinite; look at the images it was made of")
+
+
+def _rate(done: float) -> float:
+    """Factor on the learning rate when this part of the steps is done: 1, from half-time half a cosine to 0."""
+    return 1.0 if done <= 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * done - 1)))
+
+
+def _draw(prior: Prior, key: Key, b: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Times (b,), noise (b, *latent_shape) and places (b,) in [0, 1): which image of a cluster each one takes.
+
+    Times are stratified: one from each b-th of the diffusion.  So are places, independently: a step sees all of a
+    cluster, and clusters of any size are served by the same draw.
+    """
+    g = key.generator()
+    strata = torch.arange(b)
+    times = ((strata + torch.rand(b, generator=g)) / b * prior.times).long().clamp(max=prior.times - 1)
+    noise = torch.randn(b, *prior.latent_shape, generator=g)
+    places = (torch.randperm(b, generator=g) + torch.rand(b, generator=g, dtype=torch.float64)) / b
+    return times.to(prior.device), noise.to(prior.device), places.clamp(max=1 - 1e-9).to(prior.device)
+
+
+# ---------------------------------------------------------------- distance
+@torch.no_grad()
+def distances(prior: Prior, embeddings: Tensor, key: Key, probes: int = 16) -> Tensor:
+    """How differently the prior predicts noise under two embeddings, (K, K): Euclidean, over fixed public latents.
+
+    Unlike the distance of the vectors it leaves out directions that change nothing.  The probes are Gaussian latents
+    at times from 0.3 T on, where they look like noisy images; whoever has the key has the same probes.
+
+    Raises:
+        DataError: If an embedding has another width or is not finite.
+    """
+    v = checked_embeddings(embeddings, prior.width).to(prior.device)
+    g = key.generator()
+    latents = torch.randn(probes, *prior.latent_shape, generator=g).to(prior.device)
+    times = torch.randint(int(0.3 * prior.times), prior.times, (probes,), generator=g).to(prior.device)
+    said = torch.cat(
+        [
+            prior.predict(latents.expand(len(part), *latents.shape), part, times).flatten(1)
+            for part in torch.split(v, max(1, prior.at_once // probes))
+        ]
+    ).double()
+    # Not by the Gram matrix: two embeddings that agree are at distance 0 exactly.
+    return torch.stack([(said - one).square().sum(1).sqrt() for one in said]).float().cpu()
+
+
+# ---------------------------------------------------------------- equations that priors share
+def noised(latents: Tensor, noise: Tensor, alpha_bar: Tensor) -> Tensor:
+    """z_t of latents (K, b, C, H, W) for noise (b, C, H, W) and abar (b,) (eq. 1)."""
+    a = alpha_bar[:, None, None, None]
+    return a.sqrt() * latents + (1 - a).sqrt() * noise
+
+
+def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean square of the difference for each cluster, (K,) (eq. 2)."""
+    return (predicted - target).float().square().flatten(1).mean(1)
+
+
+@torch.no_grad()
+def ddim(
+    denoise: Callable[[Tensor, Tensor | None, Tensor], Tensor],
+    embeddings: Tensor,
+    latent_shape: tuple[int, ...],
+    alpha_bar: Tensor,
+    count: int,
+    key: Key,
+    guidance: float,
+    steps: int,
+    reach: float | None,
+    at_once: int,
+) -> Tensor:
+    """Latents (K, count, *latent_shape) by DDIM without noise on the way (eq. 3 to 5).
+
+    The noise that embedding k begins with depends on the key and on k only.
+
+    Args:
+        denoise: Noise in latents (n, ...) under embeddings (n, width), or under the empty prompt, at times (n,).
+        embeddings: (K, width).
+        latent_shape: Of one latent.
+        alpha_bar: abar, (T,).
+        count: Latents of each embedding.
+        key: Where the first noise comes from.
+        guidance: 1 is none.
+        steps: 1 .. T.
+        reach: |z0| is cut to it, or is left alone if it is None.
+        at_once: Most latents in one call.
+
+    Raises:
+        DataError: If count or steps are out of range.
+    """
+    if count < 1 or not 1 <= steps <= len(alpha_bar):
+        raise DataError(f"sampling needs count >= 1 and steps in 1..{len(alpha_bar)}, got {count} and {steps}")
+    device = embeddings.device
+    z = torch.stack(
+        [torch.randn(count, *latent_shape, generator=(key / k).generator()) for k in range(len(embeddings))]
+    )
+    z = z.to(device, embeddings.dtype).flatten(0, 1)
+    v = embeddings.repeat_interleave(count, dim=0)
+    times = [round(len(alpha_bar) * (1 - i / steps)) - 1 for i in range(steps + 1)]
+    out = []
+    for z_t, mine in zip(torch.split(z, at_once), torch.split(v, at_once), strict=True):
+        for t, s in pairwise(times):
+            at = torch.full((len(z_t),), t, device=device)
+            e = denoise(z_t, mine, at)
+            if guidance != 1:
+                without = denoise(z_t, None, at)
+                e = without + guidance * (e - without)
+            a = alpha_bar[t]
+            z0 = (z_t - (1 - a).sqrt() * e) / a.sqrt()
+            if reach is not None:
+                z0 = z0.clamp(-reach, reach)
+                e = (z_t - a.sqrt() * z0) / (1 - a).sqrt()
+            # -1 is the clean latent: at time 0 there is still a little noise.
+            z_t = z0 if s < 0 else alpha_bar[s].sqrt() * z0 + (1 - alpha_bar[s]).sqrt() * e
+        out.append(z_t)
+    return torch.cat(out).reshape(len(embeddings), count, *latent_shape)
+
+
+# ---------------------------------------------------------------- what is let in
+def checked_embeddings(embeddings: Tensor, width: int, what: str = "embeddings") -> Tensor:
+    """The embeddings (K, width), if they are that.
+
+    Raises:
+        DataError: If they have another width, or one is not finite; says which.
+    """
+    if embeddings.ndim != 2 or embeddings.shape[1] != width:
+        raise DataError(
+            f"{what} must have width {width}, got shape {tuple(embeddings.shape)}; another prior's cannot be used"
+        )
+    wrong = (~embeddings.isfinite().all(1)).nonzero()[:, 0]
+    if len(wrong):
+        raise DataError(f"{what}: number {int(wrong[0])} is NaN or infinite; refuse what its client sent")
+    return embeddings
+
+
+def how_fitted(shape: Sequence[int], image_shape: tuple[int, int, int]) -> str | None:
+    """What `fitted` does to images of `shape` (C, H, W), in words for the user; None if it does nothing.
+
+    Raises:
+        DataError: If images of that shape cannot be brought to the prior's.
+
+    >>> how_fitted((3, 28, 28), (1, 32, 32))
+    'images of 3 x 28 x 28 are made grey and given a border of black pixels, to 1 x 32 x 32'
+    """
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(
+            f"a prior takes images (1, H, W) or (3, H, W), got shape {tuple(shape)}; it cannot encode anything else"
+        )
+    (c, h, w), (to_c, to_h, to_w) = shape, image_shape
+    if min(h, w) < 4:
+        raise DataError(f"images of {h} x {w} pixels are too small for a prior; it needs 4 x 4 at least")
+    if max(h * to_w, w * to_h) > 2 * min(h * to_w, w * to_h):
+        raise DataError(
+            f"images of {h} x {w} pixels would be squeezed by more than half to fit {to_h} x {to_w}; cut them to the "
+            "prior's proportions first"
+        )
+    done = []
+    if c != to_c:
+        done.append("made grey" if c == 3 else "given three equal channels")
+    if (h, w) != (to_h, to_w):
+        if _border(h, to_h) is None or _border(w, to_w) is None:
+            done.append("resized")
+        else:
+            done.append("given a border of black pixels" if h < to_h or w < to_w else "cut at the border")
+    if not done:
+        return None
+    return f"images of {c} x {h} x {w} are {' and '.join(done)}, to {to_c} x {to_h} x {to_w}"
+
+
+def fitted(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Images (N, C, H, W) in [0, 1] brought to `image_shape`; `how_fitted` says how.
+
+    A side that differs by 2 or 4 pixels is padded with black or cut, otherwise it is resized, so that 28 x 28 and 32 x
+    32 keep their pixels in both directions.
+
+    Raises:
+        DataError: If there are no such images: another shape, a value outside [0, 1] or not finite, integers.
+    """
+    if images.ndim != 4:
+        raise DataError(f"images must have shape (N, C, H, W), got {tuple(images.shape)}")
+    how_fitted(tuple(images.shape[1:]), image_shape)
+    if not images.is_floating_point():
+        raise DataError(f"images must be floating numbers in [0, 1], got {images.dtype}; divide by 255")
+    if len(images):
+        low, high = (float(v) for v in torch.aminmax(images))
+        if not (low >= -1e-6 and high <= 1 + 1e-6):
+            raise DataError(
+                f"images must lie in [0, 1], got values in [{low:.4g}, {high:.4g}]; undo their standardisation first"
+            )
+    to_c, to_h, to_w = image_shape
+    x = images.float()
+    if x.shape[1] == 3 and to_c == 1:
+        x = (x * x.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    elif x.shape[1] == 1 and to_c == 3:
+        x = x.expand(-1, 3, -1, -1)
+    vertical, horizontal = _border(x.shape[2], to_h), _border(x.shape[3], to_w)
+    if vertical is not None and horizontal is not None:
+        return F.pad(x, (horizontal, horizontal, vertical, vertical)).clamp(0, 1)
+    return F.interpolate(x, (to_h, to_w), mode="bilinear", antialias=True).clamp(0, 1)
+
+
+def _border(side: int, to: int) -> int | None:
+    """Pixels to add at both ends (negative: to take away), None if the side is to be resized."""
+    return (to - side) // 2 if to - side in (-4, -2, 0, 2, 4) and min(side, to) >= 24 else None

@@ -1,0 +1,234 @@
+"""Plans and steps over Flower: the server's Grid, the clients' apps.  The only module that imports Flower.
+
+A generated Flower app points at two names of this module, and holds nothing else:
+
+    [tool.flwr.app.components]
+    serverapp = "unskew.runtime.flower:server_app"
+    clientapp = "unskew.runtime.flower:client_app"
+    [tool.flwr.app.config]
+    folder = ""                      # set by: flwr run DIR CONNECTION --run-config 'folder="/abs/server"'
+
+Folders, written by `unskew.deploy` and read here:
+
+    SERVER/                          context.run_config["folder"], an absolute path
+        experiment.toml              what is run
+        server.toml                  deadline_s = 600.0    seconds an exchange may take, unless the plan says
+                                     min_clients = 2       so many must have said hello before the first round ...
+                                     wait_s = 300.0        ... within so many seconds
+                                     max_norm = 1e6        optional: largest L2 norm a reply's tensors may have
+        nodes.json                   optional: {"0": "node id", ...}, whose registered key each node has; a node that
+                                     says it is another client, or has no key here, takes no part
+        deployment.json              written here: the run's random name and how often a server was started
+        run/                         the run folder, as of a simulation; if it is there, it is gone on with
+    CLIENT/                          context.node_config["folder"], an absolute path
+        client.toml                  client = 0            its number, 0 .. num_clients - 1
+                                     num_clients = 3
+                                     experiment = "experiment.toml"   absolute, or relative to CLIENT
+                                     data = "npz:/abs/own.npz"        optional: its own data, by task.data's syntax;
+                                     data_dir = "/abs"                optional: where named data lie
+                                     metrics = true                   optional: false keeps losses, counts of trained
+                                                                      examples and its own test results to itself
+        state/                       written here: what it remembers, by run and round; keep it over restarts
+
+Without `data` a client takes its shard of the experiment's own split, by its number: `--local`.
+
+Both sides compare library version, resolved experiment, classes and model layout in the first exchange ("hello");
+who differs takes no part and the reason is in failures.jsonl.
+
+A letter is one Flower message: an ArrayRecord with one array, the payloads' bytes one after the other as they are, and
+a ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is a little
+longer than ours; an answer after ours is dropped.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from unskew.errors import ConfigError, WireError
+from unskew.runtime.letter import Letter, Node, Outcome, split
+from unskew.runtime.roll import printable
+from unskew.runtime.site import Site
+
+# What a deployment runs is put together above this layer, so it is named and not imported.
+SERVER = "unskew.deploy.server:serve"
+CLIENT = "unskew.deploy.client:open_site"
+
+POLL_S = 0.15
+MARGIN_S = 30.0
+"""How much longer than our deadline Flower keeps a message, so that an answer on its way is not dropped before it."""
+HEAD, BODY, PARCEL = "head", "body", "parcel"
+# Bytes as they are: an array in NumPy's form would carry a header that says how much memory to take.
+STYPE = "bytes"
+
+
+# ---------------------------------------------------------------- letters as Flower's records
+def pack(letter: Letter) -> RecordDict:
+    """A letter as the content of a message."""
+    data = b"".join(letter.parts)
+    sizes = json.dumps([len(p) for p in letter.parts])
+    return RecordDict(
+        {
+            BODY: ArrayRecord({PARCEL: Array("uint8", (len(data),), STYPE, data)}),
+            HEAD: ConfigRecord({"action": letter.action, "json": letter.head, "sizes": sizes}),
+        }
+    )
+
+
+def unpack(content: RecordDict) -> Letter:
+    """The letter in a message's content, whoever wrote it.
+
+    Raises:
+        WireError: If there is none.
+    """
+    body, head = content.get(BODY), content.get(HEAD)
+    if not isinstance(body, ArrayRecord) or not isinstance(head, ConfigRecord) or set(content) != {BODY, HEAD}:
+        raise WireError(f"a message must hold {BODY} and {HEAD}, got {printable(str(sorted(content)), 80)}")
+    if set(body) != {PARCEL} or body[PARCEL].stype != STYPE or set(head) != {"action", "json", "sizes"}:
+        raise WireError("a message must hold one parcel of bytes, and an action, a head and lengths")
+    action, text, sizes = head["action"], head["json"], head["sizes"]
+    if not isinstance(action, str) or not isinstance(text, str) or not isinstance(sizes, str) or len(sizes) > 1 << 16:
+        raise WireError("action, head and lengths of a message must be text")
+    try:
+        lengths = json.loads(sizes)
+    except (ValueError, RecursionError):
+        lengths = None
+    if not isinstance(lengths, list) or not all(type(n) is int for n in lengths):
+        raise WireError("the lengths of a message's payloads must be a list of whole numbers")
+    return Letter(action, text, split(body[PARCEL].data, lengths))
+
+
+def framing(content: RecordDict, letter: Letter) -> int:
+    """Bytes of a message's records beyond the payloads; what HTTP and TLS add is not known here."""
+    return sum(record.count_bytes() for record in content.values()) - letter.payload
+
+
+# ---------------------------------------------------------------- the server's side
+class FlowerPost:
+    """Letters over a Grid: pushed together, polled for in short steps, given up at our own deadline."""
+
+    def __init__(self, grid: Grid, poll_s: float = POLL_S) -> None:
+        self.grid, self.poll_s = grid, poll_s
+
+    def nodes(self) -> set[Node]:
+        """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
+        return set(self.grid.get_node_ids())
+
+    def exchange(self, letters: Mapping[Node, Letter], deadline_s: float) -> dict[Node, Outcome]:
+        """Send all letters together; the replies in the order of the letters."""
+        end = time.monotonic() + deadline_s
+        contents = {n: pack(letter) for n, letter in letters.items()}
+        messages = [
+            Message(content, dst_node_id=n, message_type=_type_of(letters[n]), ttl=deadline_s + MARGIN_S)
+            for n, content in contents.items()
+        ]
+        down = {n: framing(content, letters[n]) for n, content in contents.items()}
+        try:
+            ids = list(self.grid.push_messages(messages))
+        except Exception as error:  # the network's own errors have no common class
+            gone = Outcome(None, f"client lost: nothing could be sent ({type(error).__name__})", sent=False)
+            return dict.fromkeys(letters, gone)
+        ids += [""] * (len(messages) - len(ids))  # none at all come back if all together were too large
+        found = {n: Outcome(None, "client lost: the network does not know it", sent=False) for n in letters}
+        waiting = {i: n for i, n in zip(ids, letters, strict=True) if i}
+        broken: dict[str, str] = {}
+        while waiting:
+            came = self._pull(set(waiting), broken)
+            for message_id, reply in came.items():
+                node = waiting.pop(message_id)
+                found[node] = _outcome(reply, down[node])
+            if time.monotonic() >= end:
+                break
+            if not came:
+                time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
+        for message_id, node in waiting.items():
+            unread = f"refused: its reply cannot be read ({broken[message_id]})" if message_id in broken else None
+            found[node] = Outcome(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
+        return found
+
+    def _pull(self, ids: set[str], broken: dict[str, str]) -> dict[str, Message]:
+        """What has come so far, by the letter it answers; what fails now may come in the next step."""
+        try:
+            came = {m.metadata.reply_to_message_id: m for m in self.grid.pull_messages(ids)}
+        except Exception as error:
+            if len(ids) == 1:
+                broken.update(dict.fromkeys(ids, type(error).__name__))
+                return {}
+            # One reply that cannot even be unpacked must not take the others with it.
+            return {k: v for i in sorted(ids) for k, v in self._pull({i}, broken).items()}
+        return {i: m for i, m in came.items() if i in ids}
+
+
+def _type_of(letter: Letter) -> str:
+    return "query.hello" if letter.action == "hello" else "query.step"
+
+
+def _outcome(reply: Message, down: int) -> Outcome:
+    if reply.has_error():
+        return Outcome(None, _lost(reply.error.code, reply.error.reason or ""), down=down)
+    try:
+        letter = unpack(reply.content)
+    except WireError as error:
+        return Outcome(None, f"refused: {error}", down=down)
+    return Outcome(letter, down=down, up=framing(reply.content, letter))
+
+
+def _lost(code: int, reason: str) -> str:
+    """Flower's error codes in our words."""
+    kind = {3: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
+    return f"{kind}: {printable(reason) or 'no reason was given'} (Flower's code {code})"
+
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment of the server's folder on the clients that Flower connects."""
+    serve = resolve_name(SERVER)
+    serve(FlowerPost(grid), _folder_of(context.run_config, "run_config"))
+
+
+# ---------------------------------------------------------------- the client's side
+client_app = ClientApp()
+
+
+@client_app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Say who this client is."""
+    return answer(message, _site_of(context))
+
+
+@client_app.query("step")
+def step(message: Message, context: Context) -> Message:
+    """Do what a letter asks."""
+    return answer(message, _site_of(context))
+
+
+def answer(message: Message, site: Site) -> Message:
+    """A client's reply to a message."""
+    try:
+        letter = unpack(message.content)
+    except WireError as error:
+        letter = Letter(f"unreadable: {error}", "")
+    return Message(pack(site.answer(letter)), reply_to=message)
+
+
+def _site_of(context: Context) -> Site:
+    site: Site = resolve_name(CLIENT)(_folder_of(context.node_config, "node_config"))
+    return site
+
+
+def _folder_of(config: Mapping[str, Any], name: str) -> Path:
+    folder = config.get("folder")
+    if not isinstance(folder, str) or not Path(folder).is_absolute():
+        raise ConfigError(
+            f"{name} must name a folder by its absolute path, got {folder!r}; start it with unskew deploy"
+        )
+    return Path(folder)
