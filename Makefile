@@ -14,7 +14,7 @@ help: ## Show this list
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	touch $(STAMP)
 
 demo: $(STAMP) ## Compare methods on real handwritten digits and write a report (about a minute)
@@ -26,18 +26,18 @@ test: $(STAMP) ## All tests but the slow ones
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2
 
-test-slow: $(STAMP) ## The slow tests: minutes of training on real data
+test-slow: $(STAMP) ## The slow tests: minutes of training on real data, faults in a federation of processes
 	$(BIN)/python -m pytest -q -m "slow"
 
 # Whole runs, examples and the conformance grid wait for `make test`; this stays under two minutes.
-QUICK := tests/test_*.py $(addprefix tests/,algorithms data docs local models report runtime world)
+QUICK := tests/test_*.py $(addprefix tests/,algorithms data deploy docs local models report runtime world)
 
 check: $(STAMP) ## Format, lint, types, layers and the tests of single parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2 -x $(QUICK)
+	$(BIN)/python -m pytest -q -m "not slow and not gpu and not network" -n 2 -x $(QUICK)
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .

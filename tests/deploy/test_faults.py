@@ -323,9 +323,9 @@ def test_an_unknown_key_and_a_second_client_with_one_identity_are_refused_by_flo
         first = Node(family, one, said)
         first.keep()
         until = time.monotonic() + 60
-        while "SuperNode ID" not in first.children[0].said() and time.monotonic() < until:
+        while "SuperNode ID" not in first.children[1].said() and time.monotonic() < until:
             time.sleep(0.1)
         sentence = until_refused(family, twin)
-        assert first.children[0].running()
+        assert first.children[1].running()
         until_refused(family, stranger)
     outcome("unknown key, or two clients with one", "refused", sentence)

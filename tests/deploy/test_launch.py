@@ -33,6 +33,8 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setattr(versions, "programs", lambda: folder)
+    script(folder, "resident", "exec sleep 60")
+    monkeypatch.setattr(launch, "stay", lambda client, socket: ["resident"])
     return folder
 
 
@@ -321,7 +323,7 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
             for _ in range(100):
                 node.keep()
                 if node.children:
-                    node.children[0].process.wait(10)
+                    node.children[1].process.wait(10)
                 now[0] += 0.5
 
         with pytest.raises(DeployError, match="no luck"):
@@ -346,7 +348,7 @@ def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
                 node.keep()
                 starts[0] += node.children != before and bool(node.children)
                 if node.children:
-                    node.children[0].process.wait(10)
+                    node.children[1].process.wait(10)
                 now[0] += 1.0
 
         with pytest.raises(DeployError, match=r"refuses this client's key: .*two clients with one identity"):
@@ -356,16 +358,17 @@ def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
     assert said == [f"client is refused for now: its last session may not be over; trying for {launch.REJOIN_S:.0f} s"]
 
 
-def test_a_node_whose_superexec_dies_is_started_afresh(bin: Path, client: Path) -> None:
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_client_of_which_one_process_dies_is_started_afresh_whole(bin: Path, client: Path, which: int) -> None:
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
     with launch.Family() as family:
         node = launch.Node(family, client, lambda text: None)
         node.keep()
         first = node.children
-        first[1].signal(signal.SIGKILL)
+        first[which].signal(signal.SIGKILL)
         keep_until(node, lambda: node.children and node.children != first)
-        assert not first[0].running()
+        assert not any(c.running() for c in first)
         assert all(c.running() for c in node.children)
 
 
@@ -376,7 +379,7 @@ def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) 
     with launch.Family() as family:
         node = launch.Node(family, client, said.append, restart=False)
         node.keep()
-        node.children[0].signal(signal.SIGKILL)
+        node.children[1].signal(signal.SIGKILL)
         keep_until(node, lambda: said)
         for _ in range(5):
             node.keep()

@@ -173,7 +173,7 @@ def test_accuracy_is_found_for_every_strength(tmp_path: Path, toy: None) -> None
 def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: Path, toy: None) -> None:
     result = feddw.consistency(request("consistency", tmp_path / "runs"))
     assert [(c.name, c.x) for c in result.curves] == [
-        (name, (1.0, 2.0, 3.0)) for name in ("fedavg, IID", "fedavg, non-IID", "feddw, non-IID")
+        (name, (1.0, 2.0, 3.0)) for name in ("fedavg, IID", "fedavg, non-IID", "feddw, non-IID", "feddw mu=10, non-IID")
     ]
     found = by(result)
     for curve in result.curves:
@@ -181,10 +181,10 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: P
         row = found[method, f"cifar10, {setting}", "sl_cr_distance.last"]
         assert curve.mean[-1] == pytest.approx(row.ours)
         assert 0.0 < row.ours < 20**0.5
-    assert len(result.claims) == 2
+    assert len(result.claims) == 3
     folder = keep(result, tmp_path / "kept")
     drawn = {p.name for p in folder.glob("*.svg")}
-    relations = {f"relations-{which}.svg" for which in ("fedavg-iid", "fedavg-non-iid", "feddw-non-iid")}
+    relations = {f"relations-{which}-iid.svg" for which in ("fedavg", "fedavg-non", "feddw-non", "feddw-mu-10-non")}
     assert drawn == {"plot.svg", "features.svg", *relations}
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
 

@@ -128,6 +128,26 @@ def prior(
     _show(measure(source, steps, repeats=repeats, say=_say), out, as_json, "CPU time, and times one at a time")
 
 
+@bench.command()
+def deploy(
+    only: Annotated[list[str] | None, typer.Option("--only", help="A size of the model: 10kB, 50MB.")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Each a process of its own.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed, after one that is not.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seconds of a round over Flower's network on this machine, beside the simulator's, for two sizes of model.
+
+    [dim]unskew bench deploy --only 10kB --rounds 3[/]
+    """
+    from unskew.deploy import versions
+
+    versions.require()
+    from unskew.bench.deploy import measure
+
+    _show(measure(clients, rounds, tuple(only or ()), _say), out, as_json, "seconds of a round, and times simulated")
+
+
 def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: str) -> None:
     document = json.dumps({"rows": rows}, indent=None if as_json else 1)
     if out is not None:

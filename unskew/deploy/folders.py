@@ -10,7 +10,7 @@
         client-0/            goes to that client's machine
             experiment.toml  client.toml  network.toml  README.md
             ca.crt  node.key  node.pub
-            made when it runs: flower/  node.toml  superexec.secret  logs/  state/
+            made when it runs: flower/  node.toml  superexec.secret  resident.json  logs/  state/
 
 `server.toml` and `client.toml` are read by `unskew.runtime.flower`, which says what is in them; `network.toml` says
 where the server listens, and in a client's folder where it is reached.  Folders with something private in them can be
@@ -36,6 +36,7 @@ from unskew.errors import ConfigError, DeployError
 from unskew.run import schema
 from unskew.run.config import Experiment, to_toml
 from unskew.run.folder import write_atomically
+from unskew.runtime import resident
 from unskew.version import __version__
 
 SERVER_APP = "unskew.runtime.flower:server_app"
@@ -306,6 +307,12 @@ def write_secret(folder: Path) -> Path:
     path = folder / "superexec.secret"
     write_private(path, secrets.token_bytes(32))
     return path
+
+
+def write_resident(client: Path, socket: Path) -> Path:
+    """Say where the client's resident process listens: resident.json.  The socket's path comes back."""
+    write_atomically(client / resident.FILE, json.dumps({"socket": str(socket)}))
+    return socket
 
 
 def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:

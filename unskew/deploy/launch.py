@@ -1,8 +1,9 @@
 """Starts Flower's programs and ends them: the only module that knows their command lines.
 
-A server is a SuperLink and a SuperExec beside it; a client is a SuperNode with a SuperExec of its own.  All run with
-process isolation, so that whoever wants a task must know the SuperExec's secret; the SuperLink speaks TLS with the
-federation's certificate and admits registered keys only.  Flower's home is a private folder, its telemetry, its look
+A server is a SuperLink and a SuperExec beside it; a client is a SuperNode with a SuperExec of its own, and a process of
+ours that stays, so that PyTorch and the data are loaded once and not for every message.  All run with process
+isolation, so that whoever wants a task must know the SuperExec's secret; the SuperLink speaks TLS with the federation's
+certificate and admits registered keys only.  Flower's home is a private folder, its telemetry, its look
 for updates and its installation of dependencies are off.
 
 Every process is a child of a `Family`, which ends and waits for all of them when its `with` is left, for whatever
@@ -21,10 +22,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -108,6 +110,11 @@ def supernode(client: Path, reached: Address, port: int, secret: Path, config: P
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
+
+
+def stay(client: Path, socket: Path) -> list[str]:
+    """Command line of a client's resident process."""
+    return [sys.executable, "-m", "unskew.deploy.resident", str(client), str(socket)]
 
 
 def register(key: Path) -> list[str]:
@@ -215,6 +222,7 @@ class Family:
 
     def __init__(self) -> None:
         self.children: list[Child] = []
+        self._folders = ExitStack()
 
     def __enter__(self) -> "Family":
         return self
@@ -227,6 +235,13 @@ class Family:
             for depth in sorted({_depth(c) for c in self.children}, reverse=True):
                 end([c for c in self.children if _depth(c) == depth])
             self.children.clear()
+            self._folders.close()
+
+    def folder(self) -> Path:
+        """A private folder with a short path, for sockets; it goes with the family."""
+        return Path(
+            self._folders.enter_context(tempfile.TemporaryDirectory(prefix="unskew-", ignore_cleanup_errors=True))
+        )
 
     def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> Child:
         """Start a program of Flower's.
@@ -242,7 +257,8 @@ class Family:
         """
         program, *arguments = command
         log.parent.mkdir(parents=True, exist_ok=True)
-        line = [*_tied(), str(versions.programs() / program), *arguments]
+        path = program if Path(program).is_absolute() else str(versions.programs() / program)
+        line = [*_tied(), path, *arguments]
         try:
             with log.open("ab") as out:
                 begins = out.tell()
@@ -553,7 +569,7 @@ def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:
 
 
 class Node:
-    """A client's SuperNode and SuperExec, started again when one of them ends.
+    """A client's resident process, SuperNode and SuperExec, started again when one of them ends.
 
     Args:
         family: Whose children they are.
@@ -573,19 +589,25 @@ class Node:
         self.children: tuple[Child, ...] = ()
         self.config, self.home = folders.write_node_config(folder), folders.write_home(folder)
         self.secret = folders.write_secret(folder)
+        self.socket = folders.write_resident(folder, family.folder() / "socket")
         self.due: float | None = 0.0
         self.refused_since: float | None = None
         self.failures = 0
         self.started = 0.0
 
     def start(self) -> None:
-        """Start both."""
+        """Start all three."""
         logs, port = self.folder / "logs", free_ports(1)[0]
         node = supernode(self.folder, self.reached, port, self.secret, self.config)
         execute = superexec(Address("127.0.0.1", port), self.secret, None, os.getpid())
-        first = self.family.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode")
-        second = self.family.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec")
-        self.children, self.started, self.due = (first, second), time.monotonic(), None
+        self.children = (
+            self.family.start(
+                stay(self.folder, self.socket), self.home, logs / "resident.log", f"{self.name}'s resident"
+            ),
+            self.family.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode"),
+            self.family.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec"),
+        )
+        self.started, self.due = time.monotonic(), None
 
     def keep(self) -> None:
         """To be called often: starts what is due and sees what has ended.

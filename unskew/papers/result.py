@@ -148,8 +148,8 @@ class Result:
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table with a line per method and setting and a column per metric.
 
-    Accuracies, errors and their differences are shown in percent; a published number stands behind ours in brackets.  The rest
-    has four significant digits, or is whole from a thousand on.
+    Accuracies, errors and their differences are shown in percent; a published number stands behind ours in brackets.
+    The rest has four significant digits, or is whole from a thousand on.
     """
     settings = list(dict.fromkeys(r.setting for r in rows))
     metrics = list(dict.fromkeys(r.metric for r in rows))

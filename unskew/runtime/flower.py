@@ -29,6 +29,7 @@ Folders, written by `unskew.deploy` and read here:
                                      metrics = true                   optional: false keeps losses, counts of trained
                                                                       examples and its own test results to itself
         state/                       written here: what it remembers, by run and round; keep it over restarts
+        resident.json                optional: where the client's resident process listens, which then answers
 
 Without `data` a client takes its shard of the experiment's own split, by its number: `--local`.
 
@@ -38,6 +39,8 @@ who differs takes no part and the reason is in failures.jsonl.
 A letter is one Flower message: an ArrayRecord with one array, the payloads' bytes one after the other as they are, and
 a ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is a little
 longer than ours; an answer after ours is dropped.
+
+Flower imports this module anew for each message, so at its top it imports nothing that loads PyTorch.
 """
 
 import json
@@ -45,16 +48,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from unskew.errors import ConfigError, WireError
-from unskew.runtime.letter import Letter, Node, Outcome, split
-from unskew.runtime.roll import printable
-from unskew.runtime.site import Site
+from unskew.runtime import resident
+from unskew.runtime.resident import Frame
+
+if TYPE_CHECKING:
+    from unskew.runtime.letter import Letter, Node, Outcome
+    from unskew.runtime.site import Site
 
 # What a deployment runs is put together above this layer, so it is named and not imported.
 SERVER = "unskew.deploy.server:serve"
@@ -69,42 +75,69 @@ STYPE = "bytes"
 
 
 # ---------------------------------------------------------------- letters as Flower's records
-def pack(letter: Letter) -> RecordDict:
+def pack(letter: "Letter") -> RecordDict:
     """A letter as the content of a message."""
-    data = b"".join(letter.parts)
-    sizes = json.dumps([len(p) for p in letter.parts])
-    return RecordDict(
-        {
-            BODY: ArrayRecord({PARCEL: Array("uint8", (len(data),), STYPE, data)}),
-            HEAD: ConfigRecord({"action": letter.action, "json": letter.head, "sizes": sizes}),
-        }
-    )
+    return content_of(frame_of(letter))
 
 
-def unpack(content: RecordDict) -> Letter:
+def unpack(content: RecordDict) -> "Letter":
     """The letter in a message's content, whoever wrote it.
+
+    Raises:
+        WireError: If there is none.
+    """
+    return letter_of(frame_in(content))
+
+
+def content_of(frame: Frame) -> RecordDict:
+    """A frame as the content of a message."""
+    parcel = Array("uint8", (len(frame.parcel),), STYPE, frame.parcel)
+    head = ConfigRecord({"action": frame.action, "json": frame.head, "sizes": frame.sizes})
+    return RecordDict({BODY: ArrayRecord({PARCEL: parcel}), HEAD: head})
+
+
+def frame_in(content: RecordDict) -> Frame:
+    """The frame in a message's content, whoever wrote it.
 
     Raises:
         WireError: If there is none.
     """
     body, head = content.get(BODY), content.get(HEAD)
     if not isinstance(body, ArrayRecord) or not isinstance(head, ConfigRecord) or set(content) != {BODY, HEAD}:
+        from unskew.runtime.roll import printable
+
         raise WireError(f"a message must hold {BODY} and {HEAD}, got {printable(str(sorted(content)), 80)}")
     if set(body) != {PARCEL} or body[PARCEL].stype != STYPE or set(head) != {"action", "json", "sizes"}:
         raise WireError("a message must hold one parcel of bytes, and an action, a head and lengths")
     action, text, sizes = head["action"], head["json"], head["sizes"]
     if not isinstance(action, str) or not isinstance(text, str) or not isinstance(sizes, str) or len(sizes) > 1 << 16:
         raise WireError("action, head and lengths of a message must be text")
+    return Frame(action, text, sizes, body[PARCEL].data)
+
+
+def frame_of(letter: "Letter") -> Frame:
+    """A letter as a frame."""
+    return Frame(letter.action, letter.head, json.dumps([len(p) for p in letter.parts]), b"".join(letter.parts))
+
+
+def letter_of(frame: Frame) -> "Letter":
+    """The letter in a frame.
+
+    Raises:
+        WireError: If the lengths are not those of its payloads.
+    """
+    from unskew.runtime.letter import Letter, split
+
     try:
-        lengths = json.loads(sizes)
+        lengths = json.loads(frame.sizes)
     except (ValueError, RecursionError):
         lengths = None
     if not isinstance(lengths, list) or not all(type(n) is int for n in lengths):
         raise WireError("the lengths of a message's payloads must be a list of whole numbers")
-    return Letter(action, text, split(body[PARCEL].data, lengths))
+    return Letter(frame.action, frame.head, split(frame.parcel, lengths))
 
 
-def framing(content: RecordDict, letter: Letter) -> int:
+def framing(content: RecordDict, letter: "Letter") -> int:
     """Bytes of a message's records beyond the payloads; what HTTP and TLS add is not known here."""
     return sum(record.count_bytes() for record in content.values()) - letter.payload
 
@@ -116,12 +149,14 @@ class FlowerPost:
     def __init__(self, grid: Grid, poll_s: float = POLL_S) -> None:
         self.grid, self.poll_s = grid, poll_s
 
-    def nodes(self) -> set[Node]:
+    def nodes(self) -> "set[Node]":
         """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
         return set(self.grid.get_node_ids())
 
-    def exchange(self, letters: Mapping[Node, Letter], deadline_s: float) -> dict[Node, Outcome]:
+    def exchange(self, letters: "Mapping[Node, Letter]", deadline_s: float) -> "dict[Node, Outcome]":
         """Send all letters together; the replies in the order of the letters."""
+        from unskew.runtime.letter import Outcome
+
         end = time.monotonic() + deadline_s
         contents = {n: pack(letter) for n, letter in letters.items()}
         messages = [
@@ -165,11 +200,13 @@ class FlowerPost:
         return {i: m for i, m in came.items() if i in ids}
 
 
-def _type_of(letter: Letter) -> str:
+def _type_of(letter: "Letter") -> str:
     return "query.hello" if letter.action == "hello" else "query.step"
 
 
-def _outcome(reply: Message, down: int) -> Outcome:
+def _outcome(reply: Message, down: int) -> "Outcome":
+    from unskew.runtime.letter import Outcome
+
     if reply.has_error():
         return Outcome(None, _lost(reply.error.code, reply.error.reason or ""), down=down)
     try:
@@ -181,6 +218,8 @@ def _outcome(reply: Message, down: int) -> Outcome:
 
 def _lost(code: int, reason: str) -> str:
     """Flower's error codes in our words."""
+    from unskew.runtime.roll import printable
+
     kind = {3: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
     return f"{kind}: {printable(reason) or 'no reason was given'} (Flower's code {code})"
 
@@ -202,25 +241,50 @@ client_app = ClientApp()
 @client_app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Say who this client is."""
-    return answer(message, _site_of(context))
+    return _reply(message, context)
 
 
 @client_app.query("step")
 def step(message: Message, context: Context) -> Message:
     """Do what a letter asks."""
-    return answer(message, _site_of(context))
+    return _reply(message, context)
 
 
-def answer(message: Message, site: Site) -> Message:
+def _reply(message: Message, context: Context) -> Message:
+    """Of the client's resident process if it has one, else of this process."""
+    path = resident.where(_folder_of(context.node_config, "node_config"))
+    if path is None:
+        return answer(message, _site_of(context))
+    return Message(content_of(resident.ask(path, _frame_or_complaint(message))), reply_to=message)
+
+
+def answer(message: Message, site: "Site") -> Message:
     """A client's reply to a message."""
+    return Message(content_of(answered(site, _frame_or_complaint(message))), reply_to=message)
+
+
+def answered(site: "Site", frame: Frame) -> Frame:
+    """A client's reply to a frame; one that holds no letter is answered too."""
     try:
-        letter = unpack(message.content)
+        letter = letter_of(frame)
     except WireError as error:
-        letter = Letter(f"unreadable: {error}", "")
-    return Message(pack(site.answer(letter)), reply_to=message)
+        letter = letter_of(_complaint(error))
+    return frame_of(site.answer(letter))
 
 
-def _site_of(context: Context) -> Site:
+def _frame_or_complaint(message: Message) -> Frame:
+    try:
+        return frame_in(message.content)
+    except WireError as error:
+        return _complaint(error)
+
+
+def _complaint(error: WireError) -> Frame:
+    """Something nobody asks, so that the answer is a refusal with this text."""
+    return Frame(f"unreadable: {error}", "", "[]", b"")
+
+
+def _site_of(context: Context) -> "Site":
     site: Site = resolve_name(CLIENT)(_folder_of(context.node_config, "node_config"))
     return site
 

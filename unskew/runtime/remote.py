@@ -423,6 +423,17 @@ class _Round:
                 f"round {self.t}: {len(want.held)} held values are collected, and those of clients "
                 f"{', '.join(map(str, sorted(failed)))} did not come ({next(iter(failed.values()))})"
             )
+        # What stood in the same field of their replies.
+        alike: dict[str, dict[int, Any]] = {}
+        for i, h in enumerate(want.held):
+            alike.setdefault(h.key.partition("/")[2], {})[i] = values[h].value
+        odd = [i for same in alike.values() for i in odd_ones(same)]
+        if odd:
+            owners = ", ".join(map(str, sorted({want.held[i].owner for i in odd})))
+            raise QuorumError(
+                f"round {self.t}: {len(want.held)} held values are collected, and those of clients {owners} have other "
+                "tensors than the rest"
+            )
         for h in want.held:
             self.charge(node(h.owner), SERVER, len(values[h].data), values[h].kind)
         self.hop += 1

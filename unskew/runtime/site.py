@@ -255,7 +255,7 @@ def _order(site: Site, head: Order, parts: tuple[bytes, ...]) -> Letter:
         names = _names(folder)
         if now in names and (kept := _load(folder, now)).order == digest:
             return _reply(site, kept, head.nonce)
-        for n in names:
+        for n in reversed(names):
             if n.attempt > now.attempt or (n.attempt == now.attempt and n >= now):
                 raise WireError(
                     f"round {now.round}, hop {now.hop} of start {now.attempt} is over: "

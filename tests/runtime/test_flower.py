@@ -1,0 +1,792 @@
+"""What a deployment does when clients die, rejoin, keep silent or lie, over Flower's own types."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recipe import rounds, simulator
+
+from unskew import wire
+from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
+from unskew.runtime.memory import Memory
+from unskew.world.outage import Outage
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from loopback import Deployed, Handler
+
+from unskew.algorithms.fedavg import Trained
+from unskew.local.executor import Paper
+from unskew.protocol import Ask
+from unskew.runtime import flower, letter, remote, roll, site
+from unskew.runtime.flower import MARGIN_S, FlowerPost, answer, pack, unpack
+from unskew.runtime.letter import ANSWERED, ASKED, Letter, Order, read, write
+from unskew.runtime.remote import Remote, Terms
+from unskew.runtime.roll import Expected, Known, Roll
+
+NETWORK = "perceptron"
+
+
+def deployed(case: str, folder: Path, **options: Any) -> Deployed:
+    return Deployed(case, NETWORK, folder, **{"seed": 4, "clients_per_round": 6, **options})
+
+
+def instead(there: Deployed, client: int, handler: Callable[[Message, Handler], Message]) -> None:
+    """From now on this answers at a client's node; it is handed the honest client too."""
+    honest = there.fresh(client)
+    there.grid.handlers[there.node(client)] = lambda message: handler(message, honest)
+
+
+def one_round(there: Deployed) -> tuple[Any, dict[int, str]]:
+    state, trace = there.remote.round(there.remote.start(), 1)
+    return state, {f.client: f.reason for f in trace.failures}
+
+
+def trained(reply: Message) -> Trained:
+    (data,) = unpack(reply.content).parts
+    value = wire.decode(data, Trained)
+    assert isinstance(value, Trained)
+    return value
+
+
+def replying(reply: Message, request: Message, *parts: bytes, **head: Any) -> Message:
+    """The reply with other payloads, or another head."""
+    old = unpack(reply.content)
+    body = {**json.loads(old.head), **head}
+    return Message(pack(Letter(old.action, json.dumps(body), parts or old.parts)), reply_to=request)
+
+
+# ---------------------------------------------------------------- faults
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (1, "client error"),
+        (2, "client error"),
+        (3, "late"),
+        (5, "client lost"),
+        (7, "client error"),
+        (8, "client lost"),
+    ],
+)
+def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    instead(there, 2, lambda message, honest: Message(Error(code, "because\nof \x1b[31mthis"), reply_to=message))
+    _, lost = one_round(there)
+    assert list(lost) == [2]
+    assert lost[2] == f"{expected}: because of  [31mthis (Flower's code {code})"
+    assert there.remote.memory.get(2) is None
+
+
+def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
+    there = deployed("fedavg", tmp_path)
+    desk = there.site(3).open_desk(0)
+
+    def breaks(*_: Any) -> Any:
+        raise RuntimeError("patient 4711")
+
+    broken = dataclasses.replace(there.site(3), open_desk=lambda cell: dataclasses.replace(desk, me=breaks))
+    instead(there, 3, lambda message, honest: answer(message, broken))
+    _, lost = one_round(there)
+    assert lost == {3: "client error: RuntimeError; the client's own log has more"}
+    assert "patient 4711" in capsys.readouterr().err
+
+
+def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=0.5))
+
+    def silent(message: Message, honest: Handler) -> Message:
+        raise TimeoutError
+
+    instead(there, 1, silent)
+    _, lost = one_round(there)
+    assert lost == {1: "late: no reply within 0.5 s"}
+    assert {m.metadata.ttl for m in there.grid.pushed[6:]} == {0.5 + MARGIN_S}
+    assert {m.metadata.message_type for m in there.grid.pushed} == {"query.hello", "query.step"}
+
+
+def test_too_few_replies_are_refused_with_the_sentence_of_the_simulator(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    for client in range(6):
+        instead(there, client, lambda message, honest: Message(Error(5), reply_to=message))
+    with pytest.raises(QuorumError, match=r"round 1, step 'train': 0 of 6 clients replied, 1 needed; lost: 0, 1, 2"):
+        one_round(there)
+
+
+def test_a_message_the_network_does_not_take_is_a_lost_client_and_costs_nothing(tmp_path: Path) -> None:
+    """A node that went after the roll was called: Flower gives its message no number."""
+    there = deployed("fedavg", tmp_path)
+    there.roll.call()
+    ids = there.grid.get_node_ids()
+    del there.grid.handlers[there.node(0)]
+    there.grid.get_node_ids = lambda: ids  # type: ignore[method-assign]
+    _, trace = there.remote.round(there.remote.start(), 1)
+    assert [(f.client, f.reason) for f in trace.failures] == [(0, "client lost: the network does not know it")]
+    assert 1 not in {r.dst for r in trace.transfers}
+
+
+def test_a_network_that_takes_nothing_ends_the_round_and_not_the_process(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+
+    def down(messages: Any) -> Any:
+        raise ConnectionError
+
+    there.grid.push_messages = down  # type: ignore[method-assign]
+    with pytest.raises(QuorumError, match="0 of 6 clients replied"):
+        one_round(there)
+
+
+def test_a_network_that_is_cut_for_a_moment_loses_nobody(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    pull, cuts = there.grid.pull_messages, iter([True] * 20)
+
+    def cut(ids: Any) -> Any:
+        if next(cuts, False):
+            raise ConnectionError
+        return pull(ids)
+
+    there.grid.pull_messages = cut  # type: ignore[method-assign]
+    assert one_round(there)[1] == {}
+
+
+def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=1.0))
+    pull = there.grid.pull_messages
+
+    def poisoned(ids: Any) -> Any:
+        bad = {m.metadata.message_id for m in there.grid.pushed if m.metadata.dst_node_id == there.node(4)}
+        if bad & set(ids):
+            raise ValueError("Unexpected set of children")
+        return pull(ids)
+
+    there.grid.pull_messages = poisoned  # type: ignore[method-assign]
+    assert one_round(there)[1] == {4: "refused: its reply cannot be read (ValueError)"}
+
+
+@pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper"])
+def test_simulated_losses_are_lost_in_a_deployment_too(case: str, tmp_path: Path) -> None:
+    outage = Outage(0.2, 0.2)
+    sim = simulator(case, NETWORK, seed=4, outage=outage)
+    there = Deployed(case, NETWORK, tmp_path, seed=4, outage=outage)
+    state, lost = there.remote.start(), 0
+    for t, expected, trace in rounds(sim):
+        state, found = there.remote.round(state, t)
+        assert wire.encode(state) == wire.encode(expected)
+        assert (found.transfers, found.failures, found.work) == (trace.transfers, trace.failures, trace.work)
+        lost += len(found.failures)
+    assert lost
+
+
+def test_a_client_that_rejoins_as_another_node_goes_on_with_what_it_remembers(tmp_path: Path) -> None:
+    sim = simulator("scaffold", NETWORK, seed=4, clients_per_round=6)
+    there = deployed("scaffold", tmp_path)
+    state = there.remote.start()
+    for t, expected, _ in rounds(sim):
+        state, _ = there.remote.round(state, t)
+        assert wire.encode(state) == wire.encode(expected)
+        there.grid.handlers[5000 + t] = there.fresh(2)  # as another node: it has no key
+        for gone in (there.node(2), 4999 + t):
+            there.grid.handlers.pop(gone, None)
+    assert there.roll.present == (0, 1, 2, 3, 4, 5)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("case", ["scaffold", "fedper", "stc", "relay", "feddif, drift", "gossip"])
+@pytest.mark.parametrize("after", [1, 4, 7])
+def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
+    case: str, after: int, tmp_path: Path
+) -> None:
+    """Clients have gone on to a round the server knows nothing of: for the new server they are where it is."""
+    sim = simulator(case, NETWORK, seed=4)
+    ends = {t: wire.encode(state) for t, state, _ in rounds(sim)}
+    there = Deployed(case, NETWORK, tmp_path, seed=4)
+    state = there.remote.start()
+    state, _ = there.remote.round(state, 1)
+    saved, known = wire.encode(state), there.remote.memory.at(1)
+    pull, left = there.grid.pull_messages, iter(range(after))
+
+    def killed(ids: Any) -> Any:
+        if next(left, None) is None:
+            raise Killed
+        return pull(ids)
+
+    there.grid.pull_messages = killed  # type: ignore[method-assign]
+    post = there.roll.post
+    assert isinstance(post, FlowerPost)
+    post._pull = lambda ids, broken: {m.metadata.reply_to_message_id: m for m in killed(ids)}  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        there.remote.round(there.remote.round(state, 2)[0], 3)
+    del post._pull
+    there.grid.pull_messages = pull  # type: ignore[method-assign]
+    there.remote = there.start_server()
+    there.remote.memory = Memory(1, known)
+    state = wire.decode(saved, wire.state_type(there.algorithm))
+    for t in (2, 3):
+        state, trace = there.remote.round(state, t)
+        assert not trace.failures
+        assert wire.encode(state) == ends[t]
+    for c in sim.population.clients:
+        assert there.remembered(c) == wire.encode(sim.memory.get(c))
+
+
+def test_what_a_killed_server_made_clients_do_is_forgotten_even_by_those_the_next_one_asks_later(
+    tmp_path: Path,
+) -> None:
+    """Start 1 did rounds 1 to 3, start 2 began at 2 and asked this client for nothing before round 4."""
+    place = letter.Place("r", "c", 0, ((1, 1), (2, 2)), 4)
+    assert [place.counts(r, a) for r, a in [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)]] == [True, False, False, True, True]
+    assert not letter.Place("r", "c", 0, ((2, 2),), 4).counts(1, 1)
+
+
+# ---------------------------------------------------------------- a client's memory
+def order(there: Deployed, **changes: Any) -> tuple[Letter, Order]:
+    """The first order of round 1 that a client got, changed."""
+    if not any(unpack(m.content).action == "ask" for m in there.grid.pushed):
+        one_round(there)
+    first = next(
+        m for m in there.grid.pushed if m.metadata.dst_node_id == there.node(0) and unpack(m.content).head[2] == "p"
+    )
+    old = unpack(first.content)
+    head = dataclasses.replace(read(old, ASKED), **changes)
+    return write("ask", head, *old.parts), head
+
+
+def reason(reply: Letter) -> str:
+    assert reply.action == "refused", reply.head
+    text = read(reply, ANSWERED).reason
+    assert isinstance(text, str)
+    return text
+
+
+def test_an_order_that_comes_twice_is_answered_twice_and_done_once(tmp_path: Path, monkeypatch: Any) -> None:
+    there = deployed("scaffold", tmp_path)
+    again, _ = order(there, nonce="another")
+    monkeypatch.setattr(site, "_work", None)
+    reply = there.site(0).answer(again)
+    assert read(reply, ANSWERED).nonce == "another"
+    first = next(
+        m for m in there.grid.pulled if m.metadata.src_node_id == there.node(0) and unpack(m.content).action == "ask"
+    )
+    assert reply.parts == unpack(first.content).parts
+
+
+def test_an_old_order_is_refused(tmp_path: Path) -> None:
+    there = deployed("scaffold", tmp_path)
+    old, head = order(there)
+    there.remote.round(there.remote.start(), 2)
+    other = write("ask", dataclasses.replace(head, index=7), *old.parts)
+    assert "round 1, hop 0 of start 1 is over" in reason(there.site(0).answer(other))
+    later = dataclasses.replace(head.place, begun=((1, 1), (2, 3)), round=3)
+    assert there.site(0).answer(write("ask", dataclasses.replace(head, place=later), *old.parts)).action == "ask"
+    assert "of start 2 was answered" in reason(there.site(0).answer(other))
+    late = dataclasses.replace(head, place=dataclasses.replace(later, round=2))
+    assert reason(there.site(0).answer(write("ask", late, *old.parts))) == "round 2 lies before this server began"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"config": "other"}, "the server runs another experiment"),
+        ({"run": "../../etc"}, "letters and digits"),
+        ({"run": ""}, "letters and digits"),
+        ({"begun": ()}, "where in the run"),
+        ({"begun": ((2, 1), (1, 1))}, "where in the run"),
+        ({"cell": -1}, "where in the run"),
+    ],
+)
+def test_a_letter_from_elsewhere_is_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    _, head = order(there)
+    place = dataclasses.replace(head.place, **changes)
+    parts = order(there)[0].parts
+    assert text in reason(there.site(0).answer(write("ask", dataclasses.replace(head, place=place), *parts)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"step": "__init__", "hop": 5}, "there is no step '__init__'; known: train"),
+        ({"step": "init", "hop": 5}, "there is no step 'init'"),
+        ({"hop": -1}, "lies before"),
+        ({"moved": (wire.Held(1, "0/x"),), "hop": 5}, "expected a message and 1 values, got 1 payloads"),
+    ],
+)
+def test_an_order_that_cannot_be_meant_is_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    assert text in reason(there.site(0).answer(order(there, **changes)[0]))
+
+
+def test_a_client_whose_memory_was_lost_says_so(tmp_path: Path) -> None:
+    there = deployed("scaffold", tmp_path)
+    state, _ = there.remote.round(there.remote.start(), 1)
+    for path in (tmp_path / "3" / "smallworld" / "0").iterdir():
+        path.unlink()
+    state, trace = there.remote.round(state, 2)
+    (failure,) = trace.failures
+    assert failure.client == 3
+    assert "what this client remembered of round 1 is gone" in failure.reason
+
+
+def test_a_memory_that_was_damaged_is_not_used(tmp_path: Path) -> None:
+    there = deployed("scaffold", tmp_path)
+    state, _ = there.remote.round(there.remote.start(), 1)
+    (path,) = (tmp_path / "3" / "smallworld" / "0").iterdir()
+    path.write_bytes(path.read_bytes()[:-9])
+    _, trace = there.remote.round(state, 2)
+    assert [f.client for f in trace.failures] == [3]
+    assert "is damaged" in trace.failures[0].reason
+
+
+def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_path: Path, monkeypatch: Any) -> None:
+    there = deployed("scaffold", tmp_path)
+    state, _ = there.remote.round(there.remote.start(), 1)
+    before = there.remembered(2)
+    fsync = site.os.fsync
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    def on_client_2(message: Message, honest: Handler) -> Message:
+        monkeypatch.setattr(site.os, "fsync", full)
+        try:
+            return honest(message)
+        finally:
+            monkeypatch.setattr(site.os, "fsync", fsync)
+
+    instead(there, 2, on_client_2)
+    state, trace = there.remote.round(state, 2)
+    assert [(f.client, f.reason) for f in trace.failures] == [(2, "client error: cannot use: No space left on device")]
+    assert there.remembered(2) == before
+    assert not list(tmp_path.rglob("*.tmp"))
+    there.grid.handlers[there.node(2)] = there.fresh(2)
+    _, trace = there.remote.round(state, 3)
+    assert not trace.failures
+
+
+def test_a_client_keeps_the_last_two_rounds_and_the_cells_a_server_may_go_back_to(tmp_path: Path) -> None:
+    there = deployed("relay", tmp_path)
+    state = there.remote.start()
+    for t in range(1, 6):
+        state, _ = there.remote.round(state, t)
+    folder = tmp_path / "0" / "smallworld"
+    # Held values of the present round stay whole; of the two before, what was remembered at their end.
+    assert sorted(p.name for p in (folder / "0").iterdir()) == [
+        "000003-0001-0002",
+        "000004-0001-0002",
+        "000005-0001-0000",
+        "000005-0001-0001",
+        "000005-0001-0002",
+    ]
+    for cell in (1, 2):
+        old, head = order(there)
+        place = dataclasses.replace(head.place, cell=cell)
+        assert there.site(0).answer(write("ask", dataclasses.replace(head, place=place), *old.parts)).action == "ask"
+    assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
+
+
+def test_two_processes_never_answer_for_one_client_at_once(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    head = order(there, hop=3)[0]
+    with site._alone(there.site(0)):
+        assert reason(there.site(0).answer(head)) == "client 0 is busy with an earlier letter"
+
+
+def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    quiet = dataclasses.replace(there.site(1), metrics=False)
+    instead(there, 1, lambda message, honest: answer(message, quiet))
+    state, trace = there.remote.round(there.remote.start(), 1)
+    assert not trace.failures
+    assert sorted(w.client for w in trace.work) == [0, 2, 3, 4, 5]
+    scores = there.remote.examine(state, 1, ["personal", "val"])
+    assert sorted(scores["personal"]) == sorted(scores["val"]) == [0, 2, 3, 4, 5]
+    assert not there.remote.apart()[0]
+
+
+@pytest.mark.parametrize("case", ["fedavg", "fedper", "ditto", "perfedavg", "scaffold"])
+def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_path: Path) -> None:
+    sim = simulator(case, NETWORK, seed=4)
+    there = Deployed(case, NETWORK, tmp_path, seed=4)
+    state = there.remote.start()
+    for t, expected, _ in rounds(sim, 2):
+        state, _ = there.remote.round(state, t)
+        found = there.remote.examine(state, t, ["personal"])["personal"]
+        own = sim.personal(expected, sim.population.clients, t)
+        for c, model in own.items():
+            ((correct, loss),) = sim.executor.grade([wire_paper(model, there, c)])
+            assert found[c].accuracy == float(correct.double().mean())
+            assert found[c].loss == pytest.approx(float(loss.double().mean()), rel=1e-12)
+            assert found[c].n == len(correct)
+    assert sorted(own) == sorted(found)
+
+
+def wire_paper(model: Any, there: Deployed, client: int) -> Any:
+    return Paper(model, "train", there.solo.shelf.val[client])
+
+
+# ---------------------------------------------------------------- who takes part
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("num_clients", 7, "the number of clients must be 6, got 7"),
+        ("library", "0.0.1", "the version of unskew must be 0, got 0.0.1"),
+        ("config", "f00", "the experiment (SHA-256 of its resolved form) must be small world, got f00"),
+        ("classes", ("0", "1"), "the classes of its data must be 0, 1, 2, got 0, 1"),
+        ("layout", "abc", "the model (SHA-256 of its tensors' names and shapes) must be"),
+        ("client", 6, "it says it is client 6, there are clients 0 to 5"),
+        ("client", -1, "it says it is client -1"),
+        ("client", 3, "client 3 is connected already, as another node"),
+    ],
+)
+def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any, text: str, tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    client = there.site(5)
+    odd = dataclasses.replace(client, introduction=dataclasses.replace(client.introduction, **{name: value}))
+    there.grid.handlers[there.node(5)] = lambda message: answer(message, odd)
+    said: list[str] = []
+    there.roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected, note=said.append)
+    there.roll.call()
+    assert there.roll.present == (0, 1, 2, 3, 4)
+    assert any(text in line for line in said)
+    there.remote = there.start_server()
+    _, trace = there.remote.round(there.remote.start(), 1)
+    assert [(f.client, f.reason) for f in trace.failures] == [(5, "client lost: it is not connected")]
+    recorded = [f for f in there.remote.apart()[0] if f.step == "hello"]
+    assert all(text in f.reason for f in recorded)
+    assert len(recorded) == (value in range(6) or name != "client")
+
+
+def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    registered = {there.node(c): c for c in range(4)} | {there.node(4): 5}
+    said: list[str] = []
+    roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected, registered, note=said.append)
+    roll.call()
+    assert roll.present == (0, 1, 2, 3)
+    assert "a node takes no part: it says it is client 4, its key is client 5's" in said
+    assert "a node takes no part: it says it is client 5, its key is not registered" in said
+
+
+def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    known = {2: Known("other rows", False)}
+    roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected, known=known)
+    roll.call()
+    assert roll.present == (0, 1, 3, 4, 5)
+    assert roll.refused() == [(2, "client 2 had other data when it was met first")]
+
+
+def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    there.roll.settle(False, "rows")
+    assert there.roll.present == (0, 1, 2, 3, 4, 5)
+    there.roll.settle(True, None)
+    assert there.roll.present == ()
+    assert {why for _, why in there.roll.refused()} == {"it declares no data of its own, the others declare such"}
+
+
+def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    del there.grid.handlers[there.node(1)]
+    there.grid.handlers[77] = lambda message: Message(Error(2, "no module named unskew"), reply_to=message)
+    roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected)
+    roll.wait(5, 5.0)
+    with pytest.raises(
+        QuorumError, match=r"5 of 6 clients are connected after 0\.1 s, 6 needed; present: 0, 2, 3, 4, 5"
+    ):
+        roll.wait(6, 0.1, pause_s=0.01)
+
+
+def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    with pytest.raises(ConfigError, match="data stay where they are"):
+        Remote(
+            Deployed("centralised", NETWORK, tmp_path).algorithm,
+            there.remote.model,
+            2,
+            there.roll,
+            there.remote.executor,
+            begin=lambda t: (),
+        )
+
+
+def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    exchange = remote._Round(there.remote, 1)
+    with pytest.raises(ProtocolError, match="not marked @step"):
+        exchange.answer(Ask("init", {}))
+    with pytest.raises(ProtocolError, match="no such client"):
+        exchange.answer(Ask("train", {9: None}))
+    with pytest.raises(ProtocolError, match="yield from"):
+        exchange.answer(x for x in ())
+
+
+# ---------------------------------------------------------------- hostile clients
+def nan(t: Trained, value: float = float("nan")) -> Trained:
+    return dataclasses.replace(t, params={n: v * 0 + value for n, v in t.params.items()})
+
+
+def other(t: Trained, fn: Callable[[str, torch.Tensor], torch.Tensor]) -> bytes:
+    return wire.encode(dataclasses.replace(t, params={n: fn(n, v) for n, v in t.params.items()}))
+
+
+LIES: dict[str, tuple[Callable[[Trained], bytes], str]] = {
+    "no bytes": (lambda t: b"", "Trained"),
+    "noise": (lambda t: b"\x93NUMPY" + bytes(200), "are not a message"),
+    "a pickle": (lambda t: b"cos\nsystem\n(S'true'\ntR.", "are not a message"),
+    "another type": (lambda t: wire.encode({"params": 3}), "expected"),
+    "a field too many": (lambda t: wire.encode({"params": t.params, "n": t.n, "admin": True}), "with fields"),
+    "cut short": (lambda t: wire.encode(t)[:-3], "are not a message"),
+    "wrong shape": (lambda t: other(t, lambda n, v: v[..., :1]), "must be torch.float32"),
+    "transposed": (lambda t: other(t, lambda n, v: v.mT if v.ndim == 2 else v), "must be torch.float32"),
+    "wrong dtype": (lambda t: other(t, lambda n, v: v.double()), "got torch.float64"),
+    "not a number": (lambda t: wire.encode(nan(t)), "NaN or infinity"),
+    "infinite": (lambda t: wire.encode(nan(t, float("inf"))), "NaN or infinity"),
+    "absurd norm": (lambda t: wire.encode(nan(t, 1e9)), "exceed the 1e+06 allowed"),
+    "overflowing norm": (lambda t: wire.encode(nan(t, 3e38)), "exceed the 1e+06 allowed"),
+    "another network": (lambda t: wire.encode(Trained({"0.evil": torch.ones(3)}, t.n)), "no tensor '0.evil'"),
+    "half the model": (lambda t: wire.encode(Trained(dict([*t.params.items()][:1]), t.n)), "other tensors than"),
+    "no model": (lambda t: wire.encode(Trained({}, t.n)), "other tensors than those"),
+    "fewer than none": (lambda t: wire.encode(Trained(t.params, -5)), "must be 0 to 2**53, got -5"),
+    "countless": (lambda t: wire.encode(Trained(t.params, 10**300)), "one of 997 bits"),
+    "oversized": (lambda t: wire.encode(t) + bytes(1 << 21), "exceeds the"),
+    "not held here": (lambda t: wire.encode(dataclasses.replace(t, params=None)), "expected"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    make, text = LIES[lie]
+
+    def hostile(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        return replying(reply, message, make(trained(reply)))
+
+    instead(there, 3, hostile)
+    state, lost = one_round(there)
+    assert list(lost) == [3]
+    assert text in lost[3]
+    assert lost[3].startswith("refused: ")
+    # The others' round is the round without it.
+    alone = deployed("fedavg", tmp_path / "again")
+    instead(alone, 3, lambda message, honest: Message(Error(5), reply_to=message))
+    assert wire.encode(one_round(alone)[0]) == wire.encode(state)
+
+
+HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
+    "no content": (lambda q, r: Message(RecordDict(), reply_to=q), "a message must hold body and head"),
+    "more content": (
+        lambda q, r: Message(RecordDict({**r.content, "x": ConfigRecord()}), reply_to=q),
+        "a message must hold body and head",
+    ),
+    "an array of NumPy's": (
+        lambda q, r: Message(
+            RecordDict({**r.content, "body": ArrayRecord({"parcel": Array("uint8", (1,), "numpy.ndarray", b"x")})}),
+            reply_to=q,
+        ),
+        "one parcel of bytes",
+    ),
+    "no head": (lambda q, r: Message(RecordDict({**r.content, "head": ConfigRecord()}), reply_to=q), "one parcel"),
+    "no text": (
+        lambda q, r: Message(
+            RecordDict({**r.content, "head": ConfigRecord({"action": 1, "json": "{}", "sizes": "[]"})}), reply_to=q
+        ),
+        "must be text",
+    ),
+    "lengths that do not add up": (
+        lambda q, r: with_head(q, r, sizes="[1]"), "were announced",
+    ),
+    "lengths below nothing": (lambda q, r: with_head(q, r, sizes="[-1, 1]"), "were announced"),
+    "lengths in words": (lambda q, r: with_head(q, r, sizes='["1"]'), "whole numbers"),
+    "lengths without end": (lambda q, r: with_head(q, r, sizes="[" * 60000), "whole numbers"),
+    "another action": (lambda q, r: with_head(q, r, action="exec"), "a letter must be one of ask, refused"),
+    "no JSON": (lambda q, r: with_head(q, r, json="{"), "is no JSON"),
+    "an endless head": (lambda q, r: with_head(q, r, json="[" * (2 << 20)), "more than the"),
+    "a deep head": (lambda q, r: with_head(q, r, json="[" * 900000), "is no JSON"),
+    "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected Answer"),
+    "losses that are no numbers": (lambda q, r: replying(r, q, losses=["x"]), "expected float"),
+    "an infinite loss": (lambda q, r: with_head(q, r, json=head_of(r).replace("losses\":[", "losses\":[1e999,")), "fin"),
+    "NaN": (lambda q, r: with_head(q, r, json=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is no JSON"),
+    "examples below none": (lambda q, r: replying(r, q, examples=-1), "must be 0 to"),
+    "two payloads": (lambda q, r: replying(r, q, *unpack(r.content).parts, b"x"), "expected 1 payloads, got 2"),
+    "another letter's reply": (lambda q, r: replying(r, q, nonce="0" * 32), "a reply to another letter, sent again"),
+}  # fmt: skip
+
+
+def head_of(reply: Message) -> str:
+    return unpack(reply.content).head
+
+
+def with_head(request: Message, reply: Message, **changes: str) -> Message:
+    old = reply.content["head"]
+    return Message(RecordDict({**reply.content, "head": ConfigRecord({**old, **changes})}), reply_to=request)
+
+
+@pytest.mark.parametrize("lie", HEADS)
+def test_a_letter_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    make, text = HEADS[lie]
+    instead(there, 3, lambda message, honest: make(message, honest(message)))
+    _, lost = one_round(there)
+    assert list(lost) == [3]
+    assert text in lost[3]
+
+
+def test_last_rounds_reply_sent_again_is_refused(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    kept: list[Message] = []
+
+    def replayed(message: Message, honest: Handler) -> Message:
+        kept.append(honest(message))
+        return Message(kept[0].content, reply_to=message)
+
+    instead(there, 3, replayed)
+    state, trace = there.remote.round(there.remote.start(), 1)
+    assert not trace.failures
+    _, trace = there.remote.round(state, 2)
+    assert [(f.client, f.reason) for f in trace.failures] == [(3, "refused: a reply to another letter, sent again")]
+
+
+def test_a_value_that_another_client_holds_cannot_be_claimed(tmp_path: Path) -> None:
+    there = deployed("relay", tmp_path)
+
+    def thief(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        (data,) = unpack(reply.content).parts
+        if unpack(reply.content).action != "ask":
+            return reply
+        return replying(reply, message, data.replace(b"[3,", b"[2,"))
+
+    instead(there, 3, thief)
+    _, lost = one_round(there)
+    assert "client 3 claims to hold" in lost[3]
+
+
+@pytest.mark.parametrize("value", [{"0.weight": torch.ones(2)}, torch.ones(3), {}])
+def test_a_held_value_that_is_no_model_reaches_nobody(value: Any, tmp_path: Path) -> None:
+    """Client 3 keeps a model and sends another thing when it is fetched; who should have got it is left out."""
+    there = deployed("relay", tmp_path)
+
+    def swindler(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        if unpack(reply.content).action != "fetch":
+            return reply
+        return replying(reply, message, wire.encode(value))
+
+    instead(there, 3, swindler)
+    with pytest.raises(QuorumError, match="held values are collected, and those of clients 3 "):
+        one_round(there)
+
+
+def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_path: Path) -> None:
+    there = deployed("relay", tmp_path)
+    instead(
+        there,
+        3,
+        lambda message, honest: (
+            honest(message)
+            if unpack(message.content).action != "fetch"
+            else Message(Error(5, "gone"), reply_to=message)
+        ),
+    )
+    with pytest.raises(QuorumError, match="client lost: gone"):
+        one_round(there)
+    assert there.remote.memory.get(4) is None
+
+
+def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    letter_, head = order(there, hop=6)
+    message = wire.decode(letter_.parts[0], wire.signatures(there.algorithm)["train"].message)
+    bad = {
+        "are not a message": b"\x00" * 30,
+        "NaN or infinity": wire.encode(type(message)({n: t * float("nan") for n, t in message.params.items()})),
+        "must be torch.float32": wire.encode(type(message)({n: t.half() for n, t in message.params.items()})),
+        "exceeds the": wire.encode(message) + bytes(8 << 20),
+    }
+    for text, data in bad.items():
+        assert text in reason(there.site(0).answer(write("ask", head, data)))
+    assert reason(there.site(0).answer(Letter("exec", "{}"))).startswith("a letter must be one of hello, ask")
+    garbled = Message(RecordDict(), dst_node_id=1, message_type="query.step")
+    assert "unreadable" in reason(unpack(answer(garbled, there.site(0)).content))
+
+
+def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> None:
+    """FedDif holds models and DoLs; a DoL in the place of a model is refused before the step sees it."""
+    there = deployed("feddif", tmp_path)
+    one_round(there)
+    found = None
+    for m in there.grid.pushed:
+        content = unpack(m.content)
+        if content.action == "ask" and len(content.parts) > 2 and read(content, ASKED).step == "train":
+            found, client = content, there.client_at(m.metadata.dst_node_id)
+            break
+    assert found is not None
+    head = dataclasses.replace(read(found, ASKED), hop=99)
+    swapped = write("ask", head, found.parts[0], *reversed(found.parts[1:]))
+    assert "expected" in reason(there.site(client).answer(swapped))
+
+
+def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    state, _ = there.remote.round(there.remote.start(), 1)
+    lies = [[["personal", 1.5, 0.1, 3]], [["secret", 0.5, 0.1, 3]], [["val", 0.5, 0.1, 0]], [["val", 0.5, 1e999, 1]]]
+    for lie in lies:
+
+        def boast(message: Message, honest: Handler, lie: Any = lie) -> Message:
+            reply = honest(message)
+            return replying(reply, message, scores=lie) if unpack(reply.content).action == "examine" else reply
+
+        instead(there, 1, boast)
+        found = there.remote.examine(state, 1, ["personal", "val"])
+        assert 1 not in found["personal"]
+        assert [(f.client, f.step) for f in there.remote.apart()[0]] == [(1, "examine")]
+
+
+def test_a_hostile_compressed_update_is_refused_by_the_method_itself(tmp_path: Path) -> None:
+    there = deployed("stc", tmp_path)
+
+    def garble(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        (data,) = unpack(reply.content).parts
+        upload = wire.decode(data, wire.signatures(there.algorithm)["train"].reply)
+        parts = {**upload.update.parts, "code": torch.full_like(upload.update.parts["code"], 255)}
+        bad = dataclasses.replace(upload, update=dataclasses.replace(upload.update, parts=parts))
+        return replying(reply, message, wire.encode(bad))
+
+    instead(there, 2, garble)
+    _, lost = one_round(there)
+    assert list(lost) == [2]
+
+
+# ---------------------------------------------------------------- the apps
+def test_an_app_that_is_not_told_its_folder_says_so(tmp_path: Path) -> None:
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={"folder": "relative"})
+    there = deployed("fedavg", tmp_path)
+    with pytest.raises(ConfigError, match="node_config must name a folder by its absolute path, got None"):
+        flower.client_app(there.grid.pushed[0], context)
+    with pytest.raises(ConfigError, match="run_config must name a folder by its absolute path, got 'relative'"):
+        flower.server_app(there.grid, context)
+
+
+def test_payloads_lie_in_flowers_records_as_they_are() -> None:
+    content = pack(Letter("ask", "{}", (b"abc", b"", b"de")))
+    array = content["body"]["parcel"]
+    assert isinstance(array, Array)
+    assert (array.dtype, array.shape, array.data) == ("uint8", (5,), b"abcde")
+    assert unpack(content).parts == (b"abc", b"", b"de")
+    assert unpack(pack(Letter("hello", "{}"))).parts == ()
+    with pytest.raises(WireError):
+        letter.split(b"abc", [4, -1])
+
+
+def test_expectations_name_every_field_they_compare() -> None:
+    assert set(roll._WHAT) == {f.name for f in dataclasses.fields(Expected)}
