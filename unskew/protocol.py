@@ -327,6 +327,23 @@ def sees_features(term: Term) -> bool:
     return getattr(term, "sees", "parameters") == "features"
 
 
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Examples to train on in the place of the client's own.
+
+    Attributes:
+        x: Inputs as the task has them, (n, ...).
+        y: Labels, (n,).
+        rows: The examples of an epoch, one of them as often as it stands here, int64 (m,).
+        augment: Applied to batches in the place of the task's augmentation; None leaves them as they are.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+
 @dataclass(frozen=True)
 class Sgd:
     """Minimise the task's loss plus `terms` from `start`; answered by a `Fitted`.
@@ -341,6 +358,7 @@ class Sgd:
         draw: Where, within this ask, its randomness comes from; None is its number among the step's optimisations,
             from 0.  Two with the same draw and the same counts of batches meet the same batches, augmentation and
             dropout.
+        examples: What to train on; None is the client's own training data.
     """
 
     start: Params
@@ -348,6 +366,7 @@ class Sgd:
     terms: tuple[Term, ...] = ()
     aux: Aux = field(default_factory=dict)
     draw: int | str | None = None
+    examples: Examples | None = None
 
     def key(self, me: "Me", index: int) -> Key:
         """Root of its randomness as the step's optimisation number `index`."""
@@ -383,18 +402,70 @@ class Fold:
     part: Literal["train", "val"] = "train"
 
 
+class Imagery(Protocol):
+    """A latent diffusion model, as far as a step may know it: images go in and come out as the task's inputs.
+
+    Attributes:
+        width: Numbers of an embedding.
+        changes: What is done to images on the way in, in words; None if nothing is.
+    """
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def changes(self) -> str | None: ...  # noqa: D102
+
+    def start(self) -> Tensor:
+        """Where every embedding begins, (width,)."""
+        ...
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Latents of inputs, (n, ...).
+
+        Raises:
+            DataError: If they are no images, or it is not known what black and white have become in them.
+        """
+        ...
+
+    def invert(
+        self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
+    ) -> Tensor:
+        """The embedding of each cluster of latents, (K, width); equal keys, equal noise."""
+        ...
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """`count` inputs for each embedding, (K, count, ...); those of embedding k depend on it, the key and k."""
+        ...
+
+    def distances(self, embeddings: Tensor, key: Key) -> Tensor:
+        """How differently noise is predicted under two embeddings, (K, K)."""
+        ...
+
+
 class Local(Protocol):
     """What `Run` hands its function: the client's own data and model, nothing of the network.
 
     Attributes:
         x: Training inputs, (n, ...).
         y: Training labels, (n,).
+        groups: Domain of each training example, (n,); None where the data has no domains.
         key: Where this call's randomness comes from.
     """
 
     x: Tensor
     y: Tensor
+    groups: Tensor | None
     key: Key
+
+    def imagery(self, source: str) -> Imagery:
+        """The prior called `source`, loaded when it is first asked for.
+
+        Raises:
+            ConfigError, DataError: If it is not to be had.
+        """
+        ...
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         """(features, logits) in evaluation mode, without gradients."""
@@ -407,7 +478,11 @@ class Local(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Arbitrary local code, `fn(local, *args)`; never batched across clients."""
+    """Arbitrary local code, `fn(local, *args)`.
+
+    It is met one client at a time, unless `fn` says how many are met at once: by an attribute `together`, which takes
+    (local, args) of each and gives their values in the same order.  Such functions are compared by value.
+    """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -438,8 +513,20 @@ class Me:
 
 Step = Generator[Sgd | Fold | Run, Any, T]
 
+NOBODY = -1
+"""Who the server is where it does local work of its own: `Me.id` of no client."""
+
 
 # ---------------------------------------------------------------- the server's view
+def no_device(work: Callable[[Me], Step[Any]]) -> Any:
+    """The server's own device, where it has none.
+
+    Raises:
+        ConfigError: Always.
+    """
+    raise ConfigError("this server has no device for local work of its own; the method must leave it to the clients")
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """What a plan may know of the federation in one round.
@@ -452,6 +539,8 @@ class Federation:
         key: Root of the server's randomness in this round.
         clients_per_round: Cohort size M.
         initialise: A fresh model for a key, for methods that start from several.
+        work: Does a step on the server's own device, which has the network and the prior but no data: what nobody
+            needs to be asked for, and nobody is sent.
     """
 
     clients: tuple[ClientId, ...]
@@ -461,6 +550,7 @@ class Federation:
     key: Key
     clients_per_round: int
     initialise: Callable[[Key], Params]
+    work: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
         """The cohort: `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.

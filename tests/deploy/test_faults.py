@@ -30,6 +30,8 @@ from .conftest import Lines, processes_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 Outcome = Callable[[str, str, str], None]
+# Seconds of training, so that a client can be caught at it.
+LONG = ("local.local_steps=40000", "local.batch_size=8")
 
 
 class Meddler:
@@ -95,11 +97,11 @@ def test_a_client_killed_in_mid_training_is_missed_and_the_run_goes_on(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
     run = federation(
-        small("rounds=3"),
+        small("rounds=3", *LONG),
         tmp_path / "run",
         lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGKILL)),
         said,
-        deadline_s=45.0,
+        deadline_s=60.0,
         restart=False,
     )
     assert uplinks(run) >= {(1, 0), (2, 0), (3, 0)}
@@ -113,11 +115,11 @@ def test_a_client_that_never_answers_is_given_up_at_the_deadline(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
     run = federation(
-        small("rounds=2"),
+        small("rounds=2", *LONG),
         tmp_path / "run",
         lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGSTOP)),
         said,
-        deadline_s=30.0,
+        deadline_s=60.0,
     )
     assert {(1, 0), (2, 0)} <= uplinks(run)
     assert (1, 1) not in uplinks(run)
@@ -130,15 +132,15 @@ def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
     run = federation(
-        small("rounds=9", 'methods.0.name="fedper"'),
+        small("rounds=6", 'methods.0.name="fedper"', *LONG),
         tmp_path / "run",
         lambda nodes: Meddler(nodes[1], 3, signalled(signal.SIGKILL)),
         said,
-        deadline_s=30.0,
+        deadline_s=60.0,
     )
     assert (1, 1) in uplinks(run)
     assert failures(run)[(2, 1)] == 1
-    assert (9, 1) in uplinks(run)
+    assert (6, 1) in uplinks(run)
     back = min(t for t, c in uplinks(run) if c == 1 and t > 2)
     outcome("client that rejoins", "went on", f"away in round 2, back in round {back}; {reasons(run)}")
 
@@ -276,7 +278,7 @@ def wire_to(address: Address) -> Iterator[Wire]:
 def test_a_network_that_is_cut_for_seconds_loses_nothing(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
-    experiment, out, wires = small("rounds=3"), tmp_path / "run", []
+    experiment, out, wires = small("rounds=3", *LONG), tmp_path / "run", []
 
     def meddle(nodes: list[Node]) -> Cutter:
         wire = Wire(nodes[1].reached)

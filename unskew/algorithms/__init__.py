@@ -169,7 +169,7 @@ TABLE: dict[str, Entry] = {
         "personal", limit={"clusters": 1, "memberships": 1, "weighting": "samples"},
     ),
     "hcct": Entry(
-        "unskew.algorithms.hcct:hcct", "clients that gain from one another train together (Chang et al.)",
+        "unskew.algorithms.hcct:hcct", "clients that gain from one another train together (Sun et al.)",
         "personal", limit={"groups": 1, "warmup": "global"},
     ),
     "hcct_e": Entry(

@@ -1,7 +1,7 @@
 """HCCT: clients that gain from one another form groups, and each group trains its own model.
 
-H. Chang et al., "HCCT", Algorithms 1 and 2.  Equation numbers in brackets are the paper's; server/cluster.py has the
-mathematics of the partition.
+Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithms 1 and 2.  Equation numbers in
+brackets are the paper's; server/cluster.py has the mathematics of the partition.
 
 Notation   w_C     model of group C;  w_i  client i's model after local training;  D_i  its training examples
            g_i     gradient of client i: (w_C - w_i) / eta, the sum of its mini-batch gradients under plain SGD   (5)

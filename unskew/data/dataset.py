@@ -26,6 +26,7 @@ class Dataset:
         groups: Domain of each *training* example (N,), int64, or None where the data has no domains.
         group_names: One name per domain.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
+        levels: What black and white have become in each channel of images; None where that is not known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Dataset:
     groups: Tensor | None
     group_names: tuple[str, ...]
     sha256: str
+    levels: tuple[tuple[float, float], ...] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -60,6 +62,7 @@ def checked(
     groups: Tensor | None = None,
     group_names: Sequence[str] | None = None,
     sha256: str | None = None,
+    levels: tuple[tuple[float, float], ...] | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -73,6 +76,7 @@ def checked(
         groups: Integer domain of each training example (N,).
         group_names: Names; without them the domains are 0 .. the largest of `groups`.
         sha256: Hash of the raw content; without it the tensors themselves are hashed.
+        levels: What black and white have become in each channel, if that is known.
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
@@ -96,7 +100,7 @@ def checked(
         raise DataError(f"{name}: {len(group_names)} domain names, but no domain for the training examples")
     if sha256 is None:
         sha256 = _sha256(x_train, y_train, x_test, y_test, *([] if groups is None else [groups]))
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, groups, tuple(group_names or ()), sha256)
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, groups, tuple(group_names or ()), sha256, levels)
 
 
 def _part(name: str, part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

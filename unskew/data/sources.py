@@ -450,6 +450,7 @@ def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, 
         groups=None if domain is None else torch.from_numpy(domain),
         group_names=_strings(name, "domains", arrays),
         sha256=sha256,
+        levels=tensors[2],
     )
 
 
@@ -514,11 +515,12 @@ def _stratified(
     return np.flatnonzero(~aside), np.flatnonzero(aside)
 
 
-def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor]:
+def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None]:
+    """Both parts, and what black and white have become in each channel, if they were uint8 images."""
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
-        return torch.from_numpy(x), torch.from_numpy(x_test)
+        return torch.from_numpy(x), torch.from_numpy(x_test), None
     for key, x in (("x_train", train), ("x_test", test)):
         if not _is_images(x):
             raise DataError(
@@ -530,11 +532,14 @@ def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor]:
         raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
     scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
     scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
+    levels = []
     for c in range(train.shape[3]):
         table = _standard(train[..., c])
+        levels.append((float(table[0]), float(table[255])))
         scaled[:, c] = torch.from_numpy(table[train[..., c]])
         scaled_test[:, c] = torch.from_numpy(table[test[..., c]])
-    return scaled, scaled_test
+    known = all(black < white for black, white in levels)  # a constant channel has lost its level
+    return scaled, scaled_test, tuple(levels) if known else None
 
 
 def _is_images(x: _Array) -> bool:

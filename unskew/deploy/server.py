@@ -238,7 +238,7 @@ class Elsewhere:
         solo, population, _ = assemble.clients(experiment, method, bench, fed, seed)
         remote: Remote[Any] = Remote(
             method.algorithm,
-            Model(bench.task.num_classes, population.layout, population.initial, population.initialise),
+            Model(bench.task.num_classes, population.layout, population.initial, population.initialise, solo),
             fed.num_clients,
             self.roll,
             Sequential(solo),

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
+from unskew.keys import Key
 from unskew.local.solo import Solo
-from unskew.protocol import ClientId, Fitted, Fold, Me, Run, Sgd, drive
+from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
 from unskew.tree import Params
 
 
@@ -105,3 +107,14 @@ def drive_alone(solo: Solo, work: Work) -> Done:
 
     value = drive(work.begin(work.me, work.message, work.memory), answer)
     return Done(value, tuple(f.loss for f in fits), sum(f.examples for f in fits))
+
+
+def at_server(
+    desk: Solo | None, key: Key, round: int, classes: int, layout: Layout, initial: Params
+) -> Callable[[Callable[[Me], Step[Any]]], Any]:
+    """What does a step on the server's own device in a round, without data: `Federation.work`."""
+    if desk is None:
+        return no_device
+    own = key / "server" / round / "work"
+    me = Me(NOBODY, 0, torch.zeros(classes, dtype=torch.int64), round, own, layout, initial)
+    return lambda begin: drive_alone(desk, Work("work", lambda me, *_: begin(me), me, None, None)).value

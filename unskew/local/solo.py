@@ -19,10 +19,10 @@ from torch.nn.functional import one_hot
 from unskew.data.batches import Batches, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
-from unskew.local import dense
+from unskew.local import dense, imagery
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optimise import optimiser
-from unskew.protocol import Batch, Fitted, Fold, Me, Run, Sgd, refuse_request, sees_features
+from unskew.protocol import NOBODY, Batch, Fitted, Fold, Imagery, Me, Run, Sgd, refuse_request, sees_features
 from unskew.task import Task, accuracy
 from unskew.tree import Params
 
@@ -40,6 +40,8 @@ class Shelf:
         val: Row numbers kept aside from training, (m,) int64.
         augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
         x_test, y_test: The global test set; None where nothing is graded on it.
+        groups: Domain of each training example, (N,) int64; None where the data has no domains.
+        levels: What black and white have become in each channel of images; None where that is not known.
     """
 
     x: Tensor
@@ -49,6 +51,8 @@ class Shelf:
     augment: Augment | None = None
     x_test: Tensor | None = None
     y_test: Tensor | None = None
+    groups: Tensor | None = None
+    levels: tuple[tuple[float, float], ...] | None = None
 
 
 def kernels(task: Task, device: torch.device) -> str:
@@ -163,8 +167,12 @@ class Solo:
         if isinstance(request, Fold):
             return self.fold(me, request)
         if isinstance(request, Run):
-            return request.fn(_Local(self, me, me.key / "run" / index), *request.args)
+            return request.fn(self.local(me, index), *request.args)
         return refuse_request("step", request)
+
+    def local(self, me: Me, index: int) -> "_Local":
+        """What the function of the step's `Run` number `index` is handed."""
+        return _Local(self, me, me.key / "run" / index)
 
     # ------------------------------------------------------------------ Sgd
     def fit(self, me: Me, job: Sgd, key: Key) -> Fitted:
@@ -173,9 +181,11 @@ class Solo:
         Raises:
             DivergedError: If the loss or a parameter became NaN or infinite; names client, round and step.
             DataError: If BatchNorm meets a client with a single example.
-            ProtocolError: If a tensor is missing from `job.start`.
+            ProtocolError: If a tensor is missing from `job.start`, or the server is to train on data of its own.
         """
         self._whole(job.start)
+        if me.id == NOBODY and job.examples is None:
+            raise ProtocolError("the server has no data of its own to train on; hand it examples")
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
             self._fit(me, job, key, watch=True)  # once more, to name the step: draws are keyed, so it goes the same way
@@ -190,7 +200,13 @@ class Solo:
         lr = config.lr_at(me.round)
         space = self._workspace(config.trainable, config.buffers == "freeze")
         space.load(job.start)
-        rows = self.shelf.train[me.id]
+        x_train, y_train, augment = self.shelf.x, self.shelf.y, self.shelf.augment
+        if job.examples is None:
+            rows = self.shelf.train[me.id]
+        else:
+            given = job.examples
+            x_train, y_train, augment = given.x.to(self.device, self.dtype), given.y.to(self.device), given.augment
+            rows = given.rows.to(self.device)
         batches = plan(
             len(rows),
             batch_size=config.batch_size,
@@ -202,14 +218,17 @@ class Solo:
         )
         step = self._stepper(space, job, lr)
         total = torch.zeros((), device=self.device, dtype=self.dtype)
-        draws = (key / "augment").generator(self.device) if self.shelf.augment else None
+        draws = (key / "augment").generator(self.device) if augment else None
         # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
         by_hand = self._by_hand(space, job)
         with key.ambient(self.device), torch.set_grad_enabled(not by_hand):
-            labels = self._targets if self._targets is not None and by_hand else self.shelf.y
-            for i, (x, y) in enumerate(self._gather(rows, labels, batches)):
-                if draws is not None and self.shelf.augment is not None:
-                    x = self.shelf.augment(x, draws)
+            labels = y_train
+            if self._targets is not None and by_hand:
+                given_targets = job.examples is not None
+                labels = one_hot(y_train, self.task.num_classes).to(self.dtype) if given_targets else self._targets
+            for i, (x, y) in enumerate(self._gather(x_train, rows, labels, batches)):
+                if draws is not None and augment is not None:
+                    x = augment(x, draws)
                 loss, value = step(x, y)
                 total += loss
                 if watch and not bool(torch.isfinite(value) & torch.isfinite(space.vector).all()):
@@ -308,11 +327,13 @@ class Solo:
 
         return objective
 
-    def _gather(self, rows: Tensor, labels: Tensor, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gather(
+        self, inputs: Tensor, rows: Tensor, labels: Tensor, batches: Batches
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches as views of one gather per epoch."""
         for order, sizes in batches.epochs():
             pick = rows[order.to(self.device)]
-            x, y = self.shelf.x.index_select(0, pick), labels.index_select(0, pick)  # a third of indexing's time
+            x, y = inputs.index_select(0, pick), labels.index_select(0, pick)  # a third of indexing's time
             if self._channels_last and x.dim() == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
             yield from zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
@@ -440,9 +461,16 @@ class _Local:
     """What `Run` hands its function."""
 
     def __init__(self, solo: Solo, me: Me, key: Key) -> None:
-        rows = solo.shelf.train[me.id]
-        self.x, self.y, self.key = solo.shelf.x[rows], solo.shelf.y[rows], key
+        shelf = solo.shelf
+        rows = shelf.y.new_empty(0) if me.id == NOBODY else shelf.train[me.id]
+        self.x, self.y, self.key = shelf.x[rows], shelf.y[rows], key
+        self.groups = None if shelf.groups is None else shelf.groups[rows]
         self._solo = solo
+
+    def imagery(self, source: str) -> Imagery:
+        """The prior called `source`, loaded when it is first asked for."""
+        shelf = self._solo.shelf
+        return imagery.of(source, self._solo.device, tuple(shelf.x.shape[1:]), shelf.levels)
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         """(features, logits) in evaluation mode, without gradients."""

@@ -7,7 +7,8 @@
 Alike are two `Sgd` of equal configuration, terms (by value), learning rate in force and place in their steps, whose
 starts and auxiliary tensors have equal shapes.  With BatchNorm, or any network in which the examples of a batch see
 each other, batch sizes must be equal too; elsewhere a short batch is filled up and masked.  `Fold` shares the network's
-pass, and hands each client's function that client's own examples, never padding.  `Run` is never shared.
+pass, and hands each client's function that client's own examples, never padding.  `Run` is shared where its function
+says how (`together`), and never otherwise.
 
 Equal to `Sequential` within rounding, batch orders and augmentation included.  Dropout alone differs: its masks are
 keyed by client too, but they are other masks (unskew/local/stacked_network.py).
@@ -107,13 +108,15 @@ class Stacked:
         """Equal for requests that can be met in one call; a `_Group`, unless this one stands alone."""
         want, me = walker.want, walker.work.me
         try:
-            if isinstance(want, Sgd) and (form := self._fitter.form_of(want)) and self._fitter.fitting(want.start):
+            if isinstance(want, Sgd) and want.examples is None and (form := self._fitter.form_of(want)) and self._fitter.fitting(want.start):
                 fit = walker.fit = Fit(me, want, want.key(me, walker.index), *self._size(client))
                 alike = None if self._nature.padded else fit.batches.sizes
                 lr = want.config.lr_at(me.round) if fit.steps else 0.0
                 key = _Group("Sgd", (want.config, want.terms, form), (walker.index, lr, aux_key(want), alike))
             elif isinstance(want, Fold) and self._fitter.fitting(want.params) and len(self._rows(client, want.part)):
                 key = _Group("Fold", (want.part,), ())
+            elif isinstance(want, Run) and hasattr(want.fn, "together"):
+                key = _Group("Run", (want.fn,), (walker.index,))
             else:
                 return _Alone(client)
             return _Alone(client) if key.what in self._refused or not hash(key) else key
@@ -132,6 +135,9 @@ class Stacked:
         if len(walkers) == 1 and not (self._fitter.captures and group.kind == "Sgd"):
             return {}
         try:
+            if group.kind == "Run":
+                calls = [(self._solo.local(w.work.me, w.index), w.want.args) for w in walkers.values()]
+                return dict(zip(walkers, group.what[0].together(calls), strict=True))
             return self._fit(group, walkers) if group.kind == "Sgd" else self._fold(walkers)
         except torch.cuda.OutOfMemoryError:
             raise
@@ -250,7 +256,7 @@ class _Alone:
 class _Group:
     """What a group of requests has in common: `what` it is that may turn out not to be stackable, and the rest."""
 
-    kind: Literal["Sgd", "Fold"]
+    kind: Literal["Sgd", "Fold", "Run"]
     what: tuple[Any, ...]
     rest: tuple[Any, ...]
 

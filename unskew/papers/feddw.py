@@ -193,7 +193,10 @@ FIVE = (0, 1, 2, 3, 4)
 
 
 def _methods(ground: Ground, labels: Sequence[str]) -> list[dict[str, Any]]:
-    """The methods with the constants that the paper's tables were made with; sums of epochs are alike."""
+    """The methods with the constants of the paper's tables: FedALA without a start phase, FedRep's head for one epoch.
+
+    That epoch is one of the ground's, unless it has no other for the body.
+    """
     known: dict[str, dict[str, Any]] = {
         "fedavg": {},
         "moon": {"mu": 5.0, "temperature": 0.5},
@@ -367,7 +370,9 @@ def table1(request: Request) -> Result:
         "for methods with one model and PG for FedRep, FedProto, FedALA, FedPer and Local, in one column; its number "
         "is beside the kind it is of. Own models are what these methods' authors use: FedALA's mixture before it is "
         "trained, in FedPer and FedRep the common body under the client's head; the paper's code takes for FedALA and "
-        "FedPer what local training has just left. FedBABU's G is before fine-tuning, its P and PG after. Local "
+        "FedPer what local training has just left. FedALA has no start phase, FedRep an epoch for the "
+        "head out of a round's (where a round has only one, beside it). FedBABU's G is before fine-tuning, its P and "
+        "PG after. Local "
         "trains all clients in every round, also where half of the others rest. Per-FedAvg is plain SGD, "
         + ", ".join(f"{g.outer:g} on {name}" for name, g in grounds.items())
         + " (the paper: 0.001). Numbers are the last round's; `.best` is the best evaluation of a run, chosen on the "

@@ -1,6 +1,7 @@
 """Who trained with whom: the groups of HCCT and of every other method that forms some, and what joining was worth.
 
-H. Chang et al., "HCCT", Algorithm 2 and Figs. 3 to 5.  Equation numbers in brackets are the paper's.
+Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2 and Figs. 3 to 5.  Equation
+numbers in brackets are the paper's.
 
 Notation   u_i    client i's utility in its group, -alpha_i / D_C + cos(S_C, g_i)                 (9)
            B      benefit of a merge, the sum of all utilities after it less that before it      (15)

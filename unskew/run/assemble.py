@@ -147,14 +147,18 @@ def clients(
         None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
         dataset.x_test.to(device),
         dataset.y_test.to(device),
+        None if dataset.groups is None else dataset.groups.to(device),
+        dataset.levels,
     )
+    solo = Solo(bench.task, shelf, device)
     population = Population(
         torch.from_numpy(train.label_counts),
         bench.task.layout,
         {n: t.to(device) for n, t in bench.task.init(Key(seed) / "init").items()},
         lambda key: {n: t.to(device) for n, t in bench.task.init(key).items()},
+        solo,
     )
-    return Solo(bench.task, shelf, device), population, train
+    return solo, population, train
 
 
 def simulator(

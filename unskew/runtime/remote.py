@@ -22,7 +22,8 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Executor
+from unskew.local.executor import Executor, at_server
+from unskew.local.solo import Solo
 from unskew.protocol import (
     Algorithm,
     Ask,
@@ -76,12 +77,14 @@ class Model:
         layout: The model's tensor names.
         initial: The model every client can build for itself.
         initialise: A fresh model for a key.
+        desk: Does the server's own local work; None where it does none.
     """
 
     num_classes: int
     layout: Layout
     initial: Params
     initialise: Callable[[Key], Params]
+    desk: Solo | None = None
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,9 @@ class Remote(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=self.model.initialise,
+            work=at_server(
+                self.model.desk, self.key, t, self.model.num_classes, self.model.layout, self.model.initial
+            ),
         )
 
 

@@ -17,7 +17,8 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Done, Executor, Work
+from unskew.local.executor import Done, Executor, Work, at_server
+from unskew.local.solo import Solo
 from unskew.protocol import (
     Algorithm,
     Ask,
@@ -54,12 +55,14 @@ class Population:
         layout: The model's tensor names.
         initial: The model every client can build for itself.
         initialise: A fresh model for a key.
+        desk: Does the server's own local work; None where it does none.
     """
 
     histograms: Tensor
     layout: Layout
     initial: Params
     initialise: Callable[[Key], Params]
+    desk: Solo | None = None
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -202,6 +205,7 @@ class Simulator(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=p.initialise,
+            work=at_server(p.desk, self.key, t, p.histograms.shape[1], p.layout, p.initial),
         )
 
 

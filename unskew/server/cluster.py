@@ -1,6 +1,7 @@
 """Who should train with whom: HCCT's coalitions of clients, from the Gram matrix of their gradients.
 
-H. Chang et al., "HCCT", Algorithm 2.  Equation numbers in brackets are the paper's, those with a dash this file's.
+Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2.  Equation numbers in brackets
+are the paper's, those with a dash this file's.
 
 Notation   g_i    gradient of client i, any length;  K = G G^T, K_ij = <g_i, g_j>;  D_i  its training examples
            C      a group;  D_C = sum_{i in C} D_i;  S_C = sum_{i in C} D_i g_i, the group's gradient times D_C

@@ -1,0 +1,267 @@
+"""A deployment's two halves from their folders to a run folder, over Flower's types in one process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from unskew.deploy import parity
+from unskew.errors import ConfigError, QuorumError, RunError
+from unskew.run import assemble, loop
+from unskew.run.config import Experiment, fingerprint, to_toml
+from unskew.run.folder import read_json, rows
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Error, Message, RecordDict
+from loopback import Loopback, through_app
+
+from unskew.deploy.client import open_site
+from unskew.deploy.server import Book, serve
+from unskew.runtime import flower
+from unskew.runtime.flower import FlowerPost
+
+Small = Callable[..., Experiment]
+METHODS = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
+THREE = ("split.num_clients=3", 'evaluate=["global","personal"]', "val_fraction=0.2", "runtime.executor='sequential'")
+
+
+def pack(root: Path, experiment: Experiment, clients: int = 3, **own: Any) -> Loopback:
+    """A federation's folders, and a network on which all its clients are."""
+    server = root / "server"
+    server.mkdir(parents=True)
+    (server / "experiment.toml").write_text(to_toml(experiment))
+    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": clients, "deadline_s": 10.0, "wait_s": 2.0}))
+    handlers = {}
+    for c in range(clients):
+        folder = root / f"client-{c}"
+        folder.mkdir()
+        (folder / "experiment.toml").write_text(to_toml(experiment))
+        declared = {name: value[c] for name, value in own.items() if value[c] is not None}
+        (folder / "client.toml").write_text(tomli_w.dumps({"client": c, "num_clients": clients, **declared}))
+        context = Context(1, 100 + c, {"folder": str(folder)}, RecordDict(), {})
+        handlers[100 + c] = through_app(flower.client_app, context)
+    return Loopback(handlers)
+
+
+def start(root: Path, grid: Loopback) -> Path:
+    """What Flower does with the server's app."""
+    flower.server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(root / "server")}))
+    return root / "server" / "run"
+
+
+def several(small: Small, *settings: str) -> Experiment:
+    from unskew.run import config
+
+    raw = config.resolved(small(*THREE, *settings))
+    return config.parse({**raw, "methods": METHODS, "local": {"lr": 0.1, "batch_size": 64}})
+
+
+def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_path: Path) -> None:
+    """Row for row, but for clocks; what went over the network and how the server ended are beside it."""
+    experiment = several(small, "seeds=[0, 1]", "clients_per_round=2")
+    run = start(tmp_path, pack(tmp_path, experiment))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    assert [p.equal for p in parity.compare(run, simulated)] == [True] * len(METHODS)
+    assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
+    for name in ("ledger", "work", "failures", "facts"):
+        assert (run / f"{name}.jsonl").read_bytes() == (simulated / f"{name}.jsonl").read_bytes()
+    assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
+    assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "examine"}
+    assert not (simulated / "network.jsonl").exists()
+    assert read_json(run / "run.json")["environment"]["executor"] == "flower"
+    assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
+    assert start(tmp_path, Loopback({})) == run, "a run that is done needs nobody"
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", [9, 40, 70, 110])
+def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Small, tmp_path: Path) -> None:
+    experiment = several(small, "rounds=3")
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    grid = pack(tmp_path, experiment)
+    pull, left = grid.pull_messages, iter(range(after))
+
+    def killed(ids: Any) -> Any:
+        if next(left, None) is None:
+            raise Killed
+        return pull(ids)
+
+    grid.pull_messages = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        start(tmp_path, grid)
+    assert read_json(tmp_path / "server" / "outcome.json")["error"] == "Killed"
+    grid.pull_messages = pull  # type: ignore[method-assign]
+    run = start(tmp_path, grid)
+    assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
+    assert all(p.bytes_equal for p in parity.compare(run, simulated))
+    assert not list(rows(run / "failures.jsonl"))
+    book = read_json(tmp_path / "server" / "deployment.json")
+    assert book["attempt"] == 2
+    assert [len(begun) for begun in book["begun"].values()].count(2) <= 1
+
+
+def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
+    """Each client is given its shard as a file of its own: the run is that of the split, and no label is known here."""
+    experiment = small("split.num_clients=3", 'evaluate=["global","personal"]', "runtime.executor='sequential'")
+    bench = assemble.bench(experiment)
+    data = bench.dataset
+    files = []
+    for c, mine in enumerate(assemble.divide(experiment, data, 0).clients):
+        path = tmp_path / f"own-{c}.npz"
+        parts = {
+            f"{v}_{part}": getattr(data, f"{v}_train")[rows].numpy()
+            for v in "xy"
+            for part, rows in (("train", mine.train), ("test", mine.test))
+        }
+        np.savez(path, **parts, classes=np.array(data.classes))
+        files.append(f"npz:{path}")
+    run = start(tmp_path, pack(tmp_path, experiment, data=files))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    (found,) = parity.compare(run, simulated)
+    assert found.bytes_equal
+    assert found.max_abs_diff < 1e-6
+    assert read_json(run / "partition.json") == {"schema": 1, "seeds": {}}
+    assert read_json(run / "run.json")["cells"][0]["setting"] == "own data, 3 clients"
+    # A client that comes back with another file is not who it was.
+    open_site.cache_clear()
+    folder = tmp_path / "client-1"
+    (folder / "client.toml").write_text(tomli_w.dumps({"client": 1, "num_clients": 3, "data": files[0]}))
+    (run / "summary.json").unlink()
+    with pytest.raises(QuorumError, match="client 1 had other data when it was met first"):
+        start(tmp_path, again(tmp_path, 3))
+
+
+def again(root: Path, clients: int) -> Loopback:
+    """The same clients' folders on a new network."""
+    contexts = {c: Context(1, 100 + c, {"folder": str(root / f"client-{c}")}, RecordDict(), {}) for c in range(clients)}
+    return Loopback({100 + c: through_app(flower.client_app, context) for c, context in contexts.items()})
+
+
+def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small: Small, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10, classes=np.array([str(i) for i in range(10)]))
+    own = f"npz:{tmp_path / 'own.npz'}"
+    grid = pack(tmp_path, small("split.num_clients=3"), data=[own, own, None])
+    with pytest.raises(QuorumError, match="it declares no data of its own, the others declare such"):
+        start(tmp_path, grid)
+
+
+def test_a_client_with_other_classes_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
+    grid = pack(tmp_path, small("split.num_clients=3"), data=[f"npz:{tmp_path / 'own.npz'}", None, None])
+    with pytest.raises(QuorumError, match=r"the classes of its data must be 0, 1, .* got 0, 1, 2, 3, 4, 5, 6"):
+        start(tmp_path, grid)
+
+
+def test_a_client_with_another_experiment_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
+    grid = pack(tmp_path, small("split.num_clients=3"))
+    (tmp_path / "client-2" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "local.lr=0.2")))
+    with pytest.raises(QuorumError, match=r"2 of 3 clients are connected .* the experiment \(SHA-256"):
+        start(tmp_path, grid)
+    assert read_json(tmp_path / "server" / "outcome.json")["error"] == "QuorumError"
+
+
+def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tmp_path: Path) -> None:
+    grid = pack(tmp_path, small("split.num_clients=3", 'evaluate=["global", "personal"]'))
+    honest = grid.handlers[102]
+
+    def dies(message: Message) -> Message:
+        if message.metadata.message_type == "query.hello":
+            return honest(message)
+        return Message(Error(8, "ClientApp stopped responding."), reply_to=message)
+
+    grid.handlers[102] = dies
+    run = start(tmp_path, grid)
+    found = [(r["round"], r["client"], r["step"]) for r in rows(run / "failures.jsonl")]
+    assert found == [
+        (0, 2, "examine"), (1, 2, "train"), (1, 2, "examine"), (2, 2, "train"), (2, 2, "examine"),
+    ]  # fmt: skip
+    last = [r for r in rows(run / "metrics.jsonl") if r["name"] == "personal.accuracy" and r["round"] == 2]
+    assert [r["client"] for r in last] == [0, 1]
+
+
+def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small, tmp_path: Path) -> None:
+    for name, settings, text in (
+        ("a", ('evaluate=["personal_on_global"]',), "neither travels"),
+        ("b", ("bounds=true",), "centralised trains on all clients' data in one place"),
+    ):
+        grid = pack(tmp_path / name, small("split.num_clients=3", *settings))
+        with pytest.raises(ConfigError, match=text):
+            start(tmp_path / name, grid)
+        assert not grid.pushed
+    grid = pack(tmp_path / "c", small("split.num_clients=2"))
+    with pytest.raises(ConfigError, match=r"min_clients must be at most the 2 clients, got 3 \(.*server\.toml\)"):
+        start(tmp_path / "c", grid)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ({"client": 3, "num_clients": 3}, "client must be below num_clients = 3, got 3"),
+        ({"client": 0, "num_clients": 4}, "the experiment's split has 3 clients under seed 0, num_clients is 4"),
+        ({"num_clients": 3}, "client is required"),
+        ({"client": 0, "num_clients": 3, "dat": "x"}, "unknown key dat; did you mean data?"),
+    ],
+)
+def test_a_clients_settings_are_checked(table: dict[str, Any], text: str, small: Small, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(to_toml(small("split.num_clients=3")))
+    (tmp_path / "client.toml").write_text(tomli_w.dumps(table))
+    with pytest.raises(ConfigError) as caught:
+        open_site(tmp_path)
+    assert text in str(caught.value)
+
+
+def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None:
+    grid = pack(tmp_path, small("split.num_clients=3"))
+    run = start(tmp_path, grid)
+    site = open_site(tmp_path / "client-0")
+    from unskew.errors import WireError
+
+    with pytest.raises(WireError, match="there are cells 0 to 0, got 1"):
+        site.open_desk(1)
+    assert (run / "summary.json").exists()
+
+
+def test_a_server_knows_nodes_by_their_keys(small: Small, tmp_path: Path) -> None:
+    grid = pack(tmp_path, small("split.num_clients=3"))
+    (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "100", "1": "102", "2": "101"}))
+    with pytest.raises(QuorumError, match="it says it is client 1, its key is client 2's"):
+        start(tmp_path, grid)
+    (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "one"}))
+    with pytest.raises(RunError, match=r"nodes\.json must name a node for each client"):
+        start(tmp_path, grid)
+
+
+def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
+    path = tmp_path / "deployment.json"
+    book = Book.open(path, "a")
+    assert book.begin(0, 1) == ((1, 1),)
+    later = Book.open(path, "a")
+    assert (later.run, later.attempt) == (book.run, 2)
+    assert later.begin(0, 3) == ((1, 1), (2, 3))
+    assert later.begin(1, 1) == ((2, 1),)
+    with pytest.raises(RunError, match="another experiment"):
+        Book.open(path, "b")
+    path.write_text("{}")
+    with pytest.raises(RunError, match="not as a server writes it"):
+        Book.open(path, "a")
+
+
+def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:
+    experiment = small("split.num_clients=3")
+    grid = pack(tmp_path, experiment)
+    start(tmp_path, grid)
+    (tmp_path / "server" / "run" / "summary.json").unlink()
+    (tmp_path / "server" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "rounds=5")))
+    with pytest.raises(RunError, match="another experiment"):
+        serve(FlowerPost(grid), tmp_path / "server")
+    assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]

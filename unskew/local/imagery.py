@@ -1,0 +1,102 @@
+"""A prior at work on a client's inputs: standardised images go in, standardised images come out.
+
+Inputs are what the task trains on, which a prior knows nothing of: it takes images in [0, 1] of its own size.  What
+black and white have become in the inputs is known from where they were read (`Dataset.levels`); inputs that lie in
+[0, 1] are taken as they are.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew import priors
+from unskew.errors import DataError
+from unskew.keys import Key
+from unskew.priors import Inversion, Prior
+
+Levels = tuple[tuple[float, float], ...]
+
+
+def of(source: str, device: torch.device, shape: tuple[int, ...], levels: Levels | None) -> "TaskImagery":
+    """The prior called `source` for inputs of `shape`.
+
+    Raises:
+        ConfigError, DataError: If it is not to be had, or inputs of that shape are no images.
+    """
+    prior = _loaded(source, str(device))
+    return TaskImagery(prior, shape, levels, priors.how_fitted(shape, prior.image_shape))
+
+
+# The weights stay as they are, so all clients of a process share them.
+@functools.lru_cache(maxsize=4)
+def _loaded(source: str, device: str) -> Prior:
+    return priors.load(source, device)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskImagery:
+    """What `Local.imagery` gives.
+
+    Attributes:
+        prior: The model itself.
+        shape: Of an input, (C, H, W).
+        levels: What black and white have become in each channel.
+        changes: What is done to images on the way in, in words.
+    """
+
+    prior: Prior
+    shape: tuple[int, ...]
+    levels: Levels | None
+    changes: str | None
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        return self.prior.width
+
+    def start(self) -> Tensor:
+        """Where every embedding begins, (width,), on the CPU."""
+        return self.prior.start().detach().float().cpu()
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Latents of inputs (n, C, H, W)."""
+        black, white = self._levels(x)
+        # Half a level of rounding is no reason to refuse an image.
+        unit = (x.float() - black) / (white - black)
+        return self.prior.encode(torch.where((unit > -1e-4) & (unit < 1 + 1e-4), unit.clamp(0, 1), unit))
+
+    def invert(
+        self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
+    ) -> Tensor:
+        """The embedding of each cluster of latents, (K, width), on the CPU."""
+        return priors.invert(self.prior, clusters, key, config=Inversion(steps, batch_size, lr)).embeddings.float()
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """`count` inputs for each embedding, (K, count, C, H, W), on the CPU."""
+        images = self.prior.sample(embeddings, count, key, guidance, steps).flatten(0, 1).float().cpu()
+        fitted = priors.fitted(images, (self.shape[0], self.shape[1], self.shape[2]))
+        black, white = (t.cpu() for t in self._levels(None))
+        return (black + fitted * (white - black)).reshape(len(embeddings), count, *self.shape)
+
+    def distances(self, embeddings: Tensor, key: Key) -> Tensor:
+        """How differently noise is predicted under two embeddings, (K, K)."""
+        return priors.distances(self.prior, embeddings, key)
+
+    def _levels(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Black and white, (C, 1, 1) each."""
+        if self.levels is not None:
+            table = torch.tensor(self.levels, device=None if x is None else x.device)
+            return table[:, 0, None, None], table[:, 1, None, None]
+        if x is not None and len(x):
+            low, high = (float(v) for v in torch.aminmax(x))
+            if low < 0 or high > 1:
+                raise DataError(
+                    f"the inputs lie in [{low:.4g}, {high:.4g}] and it is not known what black and white are in them; "
+                    "a prior needs images in [0, 1]: give uint8 images, or floating ones that are not standardised"
+                )
+        return torch.zeros(1, 1, 1), torch.ones(1, 1, 1)

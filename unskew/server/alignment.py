@@ -1,0 +1,191 @@
+"""Which embeddings of different clients stand for the same distribution: FedDistr's alignment.
+
+P003, "FedDistr", one-shot federated learning through prompt embeddings, eq. (13) and the text around it.  Equation
+numbers are this file's.  Pure functions.
+
+Notation   v_i, y_i, n_i, k_i   embedding i, its label, the examples behind it, its client;  d_ij  how far two are apart
+Assignment for each pair of clients and each label: the matching of as many pairs as can be, of least total d (Kuhn-
+           Munkres)                                                                                    (1)
+Threshold  a matched pair is parallel if d_ij <= tau;
+           tau = 1/2 median of d_ij over pairs of one client and one label                             (2)
+Sets       parallel pairs, nearest first, join their sets, unless that would put two embeddings of one client together
+Kept       of each set the embedding with the largest n; the set's count is the sum of n               (3)
+           a set of one is orthogonal to all others
+Departures (13) has no threshold, and a matching pairs everybody it can: of two clients without anything in common one
+           would lose its embeddings.  Embeddings of one client are clusters that it told apart itself, so half their
+           distance is a yardstick; where no client has two of one label, two of any labels of one client are taken, and
+           where no client has two, nothing is parallel.  The paper matches client 1 with every other; here all pairs
+           are matched, and sets are closed so that no client is in one twice.  A parallel pair that is missed costs
+           generation time, a wrong one loses a distribution: in doubt nothing is merged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from unskew.errors import ConfigError
+
+MOST_PER_LABEL = 64
+"""Embeddings of one label that a client may send."""
+
+ABSURD = 20.0
+"""No embedding may be longer than this many times the median of all that were sent."""
+
+
+class Pair(NamedTuple):
+    """Two embeddings of different clients that were matched, the smaller number first, and their distance."""
+
+    i: int
+    j: int
+    distance: float
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What belongs together.
+
+    Attributes:
+        sets: Numbers of the embeddings of each set, ascending; every embedding is in one.
+        kept: The embedding that stands for each set.
+        counts: Examples behind each set.
+        tau: The threshold in force.
+        pairs: All that was matched, parallel or not.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    kept: tuple[int, ...]
+    counts: tuple[int, ...]
+    tau: float
+    pairs: tuple[Pair, ...]
+
+
+def align(
+    distances: Tensor,
+    labels: Sequence[int],
+    counts: Sequence[int],
+    owners: Sequence[int],
+    tau: float | None = None,
+    share: float = 0.5,
+) -> Alignment:
+    """The sets of parallel embeddings and what is kept of them (eq. 1 to 3).
+
+    Args:
+        distances: (K, K), symmetric, at least 0.
+        labels, counts, owners: y, n and k of each embedding.
+        tau: The threshold; None is eq. 2.
+        share: Of the median in eq. 2.
+
+    Returns:
+        Sets in the order of their first members.  The largest count is kept, in a tie the lowest client's embedding.
+
+    Raises:
+        ConfigError: If the arguments do not describe the same embeddings, or a distance is negative or not finite.
+    """
+    number = len(labels)
+    if tuple(distances.shape) != (number, number) or not len(counts) == len(owners) == number:
+        raise ConfigError(
+            f"alignment needs a label, a count and an owner for each embedding and the distances of all pairs, got "
+            f"{number}, {len(counts)}, {len(owners)} and {tuple(distances.shape)}"
+        )
+    if number and not bool((distances.isfinite() & (distances >= 0)).all()):
+        raise ConfigError("distances of embeddings must be finite and not negative")
+    pairs = matched(distances, labels, owners)
+    tau = threshold(distances, labels, owners, share) if tau is None else tau
+    sets = joined([p for p in pairs if p.distance <= tau], owners)
+    kept = tuple(min(s, key=lambda i: (-counts[i], owners[i], i)) for s in sets)
+    return Alignment(sets, kept, tuple(sum(counts[i] for i in s) for s in sets), tau, pairs)
+
+
+def matched(distances: Tensor, labels: Sequence[int], owners: Sequence[int]) -> tuple[Pair, ...]:
+    """The pairs of the best matching of each pair of clients and label (eq. 1), nearest first."""
+    by_label: dict[int, dict[int, list[int]]] = {}
+    for i, (y, k) in enumerate(zip(labels, owners, strict=True)):
+        by_label.setdefault(y, {}).setdefault(k, []).append(i)
+    table = distances.double().numpy()
+    pairs = []
+    for members in by_label.values():
+        for a, b in combinations(sorted(members), 2):
+            rows, columns = members[a], members[b]
+            for r, c in zip(*linear_sum_assignment(table[rows][:, columns]), strict=True):
+                i, j = sorted((rows[r], columns[c]))
+                pairs.append(Pair(i, j, float(table[i, j])))
+    return tuple(sorted(pairs, key=lambda p: (p.distance, p.i, p.j)))
+
+
+def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], share: float = 0.5) -> float:
+    """tau (eq. 2): `share` of the median distance of one client's embeddings; 0 where no client has two."""
+    one = [(i, j) for i, j in combinations(range(len(labels)), 2) if owners[i] == owners[j]]
+    alike = [(i, j) for i, j in one if labels[i] == labels[j]] or one
+    if not alike:
+        return 0.0
+    rows, columns = (list(side) for side in zip(*alike, strict=True))
+    return share * float(distances.double()[rows, columns].quantile(0.5))
+
+
+def joined(parallel: Sequence[Pair], owners: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Sets that parallel pairs make, taken in the order given, no client in one twice."""
+    place = list(range(len(owners)))
+    members = {i: {i} for i in place}
+    for i, j, _ in parallel:
+        a, b = place[i], place[j]
+        if a == b or {owners[x] for x in members[a]} & {owners[x] for x in members[b]}:
+            continue
+        members[a] |= members.pop(b)
+        for x in members[a]:
+            place[x] = a
+    return tuple(sorted(tuple(sorted(m)) for m in members.values()))
+
+
+def lengths_apart(embeddings: Tensor) -> Tensor:
+    """Euclidean distances of embeddings (K, width), (K, K) float64; 0 for equal ones, exactly."""
+    v = embeddings.double()
+    return torch.stack([(v - one).square().sum(1).sqrt() for one in v]) if len(v) else v.new_empty(0, 0)
+
+
+# ---------------------------------------------------------------- what an upload may be
+def faults(
+    uploads: Mapping[int, tuple[Tensor, Tensor, Tensor]], classes: int, width: int | None = None
+) -> dict[int, str]:
+    """Why uploads of some clients cannot be used, by client.
+
+    Args:
+        uploads: (embeddings, labels, counts) of each client, if it is honest (K, width) floating, (K,) and (K,) int64.
+        classes: Of the task.
+        width: Of an embedding; None is the one most clients sent, in a tie the lowest client's.
+    """
+    found: dict[int, str] = {}
+    for c, (v, y, n) in uploads.items():
+        if v.ndim != 2 or not v.is_floating_point() or y.shape != n.shape or tuple(y.shape) != tuple(v.shape[:1]):
+            found[c] = (
+                f"expected embeddings (K, width) with a label and a count each, got shapes {tuple(v.shape)}, "
+                f"{tuple(y.shape)} and {tuple(n.shape)}"
+            )
+        elif y.dtype != torch.int64 or n.dtype != torch.int64:
+            found[c] = f"labels and counts must be int64, got {y.dtype} and {n.dtype}"
+        elif not bool(v.isfinite().all()):
+            found[c] = "an embedding is NaN or infinite"
+        elif bool(((y < 0) | (y >= classes)).any()):
+            wrong = int(y[(y < 0) | (y >= classes)][0])
+            found[c] = f"label {wrong} is outside the task's 0..{classes - 1}"
+        elif bool((n < 0).any()):
+            found[c] = f"a count is negative: {int(n.min())}"
+        elif len(y) and int(torch.bincount(y).max()) > MOST_PER_LABEL:
+            found[c] = f"{int(torch.bincount(y).max())} embeddings of one label, {MOST_PER_LABEL} are allowed"
+    widths = [int(v.shape[1]) for c, (v, _, _) in sorted(uploads.items()) if c not in found and len(v)]
+    if widths:
+        usual = max(widths, key=widths.count) if width is None else width
+        for c, (v, _, _) in uploads.items():
+            if c not in found and len(v) and v.shape[1] != usual:
+                found[c] = f"embeddings of width {v.shape[1]}, expected {usual}: they belong to another prior"
+    norms = {c: v.double().norm(dim=1) for c, (v, _, _) in uploads.items() if c not in found and len(v)}
+    if norms:
+        middle = float(torch.cat(list(norms.values())).quantile(0.5))
+        for c, length in norms.items():
+            if float(length.max()) > ABSURD * max(middle, 1e-6):
+                found[c] = f"an embedding of length {float(length.max()):.4g}, {ABSURD:g} times the median of {middle:.4g}"
+    return found
