@@ -177,10 +177,25 @@ WRITTEN_AS = {"fedper": "fedavg", "fedbn": "fedavg", "hcct_e": "hcct", "hcct_p":
 NEED_BODY = {"fedrep", "fedbabu", "hcct_p"}
 
 
+# Those whose settings have to be small to be quick.
+QUICKLY: dict[str, dict[str, Any]] = {
+    "feddistr": {
+        "m": 1,
+        "steps": 1,
+        "batch_size": 1,
+        "images": 1,
+        "sampling_steps": 1,
+        "guidance": 1.0,
+        "classifier": {"local_steps": 1},
+    },
+    "fedpft": {"m": 1, "images": 1, "classifier": {"local_steps": 1}},
+}
+
+
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_every_algorithm_made_in_python_is_written_as_what_makes_it_again(name: str, tmp_path: Path) -> None:
     """Else resume would go on with another algorithm: fedprox(mu=0.1) is a FedAvg with a term no file can hold."""
-    made = config.method(name, {})
+    made = config.method(name, QUICKLY.get(name, {}))
     model = "mlp" if name in NEED_BODY else TINY["model"]
     kept = us.simulate(made.algorithm, **{**TINY, "rounds": 1, "model": model}, out=tmp_path / "r")
     (method,) = config.load(kept.path / "config.toml").methods if kept.path else ()

@@ -635,3 +635,27 @@ def test_steps_must_agree_on_what_a_client_remembers() -> None:
 
 def test_the_abstract_sequence_is_read_as_a_tuple() -> None:
     assert wire.decode(wire.encode([1, 2]), collections.abc.Sequence[int]) == (1, 2)
+
+
+@dataclass(frozen=True)
+class Kept:
+    model: Params | Held | Keep
+    level: Tensor | Held | Keep | None
+    inner: "tuple[Kept, ...]"
+
+
+@dataclass(frozen=True)
+class Keeps:
+    @step
+    def keep(self, me: Me, msg: Params, mine: None) -> tuple[Kept, None]:
+        raise NotImplementedError
+
+
+def test_a_value_that_stays_on_a_client_is_what_may_stand_beside_its_keep() -> None:
+    """A table of tensors or a tensor, wherever in the reply; without a Keep nothing may stay."""
+    of = wire.held_type(Keeps())
+    for value in ({"w": torch.ones(2)}, torch.ones(3)):
+        torch.testing.assert_close(wire.decode(wire.encode(value), of), value)
+    with pytest.raises(WireError):
+        wire.decode(wire.encode((torch.ones(3),)), of)
+    assert wire.held_type(object()) is type(None)

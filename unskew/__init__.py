@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unskew.algorithms.fedbabu import FedBABU
     from unskew.algorithms.fedbn import fedbn
     from unskew.algorithms.feddc import FedDC
+    from unskew.algorithms.feddistr import FedDistr
     from unskew.algorithms.feddyn import FedDyn
     from unskew.algorithms.fednova import FedNova
     from unskew.algorithms.fedopt import FedAvgM, fedadagrad, fedadam, fedyogi
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         IID,
         ByGroup,
         Dirichlet,
+        Entangled,
         FromManifest,
         HalfNormal,
         Pathological,
@@ -59,6 +61,7 @@ _HOME = {
     "unskew.algorithms.fedbabu": ("FedBABU",),
     "unskew.algorithms.fedbn": ("fedbn",),
     "unskew.algorithms.feddc": ("FedDC",),
+    "unskew.algorithms.feddistr": ("FedDistr",),
     "unskew.algorithms.feddyn": ("FedDyn",),
     "unskew.algorithms.fednova": ("FedNova",),
     "unskew.algorithms.fedopt": ("FedAvgM", "fedadagrad", "fedadam", "fedyogi"),
@@ -77,6 +80,7 @@ _HOME = {
         "IID",
         "ByGroup",
         "Dirichlet",
+        "Entangled",
         "FromManifest",
         "HalfNormal",
         "Pathological",
@@ -109,12 +113,14 @@ __all__ = [
     "Cosine",
     "Dirichlet",
     "Ditto",
+    "Entangled",
     "Exponential",
     "FedALA",
     "FedAvg",
     "FedAvgM",
     "FedBABU",
     "FedDC",
+    "FedDistr",
     "FedDyn",
     "FedNova",
     "FedRep",

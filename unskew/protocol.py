@@ -407,11 +407,14 @@ class Imagery(Protocol):
 
     Attributes:
         width: Numbers of an embedding.
+        latent_shape: Of a latent.
         changes: What is done to images on the way in, in words; None if nothing is.
     """
 
     @property
     def width(self) -> int: ...  # noqa: D102
+    @property
+    def latent_shape(self) -> tuple[int, ...]: ...  # noqa: D102
     @property
     def changes(self) -> str | None: ...  # noqa: D102
 
@@ -425,6 +428,10 @@ class Imagery(Protocol):
         Raises:
             DataError: If they are no images, or it is not known what black and white have become in them.
         """
+        ...
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Inputs of latents, (n, ...)."""
         ...
 
     def invert(

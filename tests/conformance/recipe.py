@@ -82,8 +82,11 @@ class Relay:
         return state.params
 
 
+APART = ("feddistr", "fedpft")
+"""Methods that need images, which these clients have not; tests/algorithms/test_NAME.py holds them to the same."""
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in TABLE},
+    **{name: (name, {}) for name in TABLE if name not in APART},
     "fedavg, own head": ("fedavg", {"personal": ("head",)}),
     "fedavg, own norm": ("fedavg", {"personal": ("norm",)}),
     "fedavg, uniform": ("fedavg", {"weighting": "uniform"}),

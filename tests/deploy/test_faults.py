@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,18 +148,20 @@ def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
 def test_without_enough_clients_the_run_ends_with_the_quorum_sentence(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
-    """HCCT compares all clients' updates, so it needs every one of them."""
-    with pytest.raises(RunError, match=r"QuorumError: .*1 of 2 clients replied, 2 needed; lost: 1") as refused:
-        federation(
-            small("rounds=2", 'methods.0.name="hcct"'),
-            tmp_path / "run",
-            lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGKILL)),
-            said,
-            deadline_s=45.0,
-            restart=False,
-        )
+    def meddle(nodes: list[Node]) -> Meddler:
+        def deed(_: Node) -> None:
+            for node in nodes:
+                for child in node.children:
+                    child.signal(signal.SIGKILL)
+
+        return Meddler(nodes[1], 2, deed)
+
+    experiment = small("rounds=2", *LONG)
+    with pytest.raises(RunError, match=r"QuorumError: .*0 of 2 clients replied, 1 needed; lost: 0, 1") as refused:
+        federation(experiment, tmp_path / "run", meddle, said, deadline_s=30.0, restart=False)
     assert processes_of(tmp_path) == []
-    outcome("client lost that the method needs", "refused", str(refused.value).split(" (log")[0])
+    assert "QuorumError" in (tmp_path / "run" / "deploy" / "server" / "logs" / "serverapp.log").read_text()
+    outcome("all clients lost", "refused", str(refused.value).split(" (log")[0])
 
 
 def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
@@ -198,27 +200,34 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
 
 # ---------------------------------------------------------------- the network
 class Wire:
-    """Passes TCP connections on, until it is cut."""
+    """Passes TCP connections on, until it is cut.
+
+    Cut, it is either silent, as a line that is down, or hangs up on everybody, as a proxy whose server is away.
+    """
 
     def __init__(self, to: Address) -> None:
-        self.to, self.is_cut = to, False
+        self.to, self.silent, self.hangs_up = to, threading.Event(), False
         self.open: set[socket.socket] = set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = Address("127.0.0.1", self.listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self) -> None:
-        """Break every connection and take no new one."""
-        self.is_cut = True
+    def cut(self, hang_up: bool) -> None:
+        if not hang_up:
+            self.silent.set()
+            return
+        self.hangs_up = True
         for s in list(self.open):
             with suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
-        self.is_cut = False
+        self.silent.clear()
+        self.hangs_up = False
 
     def close(self) -> None:
-        self.cut()
+        self.mend()
+        self.cut(hang_up=True)
         self.listener.close()
 
     def _accept(self) -> None:
@@ -227,7 +236,7 @@ class Wire:
                 near, _ = self.listener.accept()
             except OSError:
                 return
-            if self.is_cut:
+            if self.hangs_up:
                 near.close()
                 continue
             try:
@@ -242,6 +251,8 @@ class Wire:
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                while self.silent.is_set():
+                    time.sleep(0.05)
                 sink.sendall(data)
         for s in (source, sink):
             self.open.discard(s)
@@ -251,11 +262,13 @@ class Wire:
 
 
 class Cutter(Meddler):
-    """Cuts a wire while a client trains, and mends it after some seconds."""
+    """Cuts a client's wire while it trains, and mends it after some seconds."""
 
-    def __init__(self, node: Node, nth: int, wire: Wire, seconds: float) -> None:
-        super().__init__(node, nth, lambda _: wire.cut())
-        self.wire, self.seconds, self.since = wire, seconds, 0.0
+    def __init__(self, node: Node, nth: int, wires: list[Wire], seconds: float, hang_up: bool) -> None:
+        super().__init__(node, nth, lambda _: self.wire.cut(hang_up))
+        self.wire, self.seconds, self.since = Wire(node.reached), seconds, 0.0
+        node.reached = self.wire.address
+        wires.append(self.wire)
 
     def keep(self) -> None:
         before = self.done
@@ -266,42 +279,45 @@ class Cutter(Meddler):
             self.wire.mend()
 
 
-@contextmanager
-def wire_to(address: Address) -> Iterator[Wire]:
-    wire = Wire(address)
-    try:
-        yield wire
-    finally:
+@pytest.fixture
+def wires() -> Iterator[list[Wire]]:
+    made: list[Wire] = []
+    yield made
+    for wire in made:
         wire.close()
 
 
-def test_a_network_that_is_cut_for_seconds_loses_nothing(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+def test_a_network_that_is_down_for_seconds_loses_nothing(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, wires: list[Wire]
 ) -> None:
-    experiment, out, wires = small("rounds=3", *LONG), tmp_path / "run", []
-
-    def meddle(nodes: list[Node]) -> Cutter:
-        wire = Wire(nodes[1].reached)
-        wires.append(wire)
-        nodes[1].reached = wire.address
-        return Cutter(nodes[1], 3, wire, seconds=8.0)
-
-    try:
-        run = federation(experiment, out, meddle, said)
-    finally:
-        for wire in wires:
-            wire.close()
+    experiment = small("rounds=3", *LONG)
+    run = federation(experiment, tmp_path / "run", lambda nodes: Cutter(nodes[1], 3, wires, 12.0, hang_up=False), said)
     assert list(rows(run / "failures.jsonl")) == []
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
-    outcome("network cut for 8 seconds", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
+    outcome("network down for 12 seconds", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
+
+
+def test_a_client_whose_connections_break_is_back_after_its_last_session_is_over(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, wires: list[Wire]
+) -> None:
+    run = federation(
+        small("rounds=6", *LONG),
+        tmp_path / "run",
+        lambda nodes: Cutter(nodes[1], 3, wires, 12.0, hang_up=True),
+        said,
+        deadline_s=60.0,
+    )
+    assert {(1, 1), (6, 1)} <= uplinks(run)
+    assert {(t, 0) for t in range(1, 7)} <= uplinks(run)
+    outcome("connections broken for 12 seconds", "went on", reasons(run) or "nothing was lost")
 
 
 # ---------------------------------------------------------------- identities
 def test_an_unknown_key_and_a_second_client_with_one_identity_are_refused_by_flower_itself(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "REJOIN_S", 4.0)
+    monkeypatch.setattr(launch, "REJOIN_S", 20.0)
     deployment = operate.prepare(small(), 2, tmp_path / "run")
     server, one, two = (deployment / name for name in ("server", "client-0", "client-1"))
     twin = Path(shutil.copytree(one, tmp_path / "twin"))

@@ -372,6 +372,33 @@ def test_a_client_of_which_one_process_dies_is_started_afresh_whole(bin: Path, c
         assert all(c.running() for c in node.children)
 
 
+def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
+    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
+    script(bin, "flower-supernode", r"printf 'INFO : fine\n\033[91mERROR \033[0m:     SSL error\n'; exec sleep 60")
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    with launch.Family() as family:
+        node = launch.Node(family, client, said.append)
+        node.keep()
+        first = node.children
+        keep_until(node, lambda: node.children and node.children != first)
+        assert not any(c.running() for c in first)
+    assert said[0].startswith("client's SuperNode gave up its connection: SSL error (log: ")
+    assert said[0].endswith("; started again in 1 s")
+
+
+def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, client: Path) -> None:
+    script(bin, "resident", "echo 'DataError: own.npz is not there'; exit 2")
+    script(bin, "flower-supernode", "exec sleep 60")
+    script(bin, "flower-superexec", "exec sleep 60")
+    with launch.Family() as family:
+        node = launch.Node(family, client, lambda text: None)
+        with pytest.raises(DeployError, match=r"client's resident ended with code 2: DataError: own\.npz is not there"):
+            keep_until(node, lambda: False)
+
+
 def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) -> None:
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")

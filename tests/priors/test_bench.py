@@ -24,7 +24,7 @@ def test_a_ratio_says_how_many_times_faster_than_one_at_a_time() -> None:
 
 def test_it_measures_both_contenders() -> None:
     said: list[str] = []
-    rows = bench.measure(steps=1, images=1, repeats=1, say=said.append)
+    rows = bench.measure(steps=1, images=1, repeats=1, digits=2, say=said.append)
     assert [(r["what"], r["contender"], r["turns"]) for r in rows] == [
         ("seconds_per_embedding", "batched", 1),
         ("seconds_per_embedding", "one at a time", 1),
@@ -43,4 +43,4 @@ def test_a_prior_that_mixes_up_a_batch_is_found_out(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(BuiltIn, "loss", mixed)
     with pytest.raises(DivergedError, match="mixes up the entries of a batch"):
-        bench.measure(steps=1, images=1, repeats=1)
+        bench.measure(steps=1, images=1, repeats=1, digits=2)

@@ -90,7 +90,7 @@ def vouched(folder: Path, content: bytes) -> Path:
 
 def test_a_file_of_another_kind_is_refused_even_with_its_card(tmp_path: Path) -> None:
     folder = copied(tmp_path)
-    tensors = safetensors.torch.load_file(folder / WEIGHTS)
+    tensors = safetensors.torch.load((folder / WEIGHTS).read_bytes())
     words = {"words": json.dumps(WORDS)}
     with pytest.raises(DataError, match="does not hold this version's built-in prior"):
         load(vouched(folder, b"garbage"))
@@ -179,10 +179,10 @@ def test_options_of_stable_diffusion_are_refused() -> None:
 def test_inversion_lowers_the_loss_of_images_never_seen_and_clusters_do_not_mix(
     prior: BuiltIn, digits: tuple[Tensor, Tensor]
 ) -> None:
-    """The tolerance is what twelve steps of Adam make of sums that are rounded differently."""
+    """The tolerance is what eight steps of Adam make of sums that are rounded differently."""
     x, y = digits
-    clusters = [prior.encode(x[y == k][: 10 + k]) for k in (0, 3, 7)]
-    config = Inversion(steps=12)
+    clusters = [prior.encode(x[y == k][: 10 + k]) for k in (0, 7)]
+    config = Inversion(steps=8)
     found = invert(prior, clusters, KEY, config=config)
     for k, cluster in enumerate(clusters):
         alone = invert(prior, [cluster], KEY, config=config).embeddings[0]
@@ -190,7 +190,7 @@ def test_inversion_lowers_the_loss_of_images_never_seen_and_clusters_do_not_mix(
     times, noise = torch.arange(0, 1000, 50), torch.randn(20, *prior.latent_shape, generator=KEY.generator())
     held = torch.stack([c[torch.arange(20) % len(c)] for c in clusters])
     with torch.no_grad():
-        before = prior.loss(held, prior.start().repeat(3, 1), times, noise)
+        before = prior.loss(held, prior.start().repeat(2, 1), times, noise)
         after = prior.loss(held, found.embeddings, times, noise)
     assert bool((after < before).all())
 
@@ -202,6 +202,6 @@ def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(
     x, y = digits
     zeros, sevens = prior.encode(x[y == 0][:80]), prior.encode(x[y == 7][:80])
     clusters = [zeros[:40], zeros[40:], sevens[:40], sevens[40:]]
-    v = invert(prior, clusters, KEY, config=Inversion(steps=20)).embeddings
+    v = invert(prior, clusters, KEY, config=Inversion(steps=12)).embeddings
     for d in (torch.cdist(v, v), priors.distances(prior, v, KEY)):
         assert float(torch.maximum(d[0, 1], d[2, 3])) < float(d[:2, 2:].min())

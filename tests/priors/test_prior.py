@@ -43,6 +43,9 @@ class Point:
     def encode(self, images: Tensor) -> Tensor:
         return images
 
+    def decode(self, latents: Tensor) -> Tensor:
+        return latents
+
     def start(self, noun: str | None = None) -> Tensor:
         return torch.zeros(4)
 

@@ -613,7 +613,10 @@ HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
     "a deep head": (lambda q, r: with_head(q, r, json="[" * 900000), "is no JSON"),
     "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected Answer"),
     "losses that are no numbers": (lambda q, r: replying(r, q, losses=["x"]), "expected float"),
-    "an infinite loss": (lambda q, r: with_head(q, r, json=head_of(r).replace("losses\":[", "losses\":[1e999,")), "fin"),
+    "an infinite loss": (
+        lambda q, r: with_head(q, r, json=head_of(r).replace("losses\":[", "losses\":[1e999,")),
+        "a number must be finite",
+    ),
     "NaN": (lambda q, r: with_head(q, r, json=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is no JSON"),
     "examples below none": (lambda q, r: replying(r, q, examples=-1), "must be 0 to"),
     "two payloads": (lambda q, r: replying(r, q, *unpack(r.content).parts, b"x"), "expected 1 payloads, got 2"),

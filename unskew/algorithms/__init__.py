@@ -134,6 +134,14 @@ TABLE: dict[str, Entry] = {
     "oneshot": Entry(
         "unskew.algorithms.oneshot:OneShot", "train long, average once (Guha et al. 2019)"
     ),
+    "feddistr": Entry(
+        "unskew.algorithms.feddistr:FedDistr", "one round of embeddings of a diffusion model (P003's FedDistr)",
+        "personal",
+    ),
+    "fedpft": Entry(
+        "unskew.algorithms.fedpft:FedPFT", "one round of Gaussian mixtures of latents (Beitollahi et al. 2024)",
+        "personal",
+    ),
     "tthf": Entry(
         "unskew.algorithms.tthf:TTHF", "clusters average device to device between aggregations (Lin et al. 2021)",
         limit={"cluster_size": 1, "gamma": 0, "weighting": "samples"},

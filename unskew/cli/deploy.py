@@ -257,9 +257,13 @@ def client(
     from unskew.deploy import operate
 
     if check:
+        from unskew.deploy.client import open_site
+
+        site = open_site(folder.absolute())
         ahead = operate.check_taking_part(folder)
         print(
-            f"ready: the server answers, its certificate is good, clocks differ by {abs(ahead):.0f} s; Flower {found}"
+            f"ready: client {site.client} can read its data, the server answers with a good certificate, clocks differ "
+            f"by {abs(ahead):.0f} s; Flower {found}"
         )
         return
     operate.take_part(folder, _silent if quiet else _say)

@@ -26,7 +26,8 @@ class Dataset:
         groups: Domain of each *training* example (N,), int64, or None where the data has no domains.
         group_names: One name per domain.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
-        levels: What black and white have become in each channel of images; None where that is not known.
+        levels: What black, and the brightest value of the training part, have become in each channel of images; None
+            where that is not known.
     """
 
     name: str

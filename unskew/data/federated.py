@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unskew.data import skew
 from unskew.data.dataset import Dataset
+from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, index_sha256, read_manifest
 from unskew.data.split import FromManifest, Split, assign, check_manifest_fits, record
 from unskew.errors import ConfigError, DataError
@@ -55,6 +56,17 @@ class FederatedData:
         """Training examples of each class at each client, (clients, classes)."""
         trains = [c.train.numpy() for c in self.clients]
         return skew.label_counts(trains, self.dataset.y_train.numpy(), self.dataset.num_classes)
+
+    def entanglement(self, bases: str = "both") -> Entanglement:
+        """How much the clients' training parts overlap; `bases` is as in `unskew.data.split.Entangled`.
+
+        Raises:
+            DataError: If domains are asked for and there are none.
+        """
+        groups = None if self.dataset.groups is None else self.dataset.groups.numpy()
+        base = bases_of(self.dataset.y_train.numpy(), groups, bases)
+        trains = [c.train.numpy() for c in self.clients]
+        return entanglement(skew.label_counts(trains, base, int(base.max()) + 1))
 
 
 def federate(
@@ -120,6 +132,10 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
     """The division as JSON (schema 1): indices per client with their hash, and statistics of the training parts."""
     counts = fed.label_counts
     found = skew.summary(counts)
+    reached: dict[str, Any] = {}
+    if fed.split["name"] == "entangled":
+        both = fed.entanglement(fed.split["bases"])
+        reached = {"entanglement": both.average, "largest_entanglement": both.maximum}
     return {
         "schema": SCHEMA,
         "dataset": fed.dataset.name,
@@ -135,6 +151,7 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
             "iid_distance": found.iid_distance,
             "js": found.js,
             "effective_classes": found.effective_classes,
+            **reached,
         },
     }
 

@@ -532,10 +532,10 @@ def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor, tup
         raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
     scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
     scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
-    levels = []
+    levels, brightest = [], int(train.max())  # scikit-learn's digits end at 16
     for c in range(train.shape[3]):
         table = _standard(train[..., c])
-        levels.append((float(table[0]), float(table[255])))
+        levels.append((float(table[0]), float(table[brightest])))
         scaled[:, c] = torch.from_numpy(table[train[..., c]])
         scaled_test[:, c] = torch.from_numpy(table[test[..., c]])
     known = all(black < white for black, white in levels)  # a constant channel has lost its level

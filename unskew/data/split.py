@@ -8,6 +8,7 @@ split.
 Sources    dirichlet     T. H. Hsu et al. 2019 (by client); M. Yurochkin et al. 2019 (by class)
            pathological  "quantity-based label skew" of Q. Li et al. 2022
            shards        H. B. McMahan et al. 2017
+           entangled     FedDistr (unskew/data/entanglement.py)
 Departures Counts are rounded by largest remainder, so no example is left over or goes to a favoured last client.
            "Draw again until every client has enough" may never end; here examples move from the richest client.
 """
@@ -19,8 +20,9 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
+from unskew.data import entanglement
 from unskew.data.manifest import read_manifest
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -107,6 +109,23 @@ class ByGroup:
 
 
 @dataclass(frozen=True)
+class Entangled:
+    """Clients whose mixtures of base distributions have average entanglement `xi` (unskew/data/entanglement.py).
+
+    By "blocks" every client owns equally many base distributions, drawn at random, and the same small share of all
+    others; by "dirichlet" each is shared out by a Dirichlet draw whose alpha is found by bisection.  Base distributions
+    are "labels", "domains", or "both": labels in domains where the data has domains, else labels.  What was reached is
+    in the manifest: examples are whole, and a draw has the entanglement it has.
+    """
+
+    xi: Annotated[float, Ge(0), Le(1)] = 0.057
+    by: Literal["blocks", "dirichlet"] = "blocks"
+    bases: Literal["labels", "domains", "both"] = "both"
+    num_clients: Annotated[int, Ge(1)] = 5
+    min_samples: Annotated[int, Ge(1)] = 2
+
+
+@dataclass(frozen=True)
 class FromManifest:
     """The split that a manifest file records (`unskew.data.federated.to_manifest`)."""
 
@@ -115,7 +134,7 @@ class FromManifest:
     min_samples: Annotated[int, Ge(1)] = 1
 
 
-Split = IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | FromManifest
+Split = IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | Entangled | FromManifest
 
 SPLITS: dict[str, type[Split]] = {
     "iid": IID,
@@ -125,6 +144,7 @@ SPLITS: dict[str, type[Split]] = {
     "quantity": Quantity,
     "half_normal": HalfNormal,
     "group": ByGroup,
+    "entangled": Entangled,
     "manifest": FromManifest,
 }
 """Every split by the name a configuration uses."""
@@ -178,7 +198,11 @@ def assign(
                 f"{split.num_clients} clients x at least {split.min_samples} samples = "
                 f"{split.num_clients * split.min_samples}, but there are {n} samples; lower num_clients or min_samples"
             )
-        clients = _by_label(split, labels, num_classes, key)
+        clients = (
+            _by_base(split, entanglement.bases_of(labels, groups, split.bases), key)
+            if isinstance(split, Entangled)
+            else _by_label(split, labels, num_classes, key)
+        )
     _check_partition(clients, n)
     if isinstance(split, ByGroup) and split.max_samples is not None:
         return tuple(
@@ -200,12 +224,18 @@ def _check_fields(split: Split) -> None:
                 raise ConfigError(f"split.{field} must be > {rule.gt:g}, got {value} ({name})")
             if isinstance(rule, Ge) and not value >= rule.ge:
                 raise ConfigError(f"split.{field} must be >= {rule.ge:g}, got {value} ({name})")
+            if isinstance(rule, Le) and not value <= rule.le:
+                raise ConfigError(f"split.{field} must be <= {rule.le:g}, got {value} ({name})")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"split.{field} must be finite, got {value} ({name})")
     if isinstance(split, ByGroup) and split.max_samples is not None and split.max_samples < split.min_samples:
         raise ConfigError(
             f"split.max_samples must be at least min_samples, {split.min_samples}, got {split.max_samples} (group)"
         )
+    if isinstance(split, Entangled) and split.by not in ("blocks", "dirichlet"):
+        raise ConfigError(f'split.by must be "blocks" or "dirichlet", got {split.by!r} (entangled)')
+    if isinstance(split, Entangled) and split.bases not in ("labels", "domains", "both"):
+        raise ConfigError(f'split.bases must be "labels", "domains" or "both", got {split.bases!r} (entangled)')
     if isinstance(split, Dirichlet) and split.by not in ("class", "capped", "client"):
         raise ConfigError(f'split.by must be "class", "capped" or "client", got {split.by!r} (dirichlet)')
 
@@ -262,6 +292,22 @@ def _label_counts(split: Split, labels: Ints, num_classes: int, key: Key) -> tup
             counts = np.stack([largest_remainder(held[:, c], int(stock[c])) for c in range(num_classes)], axis=1)
             return counts, held
     raise AssertionError(split)
+
+
+def _by_base(split: Entangled, bases: Ints, key: Key) -> tuple[Ints, ...]:
+    """Draw counts (clients, base distributions) of the wanted entanglement, repair them, deal."""
+    stock = np.bincount(bases)
+    shape = (len(stock), split.num_clients)
+    if split.by == "blocks":
+        owner = (key / "owners").numpy().permutation(len(stock)) % split.num_clients
+        shares = entanglement.block_shares(split.xi, owner, split.num_clients)
+    else:
+        shares = entanglement.drawn_shares(
+            split.xi, lambda alpha: np.exp(log_dirichlet(alpha, shape, key / "shares")).T
+        )
+    counts = entanglement.rounded(shares, stock, (key / "rounding").numpy().random(len(stock)))
+    _repair(counts, shares * stock, split.min_samples, fixed=False)
+    return _deal(counts, bases, key / "deal")
 
 
 def _capped(split: Dirichlet, stock: Ints, key: Key) -> tuple[Ints, Floats]:

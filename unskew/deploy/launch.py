@@ -39,12 +39,15 @@ from unskew.deploy import folders, versions
 from unskew.deploy.certificates import check_node, check_server
 from unskew.deploy.folders import CONNECTION, Address
 from unskew.errors import DeployError
+from unskew.runtime import resident
 
 GRACE_S = 8.0
 """From the polite signal to the other one; an open connection can hold up a SuperLink for longer."""
 HEALTHY_WITHIN_S = 90.0
 REJOIN_S = 90.0
 """Flower keeps a lost node's session for up to 60 s and refuses the node's key until then."""
+LOOK_EVERY_S = 2.0
+"""Between two looks at what a SuperNode has printed."""
 AHEAD_S, BEHIND_S = 6.0, 300.0
 """How far a client's clock may be from the server's: Flower allows 5 s and 305 s; the server's has whole seconds."""
 
@@ -206,10 +209,18 @@ class Child:
 
     def said(self) -> str:
         """All it has printed, without colours."""
-        with suppress(OSError), self.log.open("rb") as f:
-            f.seek(self.begins)
-            return re.sub(r"\x1b\[[0-9;]*m", "", f.read().decode("utf-8", "replace"))
-        return ""
+        return self.news(0)[0]
+
+    def news(self, since: int) -> tuple[str, int]:
+        """What it has printed from byte `since` on, without colours, and where its last whole line ended."""
+        try:
+            with self.log.open("rb") as f:
+                f.seek(self.begins + since)
+                data = f.read()
+        except OSError:
+            return "", since
+        text = re.sub(r"\x1b\[[0-9;]*m", "", data.decode("utf-8", "replace"))
+        return text, since + data.rfind(b"\n") + 1
 
     def signal(self, number: int) -> None:
         """Send a signal to it and to whatever it has started."""
@@ -593,7 +604,8 @@ class Node:
         self.due: float | None = 0.0
         self.refused_since: float | None = None
         self.failures = 0
-        self.started = 0.0
+        self.started = self.look_at = 0.0
+        self.read = 0
 
     def start(self) -> None:
         """Start all three."""
@@ -607,13 +619,14 @@ class Node:
             self.family.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode"),
             self.family.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec"),
         )
-        self.started, self.due = time.monotonic(), None
+        self.started, self.due, self.read = time.monotonic(), None, 0
 
     def keep(self) -> None:
         """To be called often: starts what is due and sees what has ended.
 
         Raises:
-            DeployError: If the server goes on refusing the key, or the programs end whenever they are started.
+            DeployError: If the server goes on refusing the key, settings or data cannot be used, or the programs end
+            whenever they are started.
         """
         now = time.monotonic()
         if self.due is not None:
@@ -621,12 +634,16 @@ class Node:
                 self.start()
             return
         ended = next((c for c in self.children if not c.running()), None)
-        if ended is None:
+        given_up = None if ended else self._given_up(now)
+        if ended is None and given_up is None:
             if now - self.started > REJOIN_S:
                 self.refused_since, self.failures = None, 0
             return
         self.family.stop(*self.children)
-        self.children, why = (), explain(ended)
+        why = given_up or explain(ended or self.children[1])
+        if ended is self.children[0] and ended.process.returncode == resident.HOPELESS:
+            raise DeployError(why)
+        self.children = ()
         if not self.restart:
             self.due = float("inf")
             self.say(f"{why}; it is not started again")
@@ -634,6 +651,22 @@ class Node:
             self._again_after_refusal(now, why)
         else:
             self._again(now, why)
+
+    def _given_up(self, now: float) -> str | None:
+        """Why the SuperNode does nothing any more, if so.
+
+        It does not try again a connection that breaks in the middle of TLS's handshake, as behind a proxy whose server
+        is away, and its process stays.
+        """
+        if now < self.look_at:
+            return None
+        self.look_at = now + LOOK_EVERY_S
+        node = self.children[1]
+        said, self.read = node.news(self.read)
+        errors = re.findall(r"^ERROR\s*:\s*(?!Exit Code)(.+)$", said, re.M)  # one with a code is about to end by itself
+        if not errors:
+            return None
+        return f"{node.name} gave up its connection: {errors[-1].strip()[:200]} (log: {node.log})"
 
     def _again_after_refusal(self, now: float, why: str) -> None:
         if self.refused_since is None:

@@ -28,4 +28,5 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), Path(sys.argv[2]))
     except UnskewError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        print(f"{type(error).__name__}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        sys.exit(resident.HOPELESS)

@@ -27,7 +27,7 @@ def of(source: str, device: torch.device, shape: tuple[int, ...], levels: Levels
         ConfigError, DataError: If it is not to be had, or inputs of that shape are no images.
     """
     prior = _loaded(source, str(device))
-    return TaskImagery(prior, shape, levels, priors.how_fitted(shape, prior.image_shape))
+    return TaskImagery(prior, source, shape, levels, priors.how_fitted(shape, prior.image_shape))
 
 
 # The weights stay as they are, so all clients of a process share them.
@@ -36,18 +36,36 @@ def _loaded(source: str, device: str) -> Prior:
     return priors.load(source, device)
 
 
+# What is made depends on the arguments alone: clients of one process that are to make the same images make them once.
+@functools.lru_cache(maxsize=8)
+def _made(
+    source: str,
+    device: str,
+    embeddings: tuple[bytes, int],
+    count: int,
+    key: Key,
+    guidance: float | None,
+    steps: int | None,
+) -> Tensor:
+    data, width = embeddings
+    table = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(-1, width)
+    return _loaded(source, device).sample(table, count, key, guidance, steps).float().cpu()
+
+
 @dataclass(frozen=True, eq=False)
 class TaskImagery:
     """What `Local.imagery` gives.
 
     Attributes:
         prior: The model itself.
+        source: What it was called.
         shape: Of an input, (C, H, W).
         levels: What black and white have become in each channel.
         changes: What is done to images on the way in, in words.
     """
 
     prior: Prior
+    source: str
     shape: tuple[int, ...]
     levels: Levels | None
     changes: str | None
@@ -56,6 +74,11 @@ class TaskImagery:
     def width(self) -> int:
         """Numbers of an embedding."""
         return self.prior.width
+
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        """Of a latent, (channels, height, width)."""
+        return self.prior.latent_shape
 
     def start(self) -> Tensor:
         """Where every embedding begins, (width,), on the CPU."""
@@ -68,6 +91,11 @@ class TaskImagery:
         unit = (x.float() - black) / (white - black)
         return self.prior.encode(torch.where((unit > -1e-4) & (unit < 1 + 1e-4), unit.clamp(0, 1), unit))
 
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Inputs of latents, (n, C, H, W), on the CPU."""
+        return self._inputs(self.prior.decode(latents).float().cpu())
+
     def invert(
         self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
     ) -> Tensor:
@@ -78,14 +106,21 @@ class TaskImagery:
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
     ) -> Tensor:
         """`count` inputs for each embedding, (K, count, C, H, W), on the CPU."""
-        images = self.prior.sample(embeddings, count, key, guidance, steps).flatten(0, 1).float().cpu()
-        fitted = priors.fitted(images, (self.shape[0], self.shape[1], self.shape[2]))
-        black, white = (t.cpu() for t in self._levels(None))
-        return (black + fitted * (white - black)).reshape(len(embeddings), count, *self.shape)
+        table = embeddings.detach().float().cpu().contiguous()
+        if table.ndim != 2 or table.shape[1] != self.width or len(table) == 0:
+            raise DataError(f"embeddings must have shape (K, {self.width}), K >= 1, got {tuple(table.shape)}")
+        name = (table.numpy().tobytes(), self.width)
+        images = _made(self.source, str(self.prior.device), name, count, key, guidance, steps)
+        return self._inputs(images.flatten(0, 1)).reshape(len(embeddings), count, *self.shape)
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
         """How differently noise is predicted under two embeddings, (K, K)."""
         return priors.distances(self.prior, embeddings, key)
+
+    def _inputs(self, images: Tensor) -> Tensor:
+        fitted = priors.fitted(images, (self.shape[0], self.shape[1], self.shape[2]))
+        black, white = self._levels(None)
+        return black + fitted * (white - black)
 
     def _levels(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
         """Black and white, (C, 1, 1) each."""

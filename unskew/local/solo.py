@@ -41,7 +41,8 @@ class Shelf:
         augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
         x_test, y_test: The global test set; None where nothing is graded on it.
         groups: Domain of each training example, (N,) int64; None where the data has no domains.
-        levels: What black and white have become in each channel of images; None where that is not known.
+        levels: What black, and the brightest value of the training part, have become in each channel of images; None
+            where that is not known.
     """
 
     x: Tensor

@@ -108,7 +108,12 @@ class Stacked:
         """Equal for requests that can be met in one call; a `_Group`, unless this one stands alone."""
         want, me = walker.want, walker.work.me
         try:
-            if isinstance(want, Sgd) and want.examples is None and (form := self._fitter.form_of(want)) and self._fitter.fitting(want.start):
+            if (
+                isinstance(want, Sgd)
+                and want.examples is None
+                and (form := self._fitter.form_of(want))
+                and self._fitter.fitting(want.start)
+            ):
                 fit = walker.fit = Fit(me, want, want.key(me, walker.index), *self._size(client))
                 alike = None if self._nature.padded else fit.batches.sizes
                 lr = want.config.lr_at(me.round) if fit.steps else 0.0

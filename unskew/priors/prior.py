@@ -69,6 +69,10 @@ class Prior(Protocol):
         """Standardised latents (N, *latent_shape) of images (N, C, H, W) in [0, 1], brought to size by `fitted`."""
         ...
 
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (N, *image_shape) in [0, 1] of standardised latents."""
+        ...
+
     def start(self, noun: str | None = None) -> Tensor:
         """Where an embedding begins, (width,): at a noun, or at a place that suits any image."""
         ...

@@ -230,8 +230,9 @@ class Understudy:
 
     def _fitted(self, me: Me, request: Sgd) -> Fitted:
         kind: Kind = ("sgd", request.config, request.terms)
-        self.bout.jobs[kind, me.n] += 1
-        steps = steps_of_job(request.config, me.n, self._solo)
+        n = me.n if request.examples is None else len(request.examples.rows)
+        self.bout.jobs[kind, n] += 1
+        steps = steps_of_job(request.config, n, self._solo)
         lr = request.config.lr_at(me.round)
         if self._fiction == "stand_still":
             return Fitted(request.start, steps, lr, 0.0)

@@ -44,6 +44,8 @@ Flower imports this module anew for each message, so at its top it imports nothi
 """
 
 import json
+import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -230,8 +232,24 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the server's folder on the clients that Flower connects."""
+    _end_with_parent()
     serve = resolve_name(SERVER)
     serve(FlowerPost(grid), _folder_of(context.run_config, "run_config"))
+
+
+def _end_with_parent() -> None:
+    """Leave when the process that started this one is gone: a run must never have two servers.
+
+    Flower looks for its parent by number, which a dead process keeps where nobody collects the dead (containers).
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)  # nothing is lost that the last checkpoint does not have
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 # ---------------------------------------------------------------- the client's side

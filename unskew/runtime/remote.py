@@ -268,9 +268,7 @@ class Remote(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=self.model.initialise,
-            work=at_server(
-                self.model.desk, self.key, t, self.model.num_classes, self.model.layout, self.model.initial
-            ),
+            work=at_server(self.model.desk, self.key, t, self.model.num_classes, self.model.layout, self.model.initial),
         )
 
 

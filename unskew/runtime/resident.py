@@ -22,6 +22,8 @@ from typing import NamedTuple
 from unskew.errors import WireError
 
 FILE = "resident.json"
+HOPELESS = 2
+"""Exit code of a resident whose settings or data cannot be used: starting it again is of no use."""
 START_S = 120.0
 """How long a message waits for a resident process that is just being started."""
 _LENGTHS = struct.Struct("!4Q")

@@ -257,7 +257,7 @@ class _Round:
         parcels = {i: self.pack(m) for i, m in {id(m): m for m in reached.values()}.items()}
         work = {c: self.begin(want.step, c, parcels[id(m)]) for c, m in reached.items()}
         # Looked through as they end, while others are still at work; recorded in the order asked.
-        ended = {c: self.receive(want.step, c, done) for c, done in self.sim.executor.complete(work)}
+        ended = {c: self.receive(want.step, c, done, fates[c] is None) for c, done in self.sim.executor.complete(work)}
         replies: dict[ClientId, Any] = {}
         for c in work:
             r = ended[c]
@@ -265,7 +265,7 @@ class _Round:
             if r.done.examples:
                 self.trace.work.append(Effort(self.t, self.hop, c, r.done.examples))
             self.sim.memory.stage(c, r.memory)
-            if fates[c] is None:
+            if r.weight is not None:
                 self.held.update(r.kept)
                 self.charge(node(c), SERVER, r.weight)
                 replies[c] = r.reply
@@ -329,10 +329,12 @@ class _Round:
             raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(result).__name__}")
         return result
 
-    def receive(self, step: str, client: ClientId, done: Done) -> "_Received":
-        """Look through a reply: what it keeps stays on the client, the rest is weighed."""
+    def receive(self, step: str, client: ClientId, done: Done, arrives: bool) -> "_Received":
+        """Look through a reply that arrives: what it keeps stays on the client, the rest is weighed."""
         reply, memory = self.checked(step, done.value)
         values: dict[Held, Any] = {}
+        if not arrives:
+            return _Received(None, None, memory, values, done)
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(client, f"{self.hop}{path}")
@@ -374,10 +376,10 @@ class _Weight(NamedTuple):
 
 
 class _Received(NamedTuple):
-    """A reply, its weight, what its client remembers and keeps for this round, and how its step ended."""
+    """A reply and its weight, None if it is lost; what its client remembers and keeps; how its step ended."""
 
     reply: Any
-    weight: _Weight
+    weight: _Weight | None
     memory: Any
     kept: dict[Held, Any]
     done: Done

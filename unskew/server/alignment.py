@@ -187,5 +187,7 @@ def faults(
         middle = float(torch.cat(list(norms.values())).quantile(0.5))
         for c, length in norms.items():
             if float(length.max()) > ABSURD * max(middle, 1e-6):
-                found[c] = f"an embedding of length {float(length.max()):.4g}, {ABSURD:g} times the median of {middle:.4g}"
+                found[c] = (
+                    f"an embedding of length {float(length.max()):.4g}, {ABSURD:g} times the median of {middle:.4g}"
+                )
     return found

@@ -1,0 +1,481 @@
+"""FedDistr, on a prior that can be worked out by hand (tests/conformance/toy_prior.py).
+
+The conformance suite's clients have four numbers an example, of which no prior can make an image; what it asks of every
+method is asked here.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from recipe import bits
+from toy_prior import HOLDINGS, NETWORKS, clients, simulator, toy
+
+from unskew import wire
+from unskew.algorithms import feddistr
+from unskew.algorithms.feddistr import FedDistr, Imagine, Noise, Prompts, balanced, jitter, noised, shown
+from unskew.errors import ConfigError, DataError, QuorumError
+from unskew.keys import Key
+from unskew.local.solo import Solo
+from unskew.local.stacked import Stacked
+from unskew.local.workers import Cell, Pool, Workers
+from unskew.protocol import Me, SgdConfig, Step, step
+from unskew.run import config
+from unskew.runtime.memory import Memory
+from unskew.runtime.simulate import Simulator
+from unskew.server import privacy
+from unskew.tree import Params, leaves
+from unskew.world.outage import Outage
+
+QUICK = SgdConfig(0.02, local_steps=60, batch_size=16, optimizer="adam")
+GOOD = FedDistr(steps=40, images=12, classifier=QUICK)
+"""Good enough to learn something; what follows is for everything else."""
+
+FEDDISTR = FedDistr(steps=4, images=4, classifier=dataclasses.replace(QUICK, local_steps=3))
+
+
+@pytest.fixture(autouse=True)
+def _toy() -> Iterator[None]:
+    with toy():
+        yield
+
+
+def played(algorithm: Any = FEDDISTR, rounds: int = 1, **options: Any) -> tuple[Simulator[Any], list[Any], list[Any]]:
+    sim: Simulator[Any] = simulator(algorithm, **options)
+    states, traces = [sim.start()], []
+    for t in range(1, rounds + 1):
+        state, trace = sim.round(states[-1], t)
+        states.append(state)
+        traces.append(trace)
+    return sim, states, traces
+
+
+def accuracy(sim: Simulator[Any], params: Any) -> float:
+    desk = sim.population.desk
+    assert desk is not None
+    return float(desk.grade(params, "test")[0].double().mean())
+
+
+# ---------------------------------------------------------------- what it is for
+def test_everybody_learns_labels_that_nobody_showed_them() -> None:
+    """Trained alone a client knows at most two of three labels; a model for nothing is right in one of three."""
+    sim, states, _ = played(GOOD)
+    assert accuracy(sim, sim.algorithm.serve(states[-1], None)) > 0.9
+    for c, model in sim.personal(states[-1], sim.population.clients, 1).items():
+        assert accuracy(sim, model) > 0.8, f"client {c}"
+
+
+def test_embeddings_are_the_means_of_clusters() -> None:
+    """The toy's loss is least there.  By the oracle clusters are the styles, two of label 0 at client 0."""
+    _, states, _ = played(dataclasses.replace(FEDDISTR, m="oracle", steps=150))
+    uploads = states[-1].diary.uploads
+    assert uploads.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
+    assert states[-1].diary.owners == (0, 0, 1, 2, 2, 3, 3)
+    assert uploads.counts.tolist() == [14, 9, 20, 11, 13, 17, 15]
+    _, solo = clients()
+    x = 2 * solo.shelf.x.flatten(1) - 1
+    means = [part.mean(0) for part in torch.split(x, [14, 9, 20, 13, 11, 17, 15])]  # as they are held
+    expected = torch.stack([means[i] for i in (0, 1, 2, 4, 3, 5, 6)])  # labels ascend
+    assert torch.allclose(uploads.embeddings, expected, atol=0.05)
+
+
+def test_what_two_clients_share_is_kept_once() -> None:
+    """Labels 1 and 2 in style 0 are held twice: client 1 has more of the one, client 3 of the other.
+
+    Clients 0 and 3 told two styles of a label apart, so half of that distance is the threshold.
+    """
+    _, states, _ = played(dataclasses.replace(FEDDISTR, m="oracle", steps=150))
+    diary = states[-1].diary
+    assert diary.sets == ((0,), (1,), (2, 3), (4, 5), (6,))
+    assert diary.kept == (0, 1, 2, 5, 6)
+    assert states[-1].prompts.labels.tolist() == [0, 0, 1, 2, 2]
+    assert states[-1].prompts.counts.tolist() == [14, 9, 31, 30, 15]
+
+
+def test_prediction_distance_finds_the_same_sets() -> None:
+    one, other = (
+        played(dataclasses.replace(FEDDISTR, m="oracle", steps=100, distance=d))[1][-1] for d in ("l2", "prediction")
+    )
+    assert one.diary.sets == other.diary.sets
+    assert one.diary.tau != other.diary.tau
+
+
+@pytest.mark.parametrize(
+    ("m", "labels"),
+    [
+        ("auto", [0, 1, 2, 1, 2, 2]),
+        (1, [0, 1, 1, 2, 2]),
+        (2, [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]),
+        ("silhouette", None),
+    ],
+)
+def test_clusters_of_a_label(m: Any, labels: list[int] | None) -> None:
+    """auto: 23, 20, 13, 11 and 32 images are 1, 1, 1, 1 and 2 clusters."""
+    _, states, _ = played(dataclasses.replace(FEDDISTR, m=m, steps=2))
+    found = states[-1].diary.uploads.labels.tolist()
+    if labels is not None:
+        assert sorted(found) == sorted(labels)
+    else:
+        assert set(found) == {0, 1, 2}
+
+
+def test_fewer_images_than_clusters_are_as_many_clusters() -> None:
+    _, states, _ = played(dataclasses.replace(FEDDISTR, m=50, steps=2))
+    assert len(states[-1].diary.uploads.labels) == sum(n for held in HOLDINGS for _, _, n in held)
+    assert set(states[-1].diary.uploads.counts.tolist()) == {1}
+
+
+# ---------------------------------------------------------------- what travels
+def test_no_model_travels_and_the_server_s_costs_nothing() -> None:
+    with_model, without = (played(dataclasses.replace(FEDDISTR, server_model=own))[2][0] for own in (True, False))
+    assert with_model.transfers == without.transfers
+    assert {t.kind for t in with_model.transfers} == {"control"}
+    assert len(with_model.transfers) == 4 * 4  # a call and embeddings, all embeddings and a word back, by client
+    assert with_model.work == without.work
+    assert {e.client for e in with_model.work} == {0, 1, 2, 3}
+
+
+def test_without_a_server_model_there_is_none() -> None:
+    sim, states, _ = played(dataclasses.replace(GOOD, server_model=False))
+    assert sim.algorithm.serve(states[0], None) is None
+    assert sim.algorithm.serve(states[1], None) is None
+    assert len(sim.personal(states[0], [0, 1], 0)) == 2
+    assert accuracy(sim, sim.personal(states[1], [1], 1)[1]) > 0.8
+
+
+def test_the_server_cannot_train_without_a_device() -> None:
+    population, solo = clients()
+    sim: Simulator[Any] = Simulator(FEDDISTR, dataclasses.replace(population, desk=None), simulator(FEDDISTR).executor)
+    with pytest.raises(ConfigError, match="this server has no device for local work of its own"):
+        sim.round(sim.start(), 1)
+    assert solo.shelf.groups is not None
+
+
+def test_later_rounds_rest_and_say_so() -> None:
+    sim, states, traces = played(rounds=3)
+    assert [len(t.transfers) for t in traces] == [16, 0, 0]
+    assert wire.encode(states[1].params) == wire.encode(states[3].params)
+    assert sim.algorithm.facts(states[2])["warnings"] == [feddistr._OVER]
+    assert not sim.algorithm.facts(states[1])["warnings"]
+
+
+# ---------------------------------------------------------------- what a hostile client can do
+@dataclass(frozen=True)
+class Hostile(FedDistr):
+    """Client 1 sends what it should not."""
+
+    what: str = "nan"
+
+    @step
+    def disentangle(self, me: Me, msg: feddistr.Begin, mine: Params | None) -> Step[tuple[Prompts, Params | None]]:
+        prompts, mine = yield from super().disentangle(me, msg, mine)
+        if me.id == 1:
+            v, y, n = prompts.embeddings, prompts.labels, prompts.counts
+            bad = {
+                "nan": (v * torch.nan, y, n),
+                "shape": (v[:, :5], y, n),
+                "norm": (v * 1e5, y, n),
+                "label": (v, y + 7, n),
+            }
+            prompts = Prompts(*bad[self.what])
+        return prompts, mine
+
+
+@pytest.mark.parametrize(
+    ("what", "why"), [("nan", "NaN"), ("shape", "width 5"), ("norm", "times the median"), ("label", "label 8")]
+)
+def test_a_useless_upload_is_refused_and_recorded(what: str, why: str) -> None:
+    algorithm = Hostile(**{f.name: getattr(FEDDISTR, f.name) for f in dataclasses.fields(FEDDISTR)}, what=what)
+    sim: Simulator[Any] = simulator(algorithm)
+    state, _ = sim.round(sim.start(), 1)
+    (ignored,) = algorithm.facts(state)["ignored"]
+    assert (ignored["client"], ignored["step"]) == (1, "disentangle")
+    assert why in ignored["reason"]
+    assert 1 not in state.diary.owners
+    assert bool(state.prompts.embeddings.isfinite().all())
+
+
+def test_if_all_are_refused_the_next_round_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = feddistr.faults
+    monkeypatch.setattr(feddistr, "faults", lambda parts, classes: {c: "no" for c in parts})
+    sim, states, _ = played()
+    facts = sim.algorithm.facts(states[-1])
+    assert facts["warnings"] == ["no client sent an embedding of use"]
+    assert len(facts["ignored"]) == 4
+    monkeypatch.setattr(feddistr, "faults", real)
+    state, _ = sim.round(states[-1], 2)
+    assert state.prompts is not None
+
+
+# ---------------------------------------------------------------- conformance
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(network: str) -> None:
+    ends = []
+    for seed in (5, 5, 6):
+        sim, states, _ = played(network=network, seed=seed)
+        ends.append(bits(sim, states[-1]))
+    assert ends[0] == ends[1]
+    assert ends[0] != ends[2]
+
+
+def test_a_run_through_the_codec_is_the_same_run() -> None:
+    (plain, one, here), (coded, two, there) = (played(codec=codec) for codec in (False, True))
+    assert bits(plain, one[-1]) == bits(coded, two[-1])
+    assert here[0].transfers == there[0].transfers
+
+
+def test_a_resumed_run_is_the_straight_run() -> None:
+    sim, states, _ = played(rounds=2)
+    kept = bits(sim, states[1])
+    of = wire.memory_type(FEDDISTR)
+    resumed: Simulator[Any] = simulator(FEDDISTR)
+    resumed.memory = Memory(1, {c: wire.decode(kept[f"client {c}"], of) for c in sim.population.clients})
+    state, _ = resumed.round(wire.decode(kept["state"], wire.state_type(FEDDISTR)), 2)
+    assert bits(resumed, state) == bits(sim, states[2])
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_stacked_clients_end_where_they_would_alone(network: str) -> None:
+    population, solo = clients(network)
+    stacked: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(solo))
+    alone, states, _ = played(network=network)
+    state, _ = stacked.round(stacked.start(), 1)
+    uploads = state.diary.uploads
+    assert torch.allclose(uploads.embeddings, states[-1].diary.uploads.embeddings, atol=1e-5)
+    assert state.diary.sets == states[-1].diary.sets
+    for (_, a), (_, b) in zip(leaves(alone.memory.get(0)), leaves(stacked.memory.get(0)), strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_clusters_of_all_clients_are_inverted_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    real = feddistr.Disentangle.together
+
+    def counting(self: Any, asked: Any) -> Any:
+        calls.append(len(asked))
+        return real(self, asked)
+
+    monkeypatch.setattr(feddistr.Disentangle, "together", counting)
+    population, solo = clients()
+    stacked: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(solo))
+    stacked.round(stacked.start(), 1)
+    assert calls == [4]
+
+
+def open_cell(index: int) -> Cell:
+    population, solo = clients()
+    return Cell(FEDDISTR, solo, population.me)
+
+
+def test_workers_end_with_the_bits_of_the_sequential_executor() -> None:
+    alone, states, traces = played()
+    pool = Pool(open_cell, workers=2, model_bytes=1 << 12)
+    try:
+        many: Simulator[Any] = simulator(FEDDISTR)
+        many.executor = Workers(pool, 0, FEDDISTR)
+        state, trace = many.round(many.start(), 1)
+    finally:
+        pool.close()
+    assert bits(many, state) == bits(alone, states[-1])
+    assert trace == traces[0]
+
+
+def test_a_deployed_run_is_the_simulated_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over Flower's messages, every client a fresh process: the bits and the bytes of the simulator."""
+    pytest.importorskip("flwr")
+    import loopback
+
+    monkeypatch.setattr(loopback, "make", lambda case: FEDDISTR)
+    monkeypatch.setattr(loopback, "world", lambda network, pooled: clients(network))
+    loopback.built.cache_clear()
+    there = loopback.Deployed("feddistr", "perceptron", tmp_path, seed=11)
+    there.remote.model = dataclasses.replace(there.remote.model, desk=there.solo)
+    sim, states, traces = played(rounds=2, seed=11)
+    state = there.remote.start()
+    for t in (1, 2):
+        state, trace = there.remote.round(state, t)
+        assert wire.encode(state) == wire.encode(states[t])
+        assert trace.transfers == traces[t - 1].transfers
+        assert trace.work == traces[t - 1].work
+    for c in sim.population.clients:
+        assert there.remembered(c) == bits(sim, states[-1])[f"client {c}"]
+    loopback.built.cache_clear()
+
+
+@pytest.mark.parametrize("outage", [Outage(unreachable=0.4), Outage(late=0.4)], ids=str)
+def test_lost_clients_are_survived_or_refused(outage: Outage) -> None:
+    failures = 0
+    for seed in range(5):
+        sim: Simulator[Any] = simulator(dataclasses.replace(FEDDISTR, steps=5), seed=seed, outage=outage)
+        try:
+            state, trace = sim.round(sim.start(), 1)
+        except QuorumError:
+            failures += 1
+            continue
+        failures += len(trace.failures)
+        models = sim.personal(state, sim.population.clients, 1)
+        assert len(models) == 4
+    assert failures
+
+
+def test_types_are_those_that_are_declared() -> None:
+    sim, states, _ = played(rounds=2)
+    of = wire.state_type(FEDDISTR)
+    for state in states:
+        assert wire.encode(wire.decode(wire.encode(state), of)) == wire.encode(state)
+    assert config.method("unskew.algorithms.feddistr:FedDistr", {"m": 2, "dp": None}).algorithm == FedDistr(m=2)
+    assert sim.memory.get(0) is not None
+
+
+# ---------------------------------------------------------------- parts
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(0, 9))
+def test_every_label_is_met_equally_often(labels: list[int], seed: int) -> None:
+    y = torch.tensor(labels)
+    rows = balanced(y, Key(seed))
+    most = int(torch.bincount(y).max())
+    assert all(int((y[rows] == c).sum()) == most for c in set(labels))
+    for c in set(labels):
+        times = torch.bincount(rows, minlength=len(y))[y == c]
+        assert int(times.max() - times.min()) <= 1
+
+
+def test_images_are_shared_out_over_the_embeddings_of_a_label() -> None:
+    """Twelve of each label: label 0 has two embeddings of six, label 2 one of twelve."""
+    _, solo = clients()
+    me = clients()[0].me(0, 1, Key(0))
+    sets = feddistr.Sets(Prompts(torch.zeros(3, 16), torch.tensor([0, 0, 2]), torch.tensor([1, 1, 1])), 7)
+    made = Imagine("toy", 12, None, None, own=False)
+    examples, closest = made(solo.local(me, 0), sets)
+    assert torch.bincount(examples.y, minlength=3).tolist() == [12, 0, 12]
+    assert closest is None
+    mixed, near = Imagine("toy", 12, None, None, own=True)(solo.local(me, 0), sets)
+    assert torch.bincount(mixed.y, minlength=3).tolist() == [12 + 23, 0, 12]
+    assert near is not None
+
+
+def test_a_copy_shows() -> None:
+    """Three own images 2 and 2 apart, 4 pixels each: an image on top of one is at distance 0."""
+    own = torch.tensor([0.0, 1.0, 2.0]).reshape(3, 1, 1, 1).expand(3, 1, 2, 2)
+    y = torch.zeros(3, dtype=torch.int64)
+    assert feddistr._closest(own[:1], y[:1], own, y) == 0.0
+    assert feddistr._closest(own[:1] + 0.5, y[:1], own, y) == pytest.approx(0.5)
+    assert feddistr._closest(own[:1], y[:1] + 1, own, y) is None
+
+
+def test_jitter_keeps_shapes_and_follows_its_generator() -> None:
+    x = torch.rand(5, 3, 8, 8)
+    one, two = (jitter(x, Key(1).generator()) for _ in range(2))
+    assert one.shape == x.shape
+    assert torch.equal(one, two)
+    assert not torch.allclose(one, x, atol=0.01)
+    flat = jitter(torch.ones(4, 1, 6, 6), Key(2).generator())  # only the light changes
+    assert torch.allclose(flat, flat[:, :, :1, :1].expand_as(flat), atol=1e-6)
+    assert bool(((flat > 0.79) & (flat < 1.21)).all())
+
+
+def test_data_that_are_no_images_or_of_unknown_levels_are_refused() -> None:
+    population, solo = clients()
+    dark = dataclasses.replace(solo.shelf, x=solo.shelf.x * 5 - 2)
+    rows = dataclasses.replace(solo.shelf, x=solo.shelf.x.flatten(1))
+    for shelf, why in ((dark, "it is not known what black and white are"), (rows, "a prior takes images")):
+        sim: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(Solo(solo.task, shelf)))
+        with pytest.raises(DataError, match=why):
+            sim.round(sim.start(), 1)
+
+
+def test_the_true_number_of_clusters_needs_domains() -> None:
+    population, solo = clients()
+    shelf = dataclasses.replace(solo.shelf, groups=None)
+    sim: Simulator[Any] = Simulator(
+        dataclasses.replace(FEDDISTR, m="oracle"), population, Stacked(Solo(solo.task, shelf))
+    )
+    with pytest.raises(ConfigError, match='m = "oracle" needs data with domains'):
+        sim.round(sim.start(), 1)
+
+
+# ---------------------------------------------------------------- facts
+def test_facts_are_plain_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, states, _ = played()
+    facts = json.loads(json.dumps(sim.algorithm.facts(states[-1]), allow_nan=False))
+    number = len(facts["labels"])
+    assert len(facts["embeddings"]) == number == len(facts["owners"]) == len(facts["counts"]) == facts["sent"]
+    assert sorted(i for s in facts["sets"] for i in s) == list(range(number))
+    assert facts["epsilon"] == "no guarantee"
+    assert set(facts["closest"]) == {"0", "1", "2", "3"}
+    assert {"server", "clients"} == set(facts["seen"])
+    monkeypatch.setattr(feddistr, "SHOWN", 12)
+    small = sim.algorithm.facts(states[-1])
+    assert small["coordinates"] == "principal"
+    assert sum(len(row) for row in small["embeddings"]) <= 12
+    assert len(small["pairs"]) <= 12
+
+
+def test_principal_coordinates_keep_distances_where_they_can() -> None:
+    """Points on a plane in 5000 dimensions: two coordinates say it all."""
+    plane = torch.randn(2, 5000, generator=Key(0).generator())
+    v = torch.randn(6, 2, generator=Key(1).generator()) @ plane
+    found, kind = shown(v)
+    assert kind == "principal"
+    assert torch.allclose(torch.cdist(found, found), torch.cdist(v, v), rtol=1e-3, atol=1e-2)
+
+
+# ---------------------------------------------------------------- noise
+@pytest.fixture
+def _accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privacy, "require", lambda: None)
+
+
+@given(st.lists(st.floats(-50, 50), min_size=4, max_size=4), st.floats(0.1, 9))
+def test_embeddings_are_clipped_round_their_start(values: list[float], clip: float) -> None:
+    v, start = torch.tensor([values]), torch.tensor([1.0, -2.0, 0.0, 3.0])
+    out = noised(v, start, clip, 0.0, Key(0))
+    assert float((out - start).norm()) <= clip * (1 + 1e-5)
+    if float((v - start).norm()) <= clip:
+        assert torch.allclose(out, v, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_accountant")
+def test_noise_has_the_size_it_should_and_counts_stay_at_home() -> None:
+    """sigma 0.5 and R 2: standard deviation 1 on every number."""
+    noise = Noise(clip=2.0, sigma=0.5)
+    assert noise.std(3) == pytest.approx(1.0)
+    drawn = noised(torch.zeros(400, 16), torch.zeros(16), 2.0, noise.std(3), Key(1))
+    assert float(drawn.std()) == pytest.approx(1.0, abs=0.03)
+    _, states, _ = played(dataclasses.replace(FEDDISTR, steps=2, dp=noise))
+    assert set(states[-1].diary.uploads.counts.tolist()) == {0}
+    assert {r.closest for r in states[-1].diary.learned.values()} == {None}
+
+
+@pytest.mark.usefixtures("_accountant")
+def test_what_noise_tells_is_for_as_many_embeddings_as_an_example_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, int, float]] = []
+    monkeypatch.setattr(privacy, "epsilon", lambda *args: asked.append(args) or 3.0)
+    monkeypatch.setattr(privacy, "noise_multiplier", lambda epsilon, releases, delta: 4.0 * releases)
+    facts = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.5)).spent()
+    assert asked == [(0.25, 3, 1e-5)]
+    assert (facts["epsilon"], facts["sigma"]) == (3.0, 0.5)
+    assert FedDistr(m=2, dp=Noise(clip=1.0, epsilon=1.0)).dp.std(2) == 16.0  # type: ignore[union-attr]
+
+
+def test_noise_by_the_accountant() -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    made = FedDistr(m=1, dp=Noise(epsilon=2.0))
+    assert made.spent()["epsilon"] == pytest.approx(2.0, rel=1e-3)
+
+
+def test_settings_that_promise_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="dp needs either sigma or epsilon"):
+        Noise()
+    with pytest.raises(ConfigError, match="dp needs either sigma or epsilon"):
+        Noise(sigma=1.0, epsilon=1.0)
+    with pytest.raises(ConfigError, match="m must be at least 1, got 0"):
+        FedDistr(m=0)
+    with pytest.raises(ConfigError, match='m = "oracle" has none'):
+        FedDistr(m="oracle", dp=Noise(sigma=1.0))

@@ -1,0 +1,178 @@
+"""How much clients overlap, and splits that overlap as much as asked."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.data.dataset import Dataset, checked
+from unskew.data.entanglement import (
+    bases_of,
+    block_shares,
+    blocks,
+    coefficients,
+    drawn_shares,
+    entanglement,
+    ratio,
+    rounded,
+)
+from unskew.data.federated import federate, to_manifest
+from unskew.data.split import Entangled, assign, log_dirichlet
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+
+counts = st.integers(1, 6).flatmap(
+    lambda bases: st.lists(st.lists(st.integers(0, 50), min_size=bases, max_size=bases), min_size=1, max_size=6)
+)
+
+
+# ---------------------------------------------------------------- the coefficient
+def test_entanglement_by_hand() -> None:
+    """(3, 4) has length 5; with (1, 0) it has 3/5 in common and with (0, 2) 4/5, which have nothing in common."""
+    table = coefficients(np.array([[1, 0], [0, 2], [3, 4]]))
+    assert table == pytest.approx(np.array([[1, 0, 0.6], [0, 1, 0.8], [0.6, 0.8, 1]]))
+    found = entanglement(np.array([[1, 0], [0, 2], [3, 4]]))
+    assert (found.average, found.maximum) == (pytest.approx(1.4 / 3, abs=1e-4), 0.8)
+
+
+@given(counts)
+def test_it_lies_between_0_and_1_and_does_not_ask_for_sizes(rows: list[list[int]]) -> None:
+    table = np.array(rows)
+    found = coefficients(table)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert np.allclose(found, found.T)
+    assert np.allclose(found, coefficients(table * 7), atol=1e-12)
+    assert entanglement(table).average <= entanglement(table).maximum + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("clients", "xi", "r", "owner"),
+    [
+        (5, 0.003, 0.001497, 0.99405),
+        (5, 0.057, 0.027455, 0.90105),
+        (5, 0.385, 0.171123, 0.59365),
+        (10, 0.003, 0.001491, 0.98676),
+        (10, 0.057, 0.025974, 0.81052),
+        (10, 0.385, 0.144895, 0.43402),
+        (20, 0.003, 0.001480, 0.97264),
+        (20, 0.057, 0.023735, 0.68920),
+        (20, 0.385, 0.118049, 0.30836),
+    ],
+)
+def test_the_closed_form_at_the_paper_s_levels(clients: int, xi: float, r: float, owner: float) -> None:
+    """The table of the specification, worked out apart from this code."""
+    assert ratio(xi, clients) == pytest.approx(r, abs=5e-7)
+    assert 1 / (1 + (clients - 1) * ratio(xi, clients)) == pytest.approx(owner, abs=5e-6)
+
+
+@given(st.integers(2, 12), st.integers(1, 4), st.floats(0, 1))
+def test_blocks_have_the_entanglement_that_was_asked_for(clients: int, each: int, xi: float) -> None:
+    """Average and maximum alike: all pairs of clients are in the same position."""
+    shares = block_shares(xi, np.arange(clients * each) % clients, clients)
+    assert shares.sum(0) == pytest.approx(np.ones(clients * each))
+    pairs = coefficients(shares)[np.triu_indices(clients, 1)]
+    assert pairs == pytest.approx(np.full(len(pairs), xi), abs=1e-9)
+
+
+@given(st.integers(2, 6), st.integers(0, 5), st.floats(0, 1))
+def test_unequal_blocks_have_it_on_average(clients: int, more: int, xi: float) -> None:
+    shares = block_shares(xi, np.arange(clients + more) % clients, clients)
+    found = coefficients(shares)[np.triu_indices(clients, 1)].mean()
+    assert found == pytest.approx(xi, abs=1e-6)
+
+
+def test_two_clients_at_the_ends() -> None:
+    """K = 2: s = 2 r / (1 + r^2), so .8 is r = .5; 0 is nothing in common and 1 the same mixture."""
+    assert ratio(0.8, 2) == pytest.approx(0.5)
+    assert (ratio(0.0, 2), ratio(1.0, 2)) == (0.0, 1.0)
+    assert blocks(np.array([0, 1]), 2, 0.5) == pytest.approx(np.array([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]))
+
+
+@pytest.mark.parametrize("xi", [0.0, 0.003, 0.057, 0.385, 0.9])
+def test_a_dirichlet_draw_comes_near(xi: float) -> None:
+    shape = (20, 5)
+    shares = drawn_shares(xi, lambda alpha: np.exp(log_dirichlet(alpha, shape, Key(3))).T)
+    assert shares.sum(0) == pytest.approx(np.ones(20))
+    assert coefficients(shares)[np.triu_indices(5, 1)].mean() == pytest.approx(xi, abs=0.01)
+
+
+@pytest.mark.parametrize("xi", [-0.1, 1.1, math.nan])
+def test_an_impossible_entanglement_is_refused(xi: float) -> None:
+    with pytest.raises(ConfigError, match=r"split\.xi must be between 0 and 1"):
+        block_shares(xi, np.arange(4), 4)
+    with pytest.raises(ConfigError, match=r"split\.xi must be between 0 and 1"):
+        drawn_shares(xi, lambda _: np.eye(3))
+
+
+def test_whole_examples_are_right_on_average() -> None:
+    """Shares .9, .05, .05 of ten: 9 always, and the tenth goes to either of the others as often."""
+    shares, stock = np.array([[0.9], [0.05], [0.05]]), np.array([10])
+    tables = [rounded(shares, stock, np.array([u])) for u in (np.arange(1000) + 0.5) / 1000]
+    assert all(t.sum() == 10 for t in tables)
+    assert np.mean(tables, axis=0).ravel() == pytest.approx([9, 0.5, 0.5], abs=0.002)
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 40), min_size=1, max_size=5), st.integers(0, 1000))
+def test_rounding_loses_nothing_and_is_off_by_less_than_one(clients: int, stock: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shares = rng.random((clients, len(stock))) + 1e-9
+    shares /= shares.sum(0)
+    table = rounded(shares, np.array(stock), rng.random(len(stock)))
+    assert table.sum(0).tolist() == stock
+    assert (np.abs(table - shares * stock) < 1 + 1e-9).all()
+    assert (table >= 0).all()
+
+
+# ---------------------------------------------------------------- the split
+def subclasses(each: int = 60) -> Dataset:
+    """Five labels, two domains each that no other label has: ten base distributions."""
+    base = torch.arange(10).repeat_interleave(each)
+    x = torch.randn(len(base), 3, generator=Key(1).generator())
+    return checked("subclasses", x, base // 2, x[:5], torch.arange(5), groups=base)
+
+
+def test_base_distributions_are_labels_domains_or_both() -> None:
+    labels, domains = np.array([0, 0, 1, 1, 1]), np.array([1, 0, 1, 1, 0])
+    assert bases_of(labels, domains, "both").tolist() == [1, 0, 3, 3, 2]
+    assert bases_of(labels, domains, "labels").tolist() == [0, 0, 1, 1, 1]
+    assert bases_of(labels, domains, "domains").tolist() == [1, 0, 1, 1, 0]
+    assert bases_of(labels, None, "both").tolist() == [0, 0, 1, 1, 1]
+    with pytest.raises(DataError, match="this data set has none"):
+        bases_of(labels, None, "domains")
+
+
+@pytest.mark.parametrize("xi", [0.0, 0.057, 0.385])
+@pytest.mark.parametrize("by", ["blocks", "dirichlet"])
+def test_the_split_reaches_it_and_the_manifest_says_what_was_reached(xi: float, by: str) -> None:
+    fed = federate(subclasses(), Entangled(xi, by), Key(4), test_fraction=0.0)  # type: ignore[arg-type]
+    assert sorted(torch.cat([c.train for c in fed.clients]).tolist()) == list(range(600))
+    stats = to_manifest(fed)["stats"]
+    assert stats["entanglement"] == fed.entanglement().average
+    assert stats["entanglement"] == pytest.approx(xi, abs=0.05)
+    assert stats["largest_entanglement"] >= stats["entanglement"]
+
+
+def test_without_entanglement_every_base_distribution_has_one_owner() -> None:
+    fed = federate(subclasses(), Entangled(0.0), Key(5))
+    assert fed.dataset.groups is not None
+    held = [set(fed.dataset.groups[c.train].tolist()) for c in fed.clients]
+    assert sorted(b for mine in held for b in mine) == list(range(10))
+    assert [len(mine) for mine in held] == [2] * 5
+    assert to_manifest(fed)["stats"]["entanglement"] == 0.0
+
+
+def test_other_splits_say_nothing_of_it_unless_asked() -> None:
+    labels = np.repeat(np.arange(4), 50)
+    parts = assign(Entangled(1.0, bases="labels", num_clients=4), labels, 4, Key(0))
+    assert [np.bincount(labels[p], minlength=4).tolist() for p in parts] == pytest.approx(np.full((4, 4), 12.5), abs=1)
+    with pytest.raises(DataError, match="9 clients need at least as many base distributions, and there are 4"):
+        assign(Entangled(0.1, num_clients=9), labels, 4, Key(0))
+
+
+@pytest.mark.parametrize(("field", "value"), [("xi", 1.5), ("xi", -1.0), ("by", "class"), ("bases", "colours")])
+def test_a_split_built_by_hand_is_checked(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"split\.{field}"):
+        assign(Entangled(**{field: value}), np.arange(100) % 5, 5, Key(0))  # type: ignore[arg-type]

@@ -1,0 +1,195 @@
+"""A prior at work on a task's inputs, examples that are not the client's own, and the server's own local work."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from toy_prior import Toy, clients, images, simulator, task, toy
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.data import sources
+from unskew.errors import DataError, ProtocolError
+from unskew.keys import Key
+from unskew.local import imagery
+from unskew.local.executor import at_server
+from unskew.local.imagery import TaskImagery
+from unskew.local.solo import Shelf, Solo
+from unskew.local.stacked import Stacked
+from unskew.protocol import NOBODY, Examples, Me, Sgd, SgdConfig, Step, fit, no_device, run
+from unskew.runtime.simulate import Simulator
+
+LOCAL = SgdConfig(0.1, local_epochs=2, batch_size=5)
+
+
+@pytest.fixture(autouse=True)
+def _toy() -> Iterator[Toy]:
+    with toy() as made:
+        yield made
+
+
+# ---------------------------------------------------------------- imagery
+def test_standardised_images_are_what_they_were() -> None:
+    """(x - m) / s with m = .4 and s = .5: black has become -.8, white 1.2."""
+    x = images(1, 0, 6, Key(0))
+    plain = TaskImagery(Toy(), "toy", (1, 4, 4), None, None)
+    standard = TaskImagery(Toy(), "toy", (1, 4, 4), ((-0.8, 1.2),), None)
+    assert torch.allclose(plain.encode(x), standard.encode((x - 0.4) / 0.5), atol=1e-6)
+    assert torch.allclose(standard.decode(standard.encode((x - 0.4) / 0.5)), (x - 0.4) / 0.5, atol=1e-6)
+    v = torch.randn(3, 16, generator=Key(1).generator())
+    made, same = plain.sample(v, 4, Key(2)), standard.sample(v, 4, Key(2))
+    assert made.shape == (3, 4, 1, 4, 4)
+    assert torch.allclose((made - 0.4) / 0.5, same, atol=1e-6)
+
+
+def test_images_of_another_size_and_colour_come_back_in_their_own() -> None:
+    made = imagery.of("toy", torch.device("cpu"), (3, 8, 8), ((0.0, 1.0),) * 3)
+    assert made.changes == "images of 3 x 8 x 8 are made grey and resized, to 1 x 4 x 4"
+    assert made.encode(torch.rand(5, 3, 8, 8)).shape == (5, 1, 4, 4)
+    assert made.sample(torch.zeros(2, 16), 3, Key(0)).shape == (2, 3, 3, 8, 8)
+
+
+def test_levels_that_nobody_knows_are_not_guessed() -> None:
+    made = TaskImagery(Toy(), "toy", (1, 4, 4), None, None)
+    with pytest.raises(DataError, match=r"the inputs lie in \[-1, 1\] and it is not known what black and white are"):
+        made.encode(torch.tensor([-1.0, 1.0]).repeat(8).reshape(1, 1, 4, 4))
+    with pytest.raises(DataError, match=r"images must lie in \[0, 1\]"):
+        dataclasses.replace(made, levels=((0.0, 0.5),)).encode(torch.ones(1, 1, 4, 4))
+    with pytest.raises(DataError, match=r"embeddings must have shape \(K, 16\)"):
+        made.sample(torch.zeros(1, 5), 1, Key(0))
+
+
+def test_equal_images_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = Toy.sample
+
+    def counting(self: Toy, v: Tensor, count: int, *rest: object) -> Tensor:
+        made.append(count)
+        return real(self, v, count, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Toy, "sample", counting)
+    one = imagery.of("toy", torch.device("cpu"), (1, 4, 4), None)
+    v = torch.rand(2, 16, generator=Key(3).generator())
+    first, again, other = (one.sample(v, n, Key(0)) for n in (3, 3, 4))
+    assert made == [3, 4]
+    assert torch.equal(first, again)
+    assert first.data_ptr() != again.data_ptr()
+    assert other.shape[1] == 4
+
+
+def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
+    """scikit-learn's digits end at 16: what is brightest there is white."""
+    data = sources.load("digits")
+    assert data.levels is not None
+    assert data.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
+    train = np.array([[[0, 255]], [[255, 0]]], dtype=np.uint8)
+    *_, levels = sources._inputs("x", train, train)
+    assert levels is not None
+    assert levels[0] == pytest.approx((-1.0, 1.0))
+    assert sources._inputs("x", train / 255.0, train / 255.0)[2] is None
+    assert sources._inputs("x", train * 0, train)[2] is None
+
+
+def test_the_built_in_prior_is_reached_by_its_name() -> None:
+    imagery._loaded.reset_mock()  # type: ignore[attr-defined]
+    imagery.of("built-in", torch.device("cpu"), (1, 4, 4), None)
+    imagery._loaded.assert_called_once_with("built-in", "cpu")  # type: ignore[attr-defined]
+
+
+def test_a_method_that_asks_for_no_prior_loads_none() -> None:
+    imagery._loaded.reset_mock()  # type: ignore[attr-defined]
+    sim = simulator(FedAvg(LOCAL))
+    sim.round(sim.start(), 1)
+    imagery._loaded.assert_not_called()  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- examples that are not the client's own
+def examples_of(solo: Solo, client: int) -> Examples:
+    rows = solo.shelf.train[client]
+    return Examples(solo.shelf.x[rows], solo.shelf.y[rows], torch.arange(len(rows)))
+
+
+@pytest.mark.parametrize("network", ["perceptron", "convolution"])
+def test_training_on_handed_examples_is_training_on_ones_own(network: str) -> None:
+    """The same examples in the same order, so the same bits; whoever is asked."""
+    population, solo = clients(network)
+    me = population.me(1, 1, Key(5))
+    own = solo.answer(me, 0, Sgd(population.initial, LOCAL))
+    handed = solo.answer(me, 0, Sgd(population.initial, LOCAL, examples=examples_of(solo, 1)))
+    other = solo.answer(dataclasses.replace(me, id=2), 0, Sgd(population.initial, LOCAL, examples=examples_of(solo, 1)))
+    assert own.examples == handed.examples == 40
+    for name, t in own.params.items():
+        assert torch.equal(t, handed.params[name])
+        assert torch.equal(t, other.params[name])
+
+
+def test_rows_say_how_often_an_example_is_met_and_its_augmentation_is_its_own() -> None:
+    population, solo = clients()
+    met: list[Tensor] = []
+
+    def watch(x: Tensor, generator: torch.Generator) -> Tensor:
+        met.append(x)
+        return x
+
+    x = torch.arange(3.0)[:, None, None, None].expand(3, 1, 4, 4)
+    given = Examples(x, torch.zeros(3, dtype=torch.int64), torch.tensor([0, 2, 2, 2]), watch)
+    solo.answer(population.me(0, 1, Key(0)), 0, Sgd(population.initial, LOCAL, examples=given))
+    assert sorted(torch.cat(met)[:, 0, 0, 0].tolist()) == [0.0] * 2 + [2.0] * 6
+
+
+def test_stacked_clients_train_on_handed_examples_as_alone() -> None:
+    population, solo = clients()
+    given = examples_of(solo, 3)
+    ends = []
+    for executor in (Stacked(solo), simulator(FedAvg(LOCAL)).executor):
+        sim = Simulator(FedAvg(LOCAL), population, executor)
+        work = {c: _handed(sim, c, given) for c in population.clients}
+        ends.append({c: done.value for c, done in sim.executor.complete(work)})
+    for c in population.clients:
+        for name, t in ends[0][c].items():
+            assert torch.allclose(t, ends[1][c][name], atol=1e-6)
+
+
+def _handed(sim: Simulator[object], client: int, given: Examples) -> object:
+    from unskew.local.executor import Work
+
+    def begin(me: Me, message: object, memory: object) -> Step[object]:
+        fitted = yield Sgd(me.initial, LOCAL, examples=given)
+        return fitted.params
+
+    return Work("train", begin, sim.population.me(client, 1, Key(0)), None, None)
+
+
+# ---------------------------------------------------------------- the server's own work
+def test_the_server_works_without_data_of_its_own() -> None:
+    population, solo = clients()
+    work = at_server(solo, Key(0), 1, 3, population.layout, population.initial)
+
+    def seen(local: object) -> tuple[int, int]:
+        return len(local.x), len(local.y)  # type: ignore[attr-defined]
+
+    def begin(me: Me) -> Step[object]:
+        assert (me.id, me.n) == (NOBODY, 0)
+        found = yield from run(seen)
+        fitted = yield Sgd(me.initial, LOCAL, examples=examples_of(solo, 0))
+        return found, fitted.examples
+
+    assert work(begin) == ((0, 0), 46)
+    with pytest.raises(ProtocolError, match="the server has no data of its own to train on"):
+        work(lambda me: fit(me.initial, LOCAL))
+
+
+def test_a_server_without_a_device_says_so() -> None:
+    assert at_server(None, Key(0), 1, 3, task().layout, {}) is no_device
+
+
+def test_domains_of_a_client_s_examples_reach_its_code() -> None:
+    population, solo = clients()
+    me = population.me(3, 1, Key(0))
+    groups = solo.local(me, 0).groups
+    assert groups is not None
+    assert groups.tolist() == [0] * 17 + [1] * 15
+    bare = Shelf(solo.shelf.x, solo.shelf.y, solo.shelf.train, solo.shelf.val)
+    assert Solo(solo.task, bare).local(me, 0).groups is None

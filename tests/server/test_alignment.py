@@ -1,0 +1,188 @@
+"""Which embeddings of different clients belong together, and which uploads are no embeddings."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.server.alignment import Alignment, Pair, align, faults, joined, lengths_apart, matched, threshold
+
+
+def on_a_line(*places: float) -> Tensor:
+    return lengths_apart(torch.tensor(places)[:, None])
+
+
+# ---------------------------------------------------------------- worked examples
+def test_two_clients_that_share_one_of_two_distributions() -> None:
+    """Client 0 has label 0 at 0 and at 10, client 1 at 0.4 and at 30.
+
+    Matching: 0 - 0.4 and 10 - 30, together 20.4; the other way it is 30 + 9.6.  Distances within a client are 10 and
+    29.6, median 19.8, so tau is 9.9: the first pair is parallel, the second is not.  Counts 5 and 7: client 1's stands
+    for both, with 12 examples behind it.
+    """
+    found = align(on_a_line(0.0, 10.0, 0.4, 30.0), [0] * 4, [5, 3, 7, 2], [0, 0, 1, 1])
+    assert found.sets == ((0, 2), (1,), (3,))
+    assert found.kept == (2, 1, 3)
+    assert found.counts == (12, 3, 2)
+    assert found.tau == pytest.approx(9.9)
+    assert [(p.i, p.j) for p in found.pairs] == [(0, 2), (1, 3)]
+    assert [p.distance for p in found.pairs] == pytest.approx([0.4, 20.0])
+
+
+def test_without_a_threshold_a_matching_would_pair_strangers() -> None:
+    """DI-B1: the disentangled case.  One embedding each, 50 apart: paired by the matching, kept apart by tau."""
+    distances = on_a_line(0.0, 50.0)
+    assert matched(distances, [0, 0], [0, 1]) == (Pair(0, 1, 50.0),)
+    assert align(distances, [0, 0], [1, 1], [0, 1]).sets == ((0,), (1,))
+    assert align(distances, [0, 0], [1, 1], [0, 1], tau=60.0).sets == ((0, 1),)
+
+
+def test_equal_places_of_different_labels_are_different_distributions() -> None:
+    found = align(on_a_line(0.0, 0.0, 5.0, 5.0), [0, 1, 0, 1], [1] * 4, [0, 1, 2, 3], tau=1.0)
+    assert found.sets == ((0,), (1,), (2,), (3,))
+    assert {(p.i, p.j) for p in found.pairs} == {(0, 2), (1, 3)}
+
+
+def test_a_chain_does_not_bring_two_of_one_client_together() -> None:
+    """Client 0 at 0 and 3, client 1 at 1, client 2 at 2; tau = 2.
+
+    Matched: 0 - 1, 3 - 2 and 1 - 2, all at distance 1.  With the first two joined the third would put 0 and 3 together,
+    which client 0 told apart itself.
+    """
+    found = align(on_a_line(0.0, 3.0, 1.0, 2.0), [0] * 4, [1] * 4, [0, 0, 1, 2], tau=2.0)
+    assert [(p.i, p.j) for p in found.pairs] == [(0, 2), (1, 3), (2, 3)]
+    assert found.sets == ((0, 2), (1, 3))
+
+
+def test_the_threshold_by_hand() -> None:
+    """Client 0 has label 0 at 0, 2 and 10, label 1 at 100: same-label distances 2, 8, 10, median 8, tau 4.
+
+    Without two of a label, distances over labels count: 0 - 100, median 100, tau 50; without two of a client nothing.
+    """
+    places = on_a_line(0.0, 2.0, 10.0, 100.0)
+    assert threshold(places, [0, 0, 0, 1], [0, 0, 0, 0]) == pytest.approx(4.0)
+    assert threshold(on_a_line(0.0, 100.0), [0, 1], [0, 0]) == pytest.approx(50.0)
+    assert threshold(on_a_line(0.0, 100.0), [0, 0], [0, 1]) == 0.0
+
+
+def test_a_tie_goes_to_the_lowest_client() -> None:
+    found = align(on_a_line(0.0, 0.0, 0.0), [0] * 3, [4, 4, 1], [2, 1, 0], tau=0.0)
+    assert found == Alignment(((0, 1, 2),), (1,), (9,), 0.0, (Pair(0, 1, 0.0), Pair(0, 2, 0.0), Pair(1, 2, 0.0)))
+
+
+def test_nothing_at_all_is_aligned_to_nothing() -> None:
+    assert align(lengths_apart(torch.empty(0, 3)), [], [], []) == Alignment((), (), (), 0.0, ())
+
+
+@pytest.mark.parametrize(
+    ("distances", "labels"), [(torch.zeros(2, 2), [0]), (torch.full((1, 1), torch.nan), [0]), (-torch.ones(1, 1), [0])]
+)
+def test_distances_of_other_embeddings_are_refused(distances: Tensor, labels: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"alignment needs|must be finite"):
+        align(distances, labels, [1], [0])
+
+
+# ---------------------------------------------------------------- properties
+@st.composite
+def uploads(draw: st.DrawFn) -> tuple[Tensor, list[int], list[int], list[int], float]:
+    number = draw(st.integers(1, 14))
+    v = torch.tensor(draw(st.lists(st.integers(-40, 40), min_size=2 * number, max_size=2 * number)))
+    return (
+        lengths_apart(v.reshape(number, 2).float()),
+        draw(st.lists(st.integers(0, 2), min_size=number, max_size=number)),
+        draw(st.lists(st.integers(1, 9), min_size=number, max_size=number)),
+        draw(st.lists(st.integers(0, 4), min_size=number, max_size=number)),
+        draw(st.floats(0, 60)),
+    )
+
+
+@given(uploads())
+def test_sets_are_a_partition_of_one_label_and_of_different_clients(drawn: tuple[Tensor, ...]) -> None:
+    distances, labels, counts, owners, tau = drawn
+    found = align(distances, labels, counts, owners, tau)  # type: ignore[arg-type]
+    assert sorted(i for s in found.sets for i in s) == list(range(len(labels)))
+    for s, kept, count in zip(found.sets, found.kept, found.counts, strict=True):
+        assert kept in s
+        assert len({owners[i] for i in s}) == len(s)
+        assert len({labels[i] for i in s}) == 1
+        assert counts[kept] == max(counts[i] for i in s)
+        assert count == sum(counts[i] for i in s)
+        assert len(s) == 1 or any(p.distance <= tau for p in found.pairs if p.i in s)
+
+
+@given(uploads(), st.integers(0, 100))
+def test_the_order_of_clients_does_not_matter(drawn: tuple[Tensor, ...], seed: int) -> None:
+    """Invariant 9 of the specification, where no two distances are equal."""
+    distances, labels, counts, owners, tau = drawn
+    wobble = torch.rand(distances.shape, generator=Key(seed).generator(), dtype=torch.float64).triu(1)
+    distances = distances + 0.01 * (wobble + wobble.T)
+    order = torch.randperm(len(labels), generator=(Key(seed) / "order").generator()).tolist()
+
+    def sets(places: list[int]) -> set[frozenset[int]]:
+        table = distances[places][:, places]
+        found = align(table, *([values[i] for i in places] for values in (labels, counts, owners)), float(tau))
+        return {frozenset(places[i] for i in s) for s in found.sets}
+
+    assert sets(list(range(len(labels)))) == sets(order)
+
+
+@pytest.mark.parametrize("clients", [2, 5])
+def test_equal_clients_agree_and_strangers_do_not(clients: int) -> None:
+    """Identical data: every set has all clients.  Disjoint labels: no set has two."""
+    v = torch.tensor([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
+    same = lengths_apart(v.repeat(clients, 1))
+    owners = [c for c in range(clients) for _ in range(3)]
+    found = align(same, [0, 0, 1] * clients, [1] * len(owners), owners)
+    assert [len(s) for s in found.sets] == [clients] * 3
+    strangers = align(same, owners, [1] * len(owners), owners)
+    assert [len(s) for s in strangers.sets] == [1] * len(owners)
+
+
+def test_pairs_are_joined_in_the_order_given() -> None:
+    assert joined([Pair(0, 2, 1.0), Pair(1, 2, 2.0)], [0, 0, 1]) == ((0, 2), (1,))
+    assert joined([Pair(1, 2, 1.0), Pair(0, 2, 2.0)], [0, 0, 1]) == ((0,), (1, 2))
+
+
+# ---------------------------------------------------------------- uploads
+def upload(v: Tensor, y: list[int], n: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    return v, torch.tensor(y, dtype=torch.int64), torch.tensor(n, dtype=torch.int64)
+
+
+GOOD = upload(torch.ones(2, 4), [0, 2], [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (upload(torch.ones(2, 5), [0, 1], [1, 1]), "width 5, expected 4"),
+        (upload(torch.ones(4), [0, 1], [1, 1]), r"got shapes \(4,\), \(2,\) and \(2,\)"),
+        (upload(torch.ones(2, 4), [0], [1, 1]), "a label and a count each"),
+        (upload(torch.ones(2, 4, dtype=torch.int64), [0, 1], [1, 1]), "expected embeddings"),
+        ((torch.ones(1, 4), torch.tensor([0.0]), torch.tensor([1])), "labels and counts must be int64"),
+        (upload(torch.tensor([[1.0, torch.nan, 0, 0]]), [0], [1]), "NaN or infinite"),
+        (upload(torch.full((1, 4), torch.inf), [0], [1]), "NaN or infinite"),
+        (upload(torch.ones(1, 4), [3], [1]), r"label 3 is outside the task's 0\.\.2"),
+        (upload(torch.ones(1, 4), [-1], [1]), "label -1 is outside"),
+        (upload(torch.ones(1, 4), [0], [-1]), "a count is negative: -1"),
+        (upload(1e4 * torch.ones(1, 4), [0], [1]), "20 times the median of 2"),
+        (upload(torch.full((1, 4), 3e38), [0], [1]), "20 times the median of 2"),
+        (upload(torch.ones(65, 4), [1] * 65, [1] * 65), "65 embeddings of one label, 64 are allowed"),
+    ],
+)
+def test_a_useless_upload_is_refused_by_itself(bad: tuple[Tensor, Tensor, Tensor], why: str) -> None:
+    found = faults({0: GOOD, 1: GOOD, 2: bad, 3: GOOD}, classes=3)
+    assert list(found) == [2]
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(found[2])
+
+
+def test_good_uploads_and_empty_ones_are_taken() -> None:
+    nothing = upload(torch.empty(0, 4), [], [])
+    assert faults({0: GOOD, 1: nothing}, classes=3) == {}
+    assert faults({}, classes=3) == {}
+    assert faults({0: GOOD}, classes=3, width=7) == {
+        0: "embeddings of width 4, expected 7: they belong to another prior"
+    }

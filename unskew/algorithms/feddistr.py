@@ -1,0 +1,585 @@
+"""FedDistr: one round in which clients send embeddings of what they have, and everybody imagines the rest.
+
+P003, "FedDistr", one-shot federated learning through prompt embeddings of a latent diffusion model.  Equation numbers
+in brackets are the paper's, those with a dash this file's; server/alignment.py has the alignment, server/kmeans.py the
+clusters, data/entanglement.py what the paper's theory is about.
+
+Notation   E, D     the prior's encoder and decoder;  eps_v(z_t, t)  its noise prediction under embedding v
+           z        latent of a client's image, z = E(x)
+           m        clusters of one label at one client
+           v_0      where every embedding begins, the same for all
+Client     of the images of each label y:  z = E(x);  m clusters by k-means                            (11)
+           v of each cluster: least E ||eps - eps_v(z_t, t)||^2, from v_0, with times and noise from a seed that the
+           server gives                                                                                (12)
+           sends (v, y, n), n the cluster's images
+Server     aligns embeddings of equal label; keeps the dominant one of each parallel set and all orthogonal ones, sends
+           them to everybody                                                                           (13)
+Client     I images of each label, shared out over its embeddings, by sampling from the prior;  trains a classifier from
+           the common initial model on them and its own images, every label equally often              (1')
+Server     the same with the images alone: the global model; nobody sends or is sent anything for it   (2')
+Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
+           one example changes embeddings of its own label alone, m of them at most, each by 2 R at most: m Gaussian
+           mechanisms of multiplier sigma / 2.  Counts are not sent then
+Departures Embeddings carry a label: without one nobody could label what is imagined; clusters lie within a label.
+           v begins at one place for all: from random places embeddings of like images end far apart.  m is 3, or fewer
+           for fewer than 12 images each: with the built-in prior one embedding says little more than a mean.  While the
+           classifier is trained images are jittered.  All clients, and the server, imagine the same images: noise comes
+           from the server's seed.  The paper's network is ResNet-18 under SGD; here the network is the task's.
+Later      Rounds after the first change nothing, and say so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor
+
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.protocol import (
+    ClientId,
+    Examples,
+    Federation,
+    Fitted,
+    Local,
+    Me,
+    Plan,
+    Sgd,
+    SgdConfig,
+    Step,
+    ask,
+    run,
+    step,
+)
+from unskew.server import privacy
+from unskew.server.alignment import align, faults, lengths_apart
+from unskew.server.kmeans import count_by_silhouette, kmeans
+from unskew.tree import Params
+
+Clusters = Literal["auto", "silhouette", "oracle"] | int
+MOST = {"auto": 3, "silhouette": 5}
+"""Clusters of one label at most."""
+
+PER_CLUSTER = 12
+"""Images of a label that each of its clusters needs on average, under "auto"."""
+
+SHOWN = 1 << 14
+"""Numbers of embeddings, and pairs, that facts hold at most."""
+
+COMPARED = 1000
+"""Images on each side that are looked at for copies."""
+
+_OVER = "FedDistr is over after its first round: the later rounds of this experiment change nothing; set rounds = 1"
+
+
+# ---------------------------------------------------------------- messages
+@dataclass(frozen=True)
+class Begin:
+    """A call for embeddings, and the seed that times and noise of all inversions come from."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Embeddings (K, width) float32, their labels (K,) int64, and the examples behind them (K,) int64."""
+
+    embeddings: Tensor
+    labels: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Sets:
+    """What is left of all embeddings, and the seed that images are made from."""
+
+    prompts: Prompts
+    seed: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How many examples a client's classifier had to choose from, and how near the nearest image is to one of its own.
+
+    `closest` is in medians of the distance from one of its own images to the next; None is not known, or not told.
+    """
+
+    examples: int
+    closest: float | None
+
+
+# ---------------------------------------------------------------- what is kept
+@dataclass(frozen=True)
+class Ignored:
+    """An upload that the server did not take."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Diary:
+    """What happened in a round; empty in all but the one that counts.
+
+    Attributes:
+        uploads: All embeddings that were taken.
+        owners: Who sent each.
+        sets, kept: Of the alignment, numbers of embeddings.
+        tau: Its threshold.
+        pairs: What was matched: two numbers and their distance.
+        learned: By client, what it said of its classifier.
+        ignored, warnings: Refused uploads, and what the user should know.
+    """
+
+    uploads: Prompts | None = None
+    owners: tuple[int, ...] = ()
+    sets: tuple[tuple[int, ...], ...] = ()
+    kept: tuple[int, ...] = ()
+    tau: float = 0.0
+    pairs: tuple[tuple[int, int, float], ...] = ()
+    learned: dict[int, Learned] | None = None
+    ignored: tuple[Ignored, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """The server's state: the global model if there is one, what was distributed, and the diary of the last round."""
+
+    params: Params | None
+    prompts: Prompts | None
+    diary: Diary
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise on embeddings (eq. 3').
+
+    Attributes:
+        clip: R.
+        sigma: Standard deviation over R; this or `epsilon`.
+        epsilon: What all embeddings of one client may tell of one example.
+        delta: That goes with epsilon.
+    """
+
+    clip: Annotated[float, Gt(0.0)] = 10.0
+    sigma: Annotated[float, Gt(0.0)] | None = None
+    epsilon: Annotated[float, Gt(0.0)] | None = None
+    delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
+
+    def __post_init__(self) -> None:
+        if (self.sigma is None) == (self.epsilon is None):
+            raise ConfigError(
+                f"dp needs either sigma or epsilon, got {self.sigma} and {self.epsilon}; give one of them"
+            )
+
+    def multiplier(self, releases: int) -> float:
+        """Standard deviation over the sensitivity 2 R, for so many embeddings of a label."""
+        if self.epsilon is not None:
+            return privacy.noise_multiplier(self.epsilon, releases, self.delta)
+        assert self.sigma is not None
+        return 0.5 * self.sigma
+
+    def std(self, releases: int) -> float:
+        """Standard deviation of the noise on every number."""
+        return 2.0 * self.clip * self.multiplier(releases)
+
+
+# ---------------------------------------------------------------- on the clients
+@dataclass(frozen=True)
+class Disentangle:
+    """Clusters of each label and their embeddings (eq. 11, 12); those of several clients in one batch."""
+
+    prior: str
+    m: Clusters
+    steps: int
+    batch_size: int
+    lr: float | None
+
+    def __call__(self, local: Local, seed: int) -> Prompts:
+        """Of one client."""
+        return self.together([(local, (seed,))])[0]
+
+    def together(self, calls: Sequence[tuple[Local, tuple[int]]]) -> list[Prompts]:
+        """Of each client; what one gets does not depend on the others, up to rounding."""
+        imagery = calls[0][0].imagery(self.prior)
+        parts = [self.clusters(local, imagery.encode(local.x)) if len(local.y) else [] for local, _ in calls]
+        found: list[Prompts] = []
+        # The server gives all clients of a round the same seed.
+        seeds = [args[0] for _, args in calls]
+        learned = {
+            s: imagery.invert(
+                [z for p, mine in zip(parts, seeds, strict=True) if mine == s for _, z in p],
+                Key(s) / "inversion",
+                steps=self.steps,
+                batch_size=self.batch_size,
+                lr=self.lr,
+            )
+            for s in dict.fromkeys(seeds)
+        }
+        at = dict.fromkeys(seeds, 0)
+        for part, s in zip(parts, seeds, strict=True):
+            embeddings = learned[s][at[s] : at[s] + len(part)].clone()
+            at[s] += len(part)
+            labels = torch.tensor([y for y, _ in part], dtype=torch.int64)
+            counts = torch.tensor([len(z) for _, z in part], dtype=torch.int64)
+            found.append(Prompts(embeddings, labels, counts))
+        return found
+
+    def clusters(self, local: Local, latents: Tensor) -> list[tuple[int, Tensor]]:
+        """(label, latents) of each cluster, labels ascending, the largest cluster of a label first."""
+        out = []
+        for y in torch.unique(local.y).tolist():
+            rows = (local.y == y).nonzero()[:, 0]
+            z, key = latents[rows], local.key / "clusters" / y
+            groups = None if local.groups is None else local.groups[rows]
+            assignment = kmeans(z, self.count(z, groups, key), key).to(z.device)
+            out += [(int(y), z[assignment == j]) for j in range(int(assignment.max()) + 1)]
+        return out
+
+    def count(self, latents: Tensor, groups: Tensor | None, key: Key) -> int:
+        """m for the images of one label.
+
+        Raises:
+            ConfigError: If it is to be the true number and the data has no domains.
+        """
+        if self.m == "auto":
+            return max(1, min(MOST["auto"], len(latents) // PER_CLUSTER))
+        if self.m == "silhouette":
+            return count_by_silhouette(latents, key / "count", MOST["silhouette"])
+        if self.m == "oracle":
+            if groups is None:
+                raise ConfigError('m = "oracle" needs data with domains, and this has none; use auto or silhouette')
+            return len(torch.unique(groups))
+        return self.m
+
+
+@dataclass(frozen=True)
+class Imagine:
+    """Examples made from embeddings, with this device's own beside them or not, every label equally often (eq. 1')."""
+
+    prior: str
+    images: int
+    guidance: float | None
+    steps: int | None
+    own: bool
+
+    def __call__(self, local: Local, sets: Sets) -> tuple[Examples, float | None]:
+        """The examples, and how near a copy of one of the client's own is among them."""
+        return mixed(local, *self.made(local, sets), self.own)
+
+    def made(self, local: Local, sets: Sets) -> tuple[Tensor, Tensor]:
+        """`images` inputs of each label, shared out over its embeddings, and their labels."""
+        imagery = local.imagery(self.prior)
+        labels = sets.prompts.labels
+        each = [-(-self.images // int((labels == y).sum())) for y in labels.tolist()]
+        x, y = [], []
+        for count in sorted(set(each)):
+            chosen = torch.tensor([i for i, n in enumerate(each) if n == count])
+            key = Key(sets.seed) / "images" / count
+            made = imagery.sample(sets.prompts.embeddings[chosen], count, key, self.guidance, self.steps)
+            x.append(made.flatten(0, 1))
+            y.append(labels[chosen].repeat_interleave(count))
+        return torch.cat(x), torch.cat(y)
+
+
+def mixed(local: Local, x: Tensor, y: Tensor, own: bool) -> tuple[Examples, float | None]:
+    """Images with this device's own beside them or not, every label equally often, jittered; and the nearest copy."""
+    if not own:
+        return Examples(x, y, balanced(y, local.key / "rows"), jitter), None
+    mine, labels = local.x.cpu(), local.y.cpu()
+    every = torch.cat([y, labels])
+    examples = Examples(torch.cat([x, mine]), every, balanced(every, local.key / "rows"), jitter)
+    return examples, _closest(x, y, mine, labels)
+
+
+def balanced(labels: Tensor, key: Key) -> Tensor:
+    """Rows of an epoch in which every label stands as often as the most frequent one; no row twice more than another.
+
+    Args:
+        labels: (n,).
+        key: Which rows of a rarer label stand once more.
+
+    Returns:
+        int64 (labels that occur x the most frequent one's rows,).
+
+    >>> balanced(torch.tensor([0, 0, 0, 1]), Key(0)).tolist()
+    [0, 1, 2, 3, 3, 3]
+    """
+    pools = [(labels == y).nonzero()[:, 0] for y in torch.unique(labels).tolist()]
+    most = max(len(pool) for pool in pools)
+    rows = []
+    for i, pool in enumerate(pools):
+        whole, rest = divmod(most, len(pool))
+        some = pool[torch.randperm(len(pool), generator=(key / i).generator())[:rest]]
+        rows.append(torch.cat([pool.repeat(whole), some.sort().values]))
+    return torch.cat(rows)
+
+
+def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Images (n, C, H, W), each turned, stretched, shifted and lit a little: by up to 15, 15, 10 and 20 per cent."""
+    n, device = len(x), x.device
+
+    def draw(*shape: int) -> Tensor:
+        return 2 * torch.rand(*shape, generator=generator, device=generator.device).to(device, x.dtype) - 1
+
+    matrix = torch.eye(2, dtype=x.dtype, device=device) + 0.15 * draw(n, 2, 2)
+    theta = torch.cat([matrix, 0.1 * draw(n, 2, 1)], dim=2)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    # At the border: what black is in standardised images is not known here.
+    moved = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    return moved * (1 + 0.2 * draw(n, 1, 1, 1))
+
+
+def _closest(x: Tensor, y: Tensor, own: Tensor, own_y: Tensor) -> float | None:
+    """The least distance from an image to one of the client's own, over the median from one of its own to the next."""
+    own, own_y = own[:COMPARED].flatten(1), own_y[:COMPARED]
+    made = x[torch.isin(y, own_y)][:COMPARED].flatten(1)
+    if len(own) < 2 or not len(made):
+        return None
+    among = torch.cdist(own, own).fill_diagonal_(torch.inf).amin(1).median()
+    return float(torch.cdist(made, own).amin() / among) if among > 0 else None
+
+
+def _predictions(local: Local, prior: str, embeddings: Tensor, seed: int) -> Tensor:
+    return local.imagery(prior).distances(embeddings, Key(seed) / "probes")
+
+
+def _start(local: Local, prior: str) -> Tensor:
+    return local.imagery(prior).start()
+
+
+def _changes(local: Local, prior: str) -> str | None:
+    return local.imagery(prior).changes
+
+
+# ---------------------------------------------------------------- algorithm
+@dataclass(frozen=True)
+class FedDistr:
+    """One round of prompt embeddings.
+
+    Attributes:
+        prior: built-in, a folder that `unskew prior train` wrote, a folder of a Stable Diffusion pipeline, or
+            hub:OWNER/NAME.
+        m: Clusters of a label: auto is 3 with at least 12 images each, silhouette chooses 1 to 5, oracle counts the
+            domains that the label has at the client, a number is that number.
+        steps, batch_size, lr: Of the inversion, on each cluster; None is the prior's own learning rate.
+        distance: What alignment goes by: l2 of the embeddings, or of the noise that the prior predicts under them,
+            which the server works out.
+        tau: Its threshold; None is half the median distance of one client's embeddings of one label.
+        images: Made of each label.
+        guidance, sampling_steps: Of sampling; None is what suits the prior.
+        classifier: Optimisation of the classifier, from scratch; `[local]` does not reach it, it is no round of many.
+        server_model: Whether the server trains a global model, on images alone, on a device of its own.
+        dp: Noise on the embeddings; None sends them as they are.
+
+    Raises:
+        ConfigError: If m is no number of clusters; if noise is wanted where one example could change any number of
+            embeddings, or its accountant is not installed.
+    """
+
+    prior: str = "built-in"
+    m: Clusters = "auto"
+    steps: Annotated[int, Ge(1)] = 100
+    batch_size: Annotated[int, Ge(1)] = 8
+    lr: Annotated[float, Gt(0.0)] | None = None
+    distance: Literal["l2", "prediction"] = "l2"
+    tau: Annotated[float, Ge(0.0)] | None = None
+    images: Annotated[int, Ge(1)] = 150
+    guidance: Annotated[float, Ge(0.0)] | None = None
+    sampling_steps: Annotated[int, Ge(1)] | None = None
+    classifier: SgdConfig = SgdConfig(0.002, local_steps=400, batch_size=64, optimizer="adam")
+    server_model: bool = True
+    dp: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.m, int) and self.m < 1:
+            raise ConfigError(f"m must be at least 1, got {self.m}")
+        if self.dp is not None:
+            if self.m == "oracle":
+                raise ConfigError('dp needs a bound on the clusters of a label, and m = "oracle" has none; give m')
+            privacy.require()
+
+    # ------------------------------------------------------------------ the server
+    def init(self, params: Params, fed: Federation) -> Distributed:
+        """The initial model, and nothing known."""
+        return Distributed(params if self.server_model else None, None, Diary())
+
+    def round(self, state: Distributed, fed: Federation) -> Plan[Distributed]:
+        """In round 1 all of it (eq. 13), later nothing."""
+        if state.prompts is not None:
+            return replace(state, diary=Diary(warnings=(_OVER,)))
+        seed = travelling(fed.key / "feddistr")
+        replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), Begin(seed)))
+        parts = {c: (r.embeddings, r.labels, r.counts) for c, r in replies.items()}
+        refused = faults(parts, fed.num_classes)
+        ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
+        taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
+        if not taken:
+            return replace(state, diary=Diary(ignored=ignored, warnings=("no client sent an embedding of use",)))
+        owners = tuple(c for c, r in taken.items() for _ in range(len(r.labels)))
+        uploads = Prompts(*(torch.cat([getattr(r, n).cpu() for r in taken.values()]) for n in _PARTS))
+        found = align(self.distances(uploads.embeddings, seed, fed), *_lists(uploads), owners, self.tau)
+        kept = torch.tensor(found.kept)
+        sets = Sets(
+            Prompts(uploads.embeddings[kept], uploads.labels[kept], torch.tensor(found.counts, dtype=torch.int64)), seed
+        )
+        learned = yield from ask(self.learn, dict.fromkeys(fed.clients, sets), at_least=0)
+        warnings: list[str] = []
+        params = state.params
+        if self.server_model:
+            params, changes = fed.work(lambda me: self.imagined(me, sets))
+            warnings += [] if changes is None else [f"for the prior {changes}"]
+        absent = fed.num_classes - len(set(uploads.labels.tolist()))
+        if absent:
+            warnings.append(f"nobody sent an embedding of {absent} of the {fed.num_classes} labels")
+        pairs = tuple((p.i, p.j, p.distance) for p in found.pairs)
+        diary = Diary(uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings))
+        return Distributed(params, sets.prompts, diary)
+
+    def distances(self, embeddings: Tensor, seed: int, fed: Federation) -> Tensor:
+        """How far embeddings are apart, (K, K)."""
+        if self.distance == "l2":
+            return lengths_apart(embeddings)
+        found: Tensor = fed.work(lambda me: run(_predictions, self.prior, embeddings, seed))
+        return found
+
+    def imagined(self, me: Me, sets: Sets) -> Step[tuple[Params, str | None]]:
+        """The global model (eq. 2'), and what was done to images on the way."""
+        fitted, _, _ = yield from self.taught(me, sets, own=False)
+        return fitted.params, (yield from run(_changes, self.prior))
+
+    # ------------------------------------------------------------------ the clients
+    @step
+    def disentangle(self, me: Me, msg: Begin, mine: Params | None) -> Step[tuple[Prompts, Params | None]]:
+        """This client's clusters as embeddings (eq. 11, 12, 3')."""
+        made = Disentangle(self.prior, self.m, self.steps, self.batch_size, self.lr)
+        prompts = yield from run(made, msg.seed)
+        if self.dp is None:
+            return prompts, mine
+        start = yield from run(_start, self.prior)
+        v = noised(prompts.embeddings, start, self.dp.clip, self.dp.std(self.releases), me.key / "noise")
+        return Prompts(v, prompts.labels, torch.zeros_like(prompts.counts)), mine
+
+    @step
+    def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
+        """A classifier on what the embeddings tell and this client's own data (eq. 1'); it stays here."""
+        fitted, examples, closest = yield from self.taught(me, msg, own=True)
+        return Learned(examples, closest if self.dp is None else None), fitted.params
+
+    def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, int, float | None]]:
+        """A classifier from the common initial model; also the examples it had, and how near a copy is."""
+        made = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own)
+        examples, closest = yield from run(made, sets)
+        fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
+        return fitted, len(examples.y), closest
+
+    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+        """This client's own classifier; without one the global model, and at first the common initial one."""
+        yield from ()
+        return mine or params or me.initial
+
+    def serve(self, state: Distributed, client: ClientId | None) -> Params | None:
+        """The global model, if the server trains one."""
+        return state.params
+
+    # ------------------------------------------------------------------ the record
+    @property
+    def releases(self) -> int:
+        """Embeddings that one example may change."""
+        return self.m if isinstance(self.m, int) else MOST[self.m]
+
+    def facts(self, state: Distributed) -> dict[str, Any]:
+        """Embeddings with labels, counts and owners, what was matched, the threshold, the sets, and who saw what."""
+        diary = state.diary
+        ignored = [{"client": i.client, "step": "disentangle", "reason": i.reason} for i in diary.ignored]
+        said = {"warnings": list(diary.warnings), "ignored": ignored}
+        if diary.uploads is None:
+            return said
+        v, coordinates = shown(diary.uploads.embeddings)
+        labels, counts = _lists(diary.uploads)
+        number = v.shape[0]
+        return {
+            "embeddings": [[round(x, 4) for x in row] for row in v.tolist()],
+            "coordinates": coordinates,
+            "labels": labels[:number],
+            "counts": counts[:number],
+            "owners": list(diary.owners[:number]),
+            "sent": len(labels),
+            "distance": self.distance,
+            "threshold": round(diary.tau, 6),
+            "pairs": [[i, j, round(d, 4)] for i, j, d in diary.pairs[:SHOWN]],
+            "sets": [list(s) for s in diary.sets],
+            "kept": list(diary.kept),
+            "closest": {str(c): _rounded(r.closest) for c, r in (diary.learned or {}).items()},
+            "trained_at": "the server: global model, images alone; each client: its own, images and own data"
+            if self.server_model
+            else "each client: its own model, images and own data",
+            **self.spent(),
+            **said,
+        }
+
+    def spent(self) -> dict[str, Any]:
+        """What the upload tells of one example, and what each party saw."""
+        counted = "counts of its clusters" if self.dp is None else "no counts"
+        seen = {
+            "server": f"each participant's embeddings, its labels and {counted}"
+            + (", and how near the nearest image is to one of its own" if self.dp is None else "")
+            + "; no model and no image",
+            "clients": "the embeddings that were kept, their labels and counts, and not whose they are",
+        }
+        if self.dp is None:
+            return {"epsilon": "no guarantee", "seen": seen}
+        z = self.dp.multiplier(self.releases)
+        return {
+            "epsilon": round(privacy.epsilon(z, self.releases, self.dp.delta), 6),
+            "delta": self.dp.delta,
+            "sigma": round(2.0 * z, 6),
+            "covers": "the embeddings of one client, if an example is added or removed; not which labels it has, nor "
+            "in how many clusters",
+            "seen": seen,
+        }
+
+
+_PARTS = ("embeddings", "labels", "counts")
+
+
+def travelling(key: Key) -> int:
+    """A seed of 53 bits for a key: what every reader of JSON takes for the same whole number."""
+    return key.number() >> 10
+
+
+def _lists(prompts: Prompts) -> tuple[list[int], list[int]]:
+    return prompts.labels.tolist(), prompts.counts.tolist()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def noised(embeddings: Tensor, start: Tensor, clip: float, std: float, key: Key) -> Tensor:
+    """Embeddings no further than `clip` from where they began, with noise (eq. 3').
+
+    >>> noised(torch.tensor([[3.0, 4.0]]), torch.zeros(2), 1.0, 0.0, Key(0))
+    tensor([[0.6000, 0.8000]])
+    """
+    moved = embeddings - start
+    length = moved.norm(dim=1, keepdim=True).clamp(min=torch.finfo(moved.dtype).tiny)
+    noise = torch.randn(moved.shape, generator=key.generator())
+    out: Tensor = start + moved * (clip / length).clamp(max=1.0) + std * noise
+    return out
+
+
+def shown(embeddings: Tensor) -> tuple[Tensor, str]:
+    """Embeddings as facts hold them: as they are, or in the coordinates in which they vary most, and what these are."""
+    number, width = embeddings.shape
+    if number * width <= SHOWN:
+        return embeddings, "embedding"
+    v = embeddings[: SHOWN // 2].double()
+    axes = min(len(v), width, max(2, SHOWN // len(v)))
+    v = v - v.mean(0)
+    principal: Tensor = torch.linalg.svd(v, full_matrices=False).Vh[:axes]
+    return (v @ principal.T).float(), "principal"

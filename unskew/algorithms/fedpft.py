@@ -1,0 +1,243 @@
+"""One-shot by Gaussian mixtures: clients send how the latents of each label are spread, everybody samples from that.
+
+M. Beitollahi et al., "Parametric Feature Transfer: One-shot Federated Learning with Foundation Models", 2024.  Equation
+numbers are this file's.  It is the cheap rival of FedDistr (feddistr.py): the same prior, its encoder and decoder only,
+and nothing is learned by gradients before the classifier.
+
+Notation   z      latent of a client's image, z = E(x), D numbers;  E, decoder  the prior's
+           c      a component: a cluster of one label's latents at one client, with n_c images
+Client     of the images of each label:  m clusters by k-means;  of each its mean, its variance by coordinate and n_c
+                                                                                                        (1)
+Server     puts all components together and sends them to everybody
+Client     I images of each label, shared out over its components by n_c:  decoder(mean + deviation N(0, 1)), the same
+           on all clients;  trains a classifier on them and its own images, every label equally often   (2)
+Server     the same with the images alone: the global model
+Departures The paper trains a linear head on features of a foundation model, which is all its clients have in common.
+           Here latents are decoded to images, so that the task's own network is trained and methods can be compared.
+           Mixtures are k-means clusters, not fitted by EM; covariances are diagonal.
+Later      Rounds after the first change nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from unskew.algorithms.feddistr import PER_CLUSTER, Ignored, mixed, travelling
+from unskew.keys import Key
+from unskew.protocol import (
+    ClientId,
+    Examples,
+    Federation,
+    Fitted,
+    Local,
+    Me,
+    Plan,
+    Sgd,
+    SgdConfig,
+    Step,
+    ask,
+    run,
+    step,
+)
+from unskew.server.alignment import ABSURD, faults
+from unskew.server.kmeans import kmeans
+from unskew.tree import Params
+
+
+# ---------------------------------------------------------------- messages
+@dataclass(frozen=True)
+class Call:
+    """A call for components."""
+
+
+@dataclass(frozen=True)
+class Components:
+    """Means and variances of components (K, D) float32, their labels (K,) and image counts (K,) int64 (eq. 1)."""
+
+    means: Tensor
+    variances: Tensor
+    labels: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """All clients' components, and the seed that images are made from."""
+
+    components: Components
+    seed: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How many examples a client's classifier had to choose from."""
+
+    examples: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The server's state: the global model if there is one, what was distributed, and refused uploads."""
+
+    params: Params | None
+    components: Components | None
+    ignored: tuple[Ignored, ...]
+
+
+# ---------------------------------------------------------------- on the clients
+def summary(local: Local, prior: str, most: int) -> Components:
+    """A client's components (eq. 1)."""
+    means: list[Tensor] = []
+    variances: list[Tensor] = []
+    labels: list[int] = []
+    counts: list[int] = []
+    for y in torch.unique(local.y).tolist():
+        z = local.imagery(prior).encode(local.x[local.y == y]).flatten(1).float().cpu()
+        assignment = kmeans(z, max(1, min(most, len(z) // PER_CLUSTER)), local.key / "clusters" / y)
+        for j in range(int(assignment.max()) + 1):
+            part = z[assignment == j]
+            means.append(part.mean(0))
+            variances.append(part.var(0, correction=0))
+            labels.append(int(y))
+            counts.append(len(part))
+    nothing = torch.empty(0, 0)
+    return Components(
+        torch.stack(means) if means else nothing,
+        torch.stack(variances) if variances else nothing,
+        torch.tensor(labels, dtype=torch.int64),
+        torch.tensor(counts, dtype=torch.int64),
+    )
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Examples decoded from components, with this device's own beside them or not (eq. 2)."""
+
+    prior: str
+    images: int
+    own: bool
+
+    def __call__(self, local: Local, mixture: Mixture) -> tuple[Examples, float | None]:
+        """The examples, and how near a copy of one of the client's own is among them."""
+        return mixed(local, *self.made(local, mixture), self.own)
+
+    def made(self, local: Local, mixture: Mixture) -> tuple[Tensor, Tensor]:
+        """`images` inputs of each label and their labels."""
+        imagery, parts = local.imagery(self.prior), mixture.components
+        g = (Key(mixture.seed) / "images").generator()
+        shape = imagery.latent_shape
+        x, y = [], []
+        for label in torch.unique(parts.labels).tolist():
+            mine = (parts.labels == label).nonzero()[:, 0]
+            weights = parts.counts[mine].double().clamp(min=1.0)
+            which = mine[torch.multinomial(weights, self.images, replacement=True, generator=g)]
+            noise = torch.randn(self.images, parts.means.shape[1], generator=g)
+            z = parts.means[which] + parts.variances[which].sqrt() * noise
+            x.append(imagery.decode(z.reshape(-1, *shape)))
+            y.append(torch.full((self.images,), label))
+        return torch.cat(x), torch.cat(y)
+
+
+# ---------------------------------------------------------------- algorithm
+@dataclass(frozen=True)
+class FedPFT:
+    """One round of Gaussian mixtures.
+
+    Attributes:
+        prior: As in FedDistr.
+        m: Components of a label at most; each has 12 images on average at least.
+        images: Made of each label.
+        classifier: Optimisation of the classifier, from scratch; `[local]` does not reach it.
+        server_model: Whether the server trains a global model, on images alone, on a device of its own.
+    """
+
+    prior: str = "built-in"
+    m: Annotated[int, Ge(1)] = 3
+    images: Annotated[int, Ge(1)] = 150
+    classifier: SgdConfig = SgdConfig(0.002, local_steps=400, batch_size=64, optimizer="adam")
+    server_model: bool = True
+
+    def init(self, params: Params, fed: Federation) -> Shared:
+        """The initial model, and nothing known."""
+        return Shared(params if self.server_model else None, None, ())
+
+    def round(self, state: Shared, fed: Federation) -> Plan[Shared]:
+        """In round 1 all of it, later nothing."""
+        if state.components is not None:
+            return state
+        replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), Call()))
+        refused = unusable(replies, fed.num_classes)
+        ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
+        taken = [r for c, r in replies.items() if c not in refused and len(r.labels)]
+        if not taken:
+            return Shared(state.params, None, ignored)
+        parts = Components(*(torch.cat([getattr(r, n).cpu() for r in taken]) for n in _PARTS))
+        mixture = Mixture(parts, travelling(fed.key / "fedpft"))
+        yield from ask(self.learn, dict.fromkeys(fed.clients, mixture), at_least=0)
+        params = state.params
+        if self.server_model:
+            params, _ = fed.work(lambda me: self.taught(me, mixture, own=False))
+        return Shared(params, parts, ignored)
+
+    @step
+    def summarise(self, me: Me, msg: Call, mine: Params | None) -> Step[tuple[Components, Params | None]]:
+        """This client's components (eq. 1)."""
+        return (yield from run(summary, self.prior, self.m)), mine
+
+    @step
+    def learn(self, me: Me, msg: Mixture, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
+        """A classifier on sampled images and this client's own (eq. 2); it stays here."""
+        params, examples = yield from self.taught(me, msg, own=True)
+        return Learned(examples), params
+
+    def taught(self, me: Me, mixture: Mixture, own: bool) -> Step[tuple[Params, int]]:
+        """A classifier from the common initial model, and the examples it had."""
+        examples, _ = yield from run(Decode(self.prior, self.images, own), mixture)
+        fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
+        return fitted.params, len(examples.y)
+
+    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+        """This client's own classifier; without one the global model, and at first the common initial one."""
+        yield from ()
+        return mine or params or me.initial
+
+    def serve(self, state: Shared, client: ClientId | None) -> Params | None:
+        """The global model, if the server trains one."""
+        return state.params
+
+    def facts(self, state: Shared) -> dict[str, Any]:
+        """How many components there are of each label, refused uploads, and who saw what."""
+        ignored = [{"client": i.client, "step": "summarise", "reason": i.reason} for i in state.ignored]
+        labels = [] if state.components is None else state.components.labels.tolist()
+        return {
+            "components": {str(y): labels.count(y) for y in sorted(set(labels))},
+            "epsilon": "no guarantee",
+            "seen": {
+                "server": "means, variances and sizes of each participant's clusters of latents, by label; no model",
+                "clients": "the same of all participants, and not whose they are",
+            },
+            "ignored": ignored,
+        }
+
+
+_PARTS = ("means", "variances", "labels", "counts")
+
+
+def unusable(replies: dict[ClientId, Components], classes: int) -> dict[ClientId, str]:
+    """Why components of some clients cannot be used, by client."""
+    found = {c: "means and variances differ in shape" for c, r in replies.items() if r.means.shape != r.variances.shape}
+    for c, r in replies.items():
+        if c not in found and not bool((r.variances.isfinite() & (r.variances >= 0)).all()):
+            found[c] = "a variance is negative, NaN or infinite"
+    rest = {c: (r.means, r.labels, r.counts) for c, r in replies.items() if c not in found}
+    found |= {c: f"means: {why}" for c, why in faults(rest, classes).items()}
+    lengths = [v.double().norm(dim=1) for c, (v, _, _) in rest.items() if c not in found and len(v)]
+    most = ABSURD * float(torch.cat(lengths).quantile(0.5)) if lengths else 0.0
+    for c in rest.keys() - found.keys():
+        spread = replies[c].variances.double().sum(1).sqrt()
+        if len(spread) and float(spread.max()) > max(most, 1e-6):
+            found[c] = f"a spread of {float(spread.max()):.4g}, {ABSURD:g} times the median length of means"
+    return found

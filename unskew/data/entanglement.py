@@ -1,0 +1,192 @@
+"""How much clients' distributions overlap: FedDistr's entanglement, and shares that have a given one.
+
+P003, "FedDistr", Definitions 1 and 2.  Equation numbers in brackets are the paper's, those with a dash this file's.
+
+Notation   P_i      base distributions, m of them: a label, a domain, or a label in a domain
+           pi_k     how much of each base distribution client k has, (m,);  K clients
+           s_kl     <pi_k, pi_l> / (|pi_k| |pi_l|), the entanglement of two clients: 0 nothing in common, 1 the same
+                    mixture                                                                            (7)
+           xi       its average, or its maximum, over pairs: the paper defines the latter and reports the former
+Blocks     every client owns as many base distributions as every other; of each of them every other client has r times
+           what its owner has:  the owner 1 / (1 + (K - 1) r), everybody else r / (1 + (K - 1) r)
+           s = (2 r + (K - 2) r^2) / (1 + (K - 1) r^2) for all pairs                                   (1')
+           r = s / (1 + sqrt(1 + s A)),  A = K - 2 - s (K - 1)                                         (2')
+Departures The paper does not say how it came by its entanglements.  Where m is no multiple of K blocks differ by one,
+           and r is found by bisection on the average.  Its odd values may be single Dirichlet draws: that is offered
+           too, with alpha found by bisection.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.errors import ConfigError, DataError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+NARROW, WIDE = 1e-3, 1e3
+"""Between which alphas a Dirichlet draw is looked for."""
+
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class Entanglement:
+    """Over all pairs of clients: mean and largest s_kl."""
+
+    average: float
+    maximum: float
+
+
+def coefficients(counts: npt.NDArray[np.int64] | Floats) -> Floats:
+    """s_kl of all pairs (eq. 7), (clients, clients); 1 on the diagonal, 0 with a client that has nothing.
+
+    Args:
+        counts: Examples of each base distribution by client, or shares, (clients, bases).
+
+    >>> coefficients(np.array([[1, 0], [0, 2], [3, 4]])).round(2)
+    array([[1. , 0. , 0.6],
+           [0. , 1. , 0.8],
+           [0.6, 0.8, 1. ]])
+    """
+    table = np.asarray(counts, np.float64)
+    norms = np.linalg.norm(table, axis=1, keepdims=True)
+    unit = np.divide(table, norms, out=np.zeros_like(table), where=norms > 0)
+    out = np.clip(unit @ unit.T, 0.0, 1.0)
+    np.fill_diagonal(out, 1.0)
+    return np.asarray(out)
+
+
+def entanglement(counts: npt.NDArray[np.int64] | Floats) -> Entanglement:
+    """Average and maximum over pairs of clients; 0 for one client.
+
+    >>> entanglement(np.array([[1, 0], [0, 2], [3, 4]]))
+    Entanglement(average=0.4667, maximum=0.8)
+    """
+    table = coefficients(counts)
+    pairs = table[np.triu_indices(len(table), 1)]
+    if not len(pairs):
+        return Entanglement(0.0, 0.0)
+    return Entanglement(round(float(pairs.mean()), 4), round(float(pairs.max()), 4))
+
+
+def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
+    """The base distribution of each example, (N,) from 0, in the order of labels and then domains.
+
+    Args:
+        labels: (N,).
+        domains: (N,), or None where there are none.
+        kind: "labels", "domains", or "both": a label in a domain, and the label alone where there are no domains.
+
+    Raises:
+        DataError: If domains are asked for and there are none.
+    """
+    if kind == "domains" and domains is None:
+        raise DataError('base distributions by "domains" need the domain of every example, and this data set has none')
+    columns = [
+        c for c in (labels if kind != "domains" else None, domains if kind != "labels" else None) if c is not None
+    ]
+    found: Ints = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return found
+
+
+# ---------------------------------------------------------------- shares with a given entanglement
+def ratio(xi: float, clients: int) -> float:
+    """r at which blocks of equal size have entanglement `xi` (eq. 2').
+
+    >>> round(ratio(0.057, 5), 6)
+    0.027455
+    """
+    a = clients - 2 - xi * (clients - 1)
+    return float(xi / (1.0 + np.sqrt(1.0 + xi * a)))
+
+
+def blocks(owner: Ints, clients: int, r: float) -> Floats:
+    """Shares of each base distribution by client, (clients, bases), columns sum to 1.
+
+    Args:
+        owner: Who owns each base distribution, (bases,).
+        clients: K.
+        r: What another client has of what the owner has.
+    """
+    out = np.full((clients, len(owner)), r)
+    out[owner, np.arange(len(owner))] = 1.0
+    return np.asarray(out / out.sum(0))
+
+
+def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
+    """Blocks whose average entanglement is `xi`: eq. 2' where they are equally large, else by bisection.
+
+    Raises:
+        ConfigError: If xi is not in [0, 1].
+        DataError: If a client owns nothing.
+    """
+    if not 0.0 <= xi <= 1.0:
+        raise ConfigError(f"split.xi must be between 0 and 1, got {xi}")
+    sizes = np.bincount(owner, minlength=clients)
+    if sizes.min() == 0:
+        raise DataError(
+            f"{clients} clients need at least as many base distributions, and there are {len(owner)}; lower "
+            "num_clients, or choose finer ones with split.bases"
+        )
+    if sizes.min() == sizes.max():
+        return blocks(owner, clients, ratio(xi, clients))
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        r = 0.5 * (low + high)
+        low, high = (r, high) if _average(blocks(owner, clients, r)) < xi else (low, r)
+    return blocks(owner, clients, 0.5 * (low + high) if xi > 0 else 0.0)
+
+
+def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
+    """The draw whose average entanglement is nearest to `xi`, among those that bisection on log alpha meets.
+
+    Args:
+        xi: Wanted.
+        draw: Shares (clients, bases) at an alpha, from the same key each time.
+
+    Raises:
+        ConfigError: If xi is not in [0, 1].
+    """
+    if not 0.0 <= xi <= 1.0:
+        raise ConfigError(f"split.xi must be between 0 and 1, got {xi}")
+    low, high = float(np.log(NARROW)), float(np.log(WIDE))
+    best, least = draw(NARROW), np.inf
+    for alpha in (NARROW, WIDE):
+        gap = abs(_average(draw(alpha)) - xi)
+        best, least = (draw(alpha), gap) if gap < least else (best, least)
+    for _ in range(STEPS // 2):
+        middle = 0.5 * (low + high)
+        table = draw(float(np.exp(middle)))
+        found = _average(table)
+        if abs(found - xi) < least:
+            best, least = table, abs(found - xi)
+        low, high = (middle, high) if found < xi else (low, middle)
+    return best
+
+
+def _average(table: Floats) -> float:
+    found = coefficients(table)
+    pairs = found[np.triu_indices(len(found), 1)]
+    return float(pairs.mean()) if len(pairs) else 0.0
+
+
+def rounded(shares: Floats, stock: Ints, draws: Floats) -> Ints:
+    """Whole examples, (clients, bases), columns sum to `stock`: each entry is rounded up or down, right on average.
+
+    Args:
+        shares: (clients, bases), columns sum to 1.
+        stock: Examples of each base distribution, (bases,).
+        draws: Uniform on [0, 1), (bases,).
+
+    >>> rounded(np.array([[0.9], [0.05], [0.05]]), np.array([10]), np.array([0.7])).ravel()
+    array([9, 1, 0])
+    """
+    edges = np.cumsum(shares, axis=0) * stock
+    edges[-1] = stock  # a sum of shares is 1 up to rounding
+    steps = np.floor(edges + draws).astype(np.int64)
+    steps[-1] = stock
+    return np.asarray(np.diff(steps, axis=0, prepend=0))
