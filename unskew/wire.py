@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -538,7 +539,7 @@ def held_type(algorithm: object) -> Any:
     beside: list[Any] = []
     for s in signatures(algorithm).values():
         _beside_keep(s.reply, beside, set())
-    return Union[tuple(beside)] if beside else type(None)
+    return functools.reduce(operator.or_, beside) if beside else type(None)
 
 
 def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:

@@ -347,13 +347,24 @@ def test_every_label_is_met_equally_often(labels: list[int], seed: int) -> None:
 
 
 def test_images_are_shared_out_over_the_embeddings_of_a_label() -> None:
-    """Twelve of each label: label 0 has two embeddings of six, label 2 one of twelve."""
+    """Twelve of each label: label 0 has embeddings of 3 and of 1, so 9 and 3; label 2 one of 12.
+
+    The toy's images are the embedding, so that of the second embedding is bright: three of label 0.
+    """
     _, solo = clients()
     me = clients()[0].me(0, 1, Key(0))
-    sets = feddistr.Sets(Prompts(torch.zeros(3, 16), torch.tensor([0, 0, 2]), torch.tensor([1, 1, 1])), 7)
+    v = torch.stack([torch.zeros(16), torch.full((16,), 0.8), torch.zeros(16)])
+    sets = feddistr.Sets(Prompts(v, torch.tensor([0, 0, 2]), torch.tensor([3, 1, 5])), 7)
     made = Imagine("toy", 12, None, None, own=False)
     examples, closest = made(solo.local(me, 0), sets)
     assert torch.bincount(examples.y, minlength=3).tolist() == [12, 0, 12]
+    bright = examples.x.mean((1, 2, 3)) > 0.7
+    assert examples.y[bright].tolist() == [0, 0, 0]
+    unknown = dataclasses.replace(sets, prompts=dataclasses.replace(sets.prompts, counts=torch.zeros(3).long()))
+    assert (
+        int((Imagine("toy", 12, None, None, own=False)(solo.local(me, 0), unknown)[0].x.mean((1, 2, 3)) > 0.7).sum())
+        == 6
+    )
     assert closest is None
     mixed, near = Imagine("toy", 12, None, None, own=True)(solo.local(me, 0), sets)
     assert torch.bincount(mixed.y, minlength=3).tolist() == [12 + 23, 0, 12]
@@ -415,6 +426,14 @@ def test_facts_are_plain_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert small["coordinates"] == "principal"
     assert sum(len(row) for row in small["embeddings"]) <= 12
     assert len(small["pairs"]) <= 12
+
+
+def test_a_client_that_says_nonsense_of_its_copies_spoils_no_record() -> None:
+    sim, states, _ = played()
+    said = {0: feddistr.Learned(5, float("nan")), 1: feddistr.Learned(5, float("inf")), 2: feddistr.Learned(5, 1.25)}
+    diary = dataclasses.replace(states[-1].diary, learned=said)
+    facts = sim.algorithm.facts(dataclasses.replace(states[-1], diary=diary))
+    assert facts["closest"] == {"0": None, "1": None, "2": 1.25}
 
 
 def test_principal_coordinates_keep_distances_where_they_can() -> None:

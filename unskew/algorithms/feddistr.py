@@ -14,8 +14,8 @@ Client     of the images of each label y:  z = E(x);  m clusters by k-means     
            sends (v, y, n), n the cluster's images
 Server     aligns embeddings of equal label; keeps the dominant one of each parallel set and all orthogonal ones, sends
            them to everybody                                                                           (13)
-Client     I images of each label, shared out over its embeddings, by sampling from the prior;  trains a classifier from
-           the common initial model on them and its own images, every label equally often              (1')
+Client     I images of each label, shared out over its embeddings by n, by sampling from the prior;  trains a classifier
+           from the common initial model on them and its own images, every label equally often         (1')
 Server     the same with the images alone: the global model; nobody sends or is sent anything for it   (2')
 Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
            one example changes embeddings of its own label alone, m of them at most, each by 2 R at most: m Gaussian
@@ -28,6 +28,7 @@ Departures Embeddings carry a label: without one nobody could label what is imag
 Later      Rounds after the first change nothing, and say so.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -272,18 +273,20 @@ class Imagine:
         return mixed(local, *self.made(local, sets), self.own)
 
     def made(self, local: Local, sets: Sets) -> tuple[Tensor, Tensor]:
-        """`images` inputs of each label, shared out over its embeddings, and their labels."""
-        imagery = local.imagery(self.prior)
-        labels = sets.prompts.labels
-        each = [-(-self.images // int((labels == y).sum())) for y in labels.tolist()]
-        x, y = [], []
-        for count in sorted(set(each)):
-            chosen = torch.tensor([i for i, n in enumerate(each) if n == count])
-            key = Key(sets.seed) / "images" / count
-            made = imagery.sample(sets.prompts.embeddings[chosen], count, key, self.guidance, self.steps)
-            x.append(made.flatten(0, 1))
-            y.append(labels[chosen].repeat_interleave(count))
-        return torch.cat(x), torch.cat(y)
+        """`images` inputs of each label, shared out over its embeddings by their counts, and their labels."""
+        imagery, prompts = local.imagery(self.prior), sets.prompts
+        labels, weights = prompts.labels.tolist(), prompts.counts.clamp(min=1).tolist()
+        total = {y: sum(w for w, z in zip(weights, labels, strict=True) if z == y) for y in labels}
+        each = [-(-self.images * w // total[y]) for w, y in zip(weights, labels, strict=True)]
+        # Made in batches of 1, 2, 4, ... of each, of which the first are taken: nearly all work is done together.
+        batches = [1 << (n - 1).bit_length() for n in each]
+        x: dict[int, Tensor] = {}
+        for batch in sorted(set(batches)):
+            chosen = [i for i, b in enumerate(batches) if b == batch]
+            key = Key(sets.seed) / "images" / batch
+            made = imagery.sample(prompts.embeddings[chosen], batch, key, self.guidance, self.steps)
+            x |= {i: images[: each[i]] for i, images in zip(chosen, made, strict=True)}
+        return torch.cat([x[i] for i in range(len(each))]), prompts.labels.repeat_interleave(torch.tensor(each))
 
 
 def mixed(local: Local, x: Tensor, y: Tensor, own: bool) -> tuple[Examples, float | None]:
@@ -421,7 +424,11 @@ class FedDistr:
         if not taken:
             return replace(state, diary=Diary(ignored=ignored, warnings=("no client sent an embedding of use",)))
         owners = tuple(c for c, r in taken.items() for _ in range(len(r.labels)))
-        uploads = Prompts(*(torch.cat([getattr(r, n).cpu() for r in taken.values()]) for n in _PARTS))
+        uploads = Prompts(
+            torch.cat([r.embeddings.cpu().float() for r in taken.values()]),
+            torch.cat([r.labels.cpu() for r in taken.values()]),
+            torch.cat([r.counts.cpu() for r in taken.values()]),
+        )
         found = align(self.distances(uploads.embeddings, seed, fed), *_lists(uploads), owners, self.tau)
         kept = torch.tensor(found.kept)
         sets = Sets(
@@ -544,9 +551,6 @@ class FedDistr:
         }
 
 
-_PARTS = ("embeddings", "labels", "counts")
-
-
 def travelling(key: Key) -> int:
     """A seed of 53 bits for a key: what every reader of JSON takes for the same whole number."""
     return key.number() >> 10
@@ -557,7 +561,8 @@ def _lists(prompts: Prompts) -> tuple[list[int], list[int]]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    # A client may say anything.
+    return None if value is None or not math.isfinite(value) else round(value, 4)
 
 
 def noised(embeddings: Tensor, start: Tensor, clip: float, std: float, key: Key) -> Tensor:

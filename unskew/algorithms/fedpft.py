@@ -174,7 +174,12 @@ class FedPFT:
         taken = [r for c, r in replies.items() if c not in refused and len(r.labels)]
         if not taken:
             return Shared(state.params, None, ignored)
-        parts = Components(*(torch.cat([getattr(r, n).cpu() for r in taken]) for n in _PARTS))
+        parts = Components(
+            torch.cat([r.means.cpu().float() for r in taken]),
+            torch.cat([r.variances.cpu().float() for r in taken]),
+            torch.cat([r.labels.cpu() for r in taken]),
+            torch.cat([r.counts.cpu() for r in taken]),
+        )
         mixture = Mixture(parts, travelling(fed.key / "fedpft"))
         yield from ask(self.learn, dict.fromkeys(fed.clients, mixture), at_least=0)
         params = state.params
@@ -221,9 +226,6 @@ class FedPFT:
             },
             "ignored": ignored,
         }
-
-
-_PARTS = ("means", "variances", "labels", "counts")
 
 
 def unusable(replies: dict[ClientId, Components], classes: int) -> dict[ClientId, str]:

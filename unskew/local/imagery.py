@@ -37,7 +37,7 @@ def _loaded(source: str, device: str) -> Prior:
 
 
 # What is made depends on the arguments alone: clients of one process that are to make the same images make them once.
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def _made(
     source: str,
     device: str,

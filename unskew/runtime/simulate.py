@@ -257,7 +257,10 @@ class _Round:
         parcels = {i: self.pack(m) for i, m in {id(m): m for m in reached.values()}.items()}
         work = {c: self.begin(want.step, c, parcels[id(m)]) for c, m in reached.items()}
         # Looked through as they end, while others are still at work; recorded in the order asked.
-        ended = {c: self.receive(want.step, c, done, fates[c] is None) for c, done in self.sim.executor.complete(work)}
+        ended = {
+            c: self.receive(want.step, c, done) if fates[c] is None else self.miss(want.step, done)
+            for c, done in self.sim.executor.complete(work)
+        }
         replies: dict[ClientId, Any] = {}
         for c in work:
             r = ended[c]
@@ -329,12 +332,15 @@ class _Round:
             raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(result).__name__}")
         return result
 
-    def receive(self, step: str, client: ClientId, done: Done, arrives: bool) -> "_Received":
-        """Look through a reply that arrives: what it keeps stays on the client, the rest is weighed."""
+    def miss(self, step: str, done: Done) -> "_Received":
+        """A reply that is lost on its way: only its client knows of it."""
+        _, memory = self.checked(step, done.value)
+        return _Received(None, None, memory, {}, done)
+
+    def receive(self, step: str, client: ClientId, done: Done) -> "_Received":
+        """Look through a reply: what it keeps stays on the client, the rest is weighed."""
         reply, memory = self.checked(step, done.value)
         values: dict[Held, Any] = {}
-        if not arrives:
-            return _Received(None, None, memory, values, done)
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(client, f"{self.hop}{path}")
