@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -151,14 +152,16 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
     algorithm = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
     size = sum(t.numel() * 4 for t in population.initial.values())
     count = cores()
-    with one_thread(), _alone(lambda: _local_work(algorithm, population, Solo(task, shelf))) as local_work:
+    with one_thread(), _trainers(lambda: _local_work(algorithm, population, Solo(task, shelf)), count) as local_work:
         pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), count, size)
         try:
             contenders: dict[str, Callable[[], float]] = {
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
                 "sequential": _federated(algorithm, population, Sequential(Solo(task, shelf))),
-                # What the workers would need if nothing but their clients' training cost anything.
-                "local work": lambda: local_work() / count,
+                # What the workers would need if nothing but their clients' training cost anything: of one process alone,
+                # divided; and of as many processes at once, which share caches, memory and perhaps a physical core.
+                "local work": lambda: local_work(1) / count,
+                "local work, at once": lambda: local_work(count),
                 **_plain(task, x, y, batch),
             }
             times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -187,41 +190,51 @@ def _federated(algorithm: FedAvg, population: Population, executor: Executor) ->
     return once
 
 
-def _local_work(algorithm: FedAvg, population: Population, solo: Solo) -> Callable[[], float]:
-    """Seconds of all clients' optimisations, one after the other, with nothing around them."""
+def _local_work(algorithm: FedAvg, population: Population, solo: Solo) -> Callable[[int, int], None]:
+    """(which, of how many) -> the optimisations of every so-manyth client, with nothing around them."""
     jobs = [(population.me(c, 1, Key(0) / c), Sgd(population.initial, algorithm.local)) for c in population.clients]
 
-    def once() -> float:
-        began = time.perf_counter()
-        for me, job in jobs:
+    def once(which: int, of: int) -> None:
+        for me, job in jobs[which::of]:
             solo.fit(me, job, me.key)
-        return time.perf_counter() - began
 
     return once
 
 
 @contextmanager
-def _alone(make: Callable[[], Callable[[], float]]) -> Iterator[Callable[[], float]]:
-    """What `make` makes, called in a process like a worker's."""
-    ours, theirs = multiprocessing.Pipe()
+def _trainers(make: Callable[[], Callable[[int, int], None]], count: int) -> Iterator[Callable[[int], float]]:
+    """Processes like workers: of how many at once -> seconds until the share of each is done."""
 
-    def serve() -> None:
+    def serve(pipe: Connection) -> None:
         keep_freed_memory()
         once = make()
-        while theirs.recv_bytes():
-            theirs.send_bytes(str(once()).encode())
+        while order := pipe.recv_bytes():
+            which, of = map(int, order.split())
+            once(which, of)
+            pipe.send_bytes(b"done")
 
-    def call() -> float:
-        ours.send_bytes(b"go")
-        return float(ours.recv_bytes())
+    fork = multiprocessing.get_context("fork")
+    pipes = [multiprocessing.Pipe() for _ in range(count)]
+    processes = [fork.Process(target=serve, args=(theirs,), daemon=True) for _, theirs in pipes]
+    ours = [mine for mine, _ in pipes]
 
-    process = multiprocessing.get_context("fork").Process(target=serve, daemon=True)
-    process.start()
+    def call(of: int) -> float:
+        began = time.perf_counter()
+        for which, pipe in enumerate(ours[:of]):
+            pipe.send_bytes(f"{which} {of}".encode())
+        for pipe in ours[:of]:
+            pipe.recv_bytes()
+        return time.perf_counter() - began
+
+    for process in processes:
+        process.start()
     try:
         yield call
     finally:
-        ours.send_bytes(b"")
-        process.join()
+        for pipe in ours:
+            pipe.send_bytes(b"")
+        for process in processes:
+            process.join()
 
 
 def _plain(task: Task, x: Tensor, y: Tensor, batch: int) -> dict[str, Callable[[], float]]:
