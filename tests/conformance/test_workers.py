@@ -14,10 +14,13 @@ from recipe import CASES, NETWORKS, bits, make, rounds, simulator, world
 from torch import Tensor
 
 from unskew.errors import DivergedError, WorkerError
-from unskew.local.executor import Paper
+from unskew.keys import Key
+from unskew.local import workers
+from unskew.local.executor import Paper, Sequential
+from unskew.local.solo import Shelf, Solo
 from unskew.local.workers import Cell, Pool, Recipe, Workers
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, ask, step
-from unskew.runtime.simulate import Simulator
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
+from unskew.runtime.simulate import Population, Simulator
 from unskew.tree import Params
 
 GRID = [(case, network) for network in NETWORKS for case in CASES]
@@ -95,6 +98,83 @@ def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
         tight.close()
 
 
+def test_a_value_too_large_for_its_slot_leaves_the_next_slot_alone() -> None:
+    """Slots of 64 bytes lie side by side: 15 numbers and one more fit together, 17 do not, and write nothing."""
+    arena = workers._Arena(128)
+    one, two = workers._Slot(arena, 0, 64), workers._Slot(arena, 64, 64)
+    assert two.put(torch.full((16,), 7.0), 64) is not None
+    assert one.put({"a": torch.ones(15), "b": torch.ones(2)}, 0) is None
+    assert one.put(torch.ones(17), 0) is None
+    (body, index, end) = one.put(torch.ones(16), 0) or (0, [], 0)
+    assert (body, end) == (None, 64)
+    assert arena.views(index)[""].tolist() == [1.0] * 16
+    assert arena.copy(64, 128).view(torch.float32).tolist() == [7.0] * 16
+
+
+# ---------------------------------------------------------------- several clients in a job
+@pytest.fixture
+def crowd() -> Callable[[], tuple[Population, Solo]]:
+    """Forty clients of 1 to 40 examples, the conformance clients' network."""
+
+    def make_crowd() -> tuple[Population, Solo]:
+        task, sizes = recipe.task_of("perceptron"), list(range(1, 41))
+        g = Key(5).generator()
+        x, y = torch.randn(sum(sizes), 4, generator=g), torch.randint(recipe.CLASSES, (sum(sizes),), generator=g)
+        rows = torch.split(torch.arange(len(y)), sizes)
+        histograms = torch.stack([torch.bincount(y[r], minlength=recipe.CLASSES) for r in rows])
+        return Population(histograms, task.layout, task.init(Key(3)), task.init), Solo(task, Shelf(x, y, rows, rows))
+
+    return make_crowd
+
+
+@pytest.mark.parametrize("case", ["scaffold", "relay"])
+def test_many_clients_share_jobs_and_end_with_the_same_bits(
+    case: str, crowd: Callable[[], tuple[Population, Solo]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scaffold's clients remember, the relay's keep values; a job of several is what makes this another test."""
+    population, solo = crowd()
+    alone = Simulator(make(case), population, Sequential(solo))
+    pool = Pool(lambda _: Cell(make(case), solo, population.me), 2, 1 << 12)
+    together: list[int] = []
+    jobs = pool._jobs
+    monkeypatch.setattr(pool, "_jobs", lambda what: [together.append(len(j.names)) or j for j in jobs(what)])
+    try:
+        many = Simulator(make(case), population, Workers(pool, 0, make(case)))
+        for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
+            assert bits(alone, one) == bits(many, other)
+            assert trace == same
+    finally:
+        pool.close()
+    assert max(together) > 1
+
+
+def test_jobs_become_smaller_towards_the_end() -> None:
+    """Two workers, so an eighth of what is left, at most eight: 80 clients begin with eights, and end one by one."""
+    own = Pool(open_cell, workers=2, model_bytes=1 << 12)
+    own.close()
+    own.workers = [None, None]  # type: ignore[list-item]
+    jobs = list(own._jobs({c: {} for c in range(80)}))
+    assert [name for job in jobs for name in job.names] == list(range(80))
+    sizes = [len(job.names) for job in jobs]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (sizes[:3], sizes[-8:]) == ([8, 8, 8], [1] * 8)
+    own.model_bytes = 10 << 20  # room for 8 models and a megabyte: two of a reply with a memory of one model each
+    assert max(len(job.names) for job in own._jobs({c: {} for c in range(80)})) == 2
+
+
+def test_the_failure_of_one_client_among_several_is_its_own(crowd: Callable[[], tuple[Population, Solo]]) -> None:
+    population, solo = crowd()
+    solo.shelf.x[-3] = torch.nan  # the last client's
+    config = make("fedavg", local=SgdConfig(0.1))
+    pool = Pool(lambda _: Cell(config, solo, population.me), 2, 1 << 12)
+    try:
+        sim = Simulator(config, population, Workers(pool, 0, config))
+        with pytest.raises(DivergedError, match="round 1, client 39"):
+            sim.round(sim.start(), 1)
+    finally:
+        pool.close()
+
+
 @dataclass(frozen=True)
 class Bulk:
     """Messages and replies of megabytes, another one for each client."""
@@ -112,7 +192,8 @@ class Bulky:
         return Bulk(torch.stack([r.big.sum() for r in replies.values()]))
 
     @step
-    def turn(self, me: Me, msg: Bulk, mine: None) -> tuple[Bulk, None]:
+    def turn(self, me: Me, msg: Bulk, mine: None) -> Step[tuple[Bulk, None]]:
+        yield from ()  # a step that cannot ask for anything would not be sent to a worker
         return Bulk(msg.big + 1.0), None
 
     def serve(self, state: Bulk, client: ClientId | None) -> Params | None:

@@ -5,6 +5,9 @@ worker is ready in milliseconds.  What goes to and fro is a client's message, me
 tensors in shared memory, the rest as JSON; nothing is pickled.  A message that many clients share is written once.  A
 worker runs a client's whole step with its own `Solo`, the same code as `Sequential`, so the bits are the same too.
 
+A job is a few clients, so that small ones do not cost more to hand over than to train: many at first, fewer towards the
+end, when workers must become idle together (guided self-scheduling, Polychronopoulos and Kuck, 1987).
+
 Where a system cannot fork, workers are started afresh and build the same things from the same recipe.
 """
 
@@ -44,7 +47,8 @@ _ALIGN = 64
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _AHEAD = 2  # jobs in flight per worker: one being done, one waiting, so that no worker waits for the parent
 _PIPE = 16_384  # bytes that a pipe takes for sure, whether or not anybody reads at its other end
-_MODELS = 8  # room in a slot for a message, a client's memory or a reply, in models
+_MODELS = 8  # room in a slot for messages and memories, or replies, in models
+_TOGETHER = 8  # clients in a job at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +108,22 @@ class _Arena:
         self._map = mmap.mmap(-1, size)
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
-    def put(self, tensors: Mapping[str, Tensor], at: int) -> tuple[list[Any], int] | None:
-        """Write tensors from offset `at`: their index and the end; None if they do not fit."""
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self._bytes)
+
+    def put(self, tensors: Mapping[str, Tensor], at: int, end: int) -> tuple[list[Any], int] | None:
+        """Write tensors from offset `at`: their index and their end; nothing, and None, if that is beyond `end`."""
         index: list[Any] = []
         for name, t in tensors.items():
-            n = t.numel() * t.element_size()
-            if at + n > len(self._bytes):
-                return None
-            if n:
-                self._bytes[at : at + n].view(t.dtype).view(t.shape).copy_(t.detach())
             index.append([name, wire.DTYPES[t.dtype], list(t.shape), at])
-            at += -(-n // _ALIGN) * _ALIGN
+            at += -(-t.numel() * t.element_size() // _ALIGN) * _ALIGN
+        if at > end:  # what lies there belongs to another job
+            return None
+        for t, (_, _, _, start) in zip(tensors.values(), index, strict=True):
+            if n := t.numel() * t.element_size():
+                self._bytes[start : start + n].view(t.dtype).view(t.shape).copy_(t.detach())
         return index, at
 
     def views(self, index: Sequence[Any]) -> dict[str, Tensor]:
@@ -143,6 +152,12 @@ class _Slot:
     start: int
     size: int
 
+    def put(self, value: Any, at: int) -> tuple[Any, list[Any], int] | None:
+        """Write a value's tensors from offset `at`: its JSON part, their index and their end; None if too large."""
+        body, tensors = wire.flatten(value)
+        placed = self.arena.put(tensors, at, self.start + self.size)
+        return None if placed is None else (body, *placed)
+
 
 @dataclass(eq=False)
 class _Worker:
@@ -168,10 +183,10 @@ class _Worker:
 
 @dataclass(eq=False)
 class _Job:
-    """A request on its way, and the slot pair it uses."""
+    """Requests on their way, what to call each, and the slot pair they use."""
 
-    what: dict[str, Any]
-    name: Any
+    what: list[dict[str, Any]]
+    names: list[Any]
     slot: int = 0
 
 
@@ -240,7 +255,7 @@ class Pool:
         can_fork = fork and "fork" in get_all_start_methods()
         if not can_fork and recipe is None:
             raise ProtocolError("workers that cannot be forked need a recipe to build their cells from")
-        self.forked = can_fork
+        self.forked, self.model_bytes = can_fork, model_bytes
         self.shared = _Arena(8 * model_bytes + (8 << 20)) if can_fork else None
         size = -(-(_MODELS * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
         self.workers: list[_Worker] = []
@@ -279,9 +294,10 @@ class Pool:
         self.workers = []
 
     # ------------------------------------------------------------------ jobs
-    def run(self, jobs: Sequence[_Job], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Bring jobs to their end on whichever worker is free; (the job's name, its answer) as they end."""
-        queue, missing = deque(jobs), len(jobs)
+    def run(self, what: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Bring requests to their end on whichever worker is free; (name, answer) of each as they end."""
+        queue = deque(self._jobs(what))
+        missing = len(queue)
         try:
             for _ in range(_AHEAD):
                 for worker in self.workers:
@@ -292,9 +308,9 @@ class Pool:
                 for pipe in wait(list(busy), timeout=1.0) or self._check(where):
                     worker = busy[pipe]  # type: ignore[index]
                     try:
-                        answer = json.loads(worker.pipe.recv_bytes())
+                        answers = json.loads(worker.pipe.recv_bytes())
                         job = worker.doing.popleft()
-                        taken = self._take(worker, job, answer)
+                        taken = self._take(worker, job, answers)
                     except (EOFError, OSError):
                         raise self._died(worker, where) from None
                     if worker.held is not None and not worker.doing:
@@ -303,25 +319,36 @@ class Pool:
                     if queue and worker.free:
                         self._send(worker, queue.popleft(), where)
                     missing -= 1
-                    yield job.name, taken
+                    yield from zip(job.names, taken, strict=True)
         except BaseException:
             self.close()  # answers still on their way belong to nobody
             raise
+
+    def _jobs(self, what: Mapping[Any, dict[str, Any]]) -> Iterator[_Job]:
+        """Requests put together, as many as a slot has room for and every worker still gets several of."""
+        left, parts = deque(what.items()), 4 * len(self.workers)
+        most = min(_TOGETHER, (_MODELS * self.model_bytes + (1 << 20)) // (4 * max(self.model_bytes, 1)))
+        while left:
+            several = [left.popleft() for _ in range(max(1, min(most, len(left) // parts)))]
+            yield _Job([w for _, w in several], [name for name, _ in several])
 
     def _send(self, worker: _Worker, job: _Job, where: str) -> None:
         used = {other.slot for other in worker.doing}
         job.slot = next(i for i in range(_AHEAD) if i not in used)
         slot = worker.inbox[job.slot] if worker.inbox else None
         at = slot.start if slot else 0
-        head: dict[str, Any] = {"slot": job.slot}
+        heads: list[dict[str, Any]] = []
         inline: list[bytes] = []
-        for key, value in job.what.items():
-            if isinstance(value, _Value):
-                head[key], at = value.write(slot, at, inline)
-            else:
-                head[key] = value
-        head["inline"] = len(inline)
-        packet = _Packet(job, [json.dumps(head).encode(), *inline])
+        for what in job.what:
+            head = {}
+            for key, value in what.items():
+                if isinstance(value, _Value):
+                    head[key], at = value.write(slot, at, inline)
+                else:
+                    head[key] = value
+            heads.append(head)
+        order = {"slot": job.slot, "heads": heads, "inline": len(inline)}
+        packet = _Packet(job, [json.dumps(order).encode(), *inline])
         if worker.doing and sum(map(len, packet.parts)) > _PIPE:
             worker.held = packet
         else:
@@ -335,20 +362,23 @@ class Pool:
         except OSError:
             raise self._died(worker, where) from None
 
-    def _take(self, worker: _Worker, job: _Job, answer: dict[str, Any]) -> dict[str, Any]:
-        inline = [worker.pipe.recv_bytes() for _ in range(answer["inline"])]
-        if "error" in answer:
-            raise _revived(*answer["error"])
+    def _take(self, worker: _Worker, job: _Job, said: dict[str, Any]) -> list[dict[str, Any]]:
+        inline = [worker.pipe.recv_bytes() for _ in range(said["inline"])]
+        if "error" in said:
+            raise _revived(*said["error"])
         slot = worker.outbox[job.slot] if worker.outbox else None
-        parts: dict[str, Any] = {}
-        for key, part in answer["parts"].items():
-            if "inline" in part:
-                parts[key] = inline[part["inline"]]
-            else:  # each value in memory of its own: what a client remembers must not keep its reply alive
-                start, end = part["at"]
-                octets = slot.arena.copy(start, end) if slot else torch.empty(0, dtype=torch.uint8)
-                parts[key] = (part["body"], _views(octets, part["index"], start))
-        return {**answer, "parts": parts}
+        for answer in said["answers"]:
+            parts: dict[str, Any] = {}
+            for key, part in answer["parts"].items():
+                if "inline" in part:
+                    parts[key] = inline[part["inline"]]
+                else:  # each value in memory of its own: what a client remembers must not keep its reply alive
+                    start, end = part["at"]
+                    octets = slot.arena.copy(start, end) if slot else torch.empty(0, dtype=torch.uint8)
+                    parts[key] = (part["body"], _views(octets, part["index"], start))
+            answer["parts"] = parts
+        answers: list[dict[str, Any]] = said["answers"]
+        return answers
 
     def _check(self, where: str) -> list[Any]:
         """Nobody has answered for a second: is everybody alive?"""
@@ -362,7 +392,7 @@ class Pool:
         while (how := worker.process.ended()) is None and time.monotonic() < until:
             time.sleep(0.01)
         how = how or "it closed its pipe"
-        doing = ", ".join(str(j.name) for j in worker.doing) or "nothing"
+        doing = ", ".join(str(name) for job in worker.doing for name in job.names) or "nothing"
         return WorkerError(
             f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {how}; "
             "the run stands at its last checkpoint"
@@ -396,12 +426,11 @@ class _Value:
     def write(self, slot: _Slot | None, at: int, inline: list[bytes]) -> tuple[dict[str, Any], int]:
         if self.shared is not None:
             return self.shared, at
-        body, tensors = wire.flatten(self.value)
-        placed = slot.arena.put(tensors, at) if slot is not None else None
-        if placed is None or slot is None or placed[1] > slot.start + slot.size:
+        placed = slot.put(self.value, at) if slot is not None else None
+        if placed is None:
             inline.append(wire.encode(self.value))
             return {"inline": len(inline) - 1}, at
-        index, end = placed
+        body, index, end = placed
         return {"body": body, "index": index}, end
 
 
@@ -424,25 +453,22 @@ class Workers:
             yield from called.items()
             return
         shared = self._share([w.message for w in work.values()])
-        jobs = [
-            _Job(
-                {
-                    "do": "step",
-                    "cell": self._cell,
-                    "step": w.step,
-                    "client": c,
-                    "round": w.me.round,
-                    "seed": w.me.key.seed,
-                    "key": list(w.me.key.path),
-                    "message": _Value(w.message, shared.get(id(w.message))),
-                    "memory": _Value(w.memory),
-                },
-                c,
-            )
+        what = {
+            c: {
+                "do": "step",
+                "cell": self._cell,
+                "step": w.step,
+                "client": c,
+                "round": w.me.round,
+                "seed": w.me.key.seed,
+                "key": list(w.me.key.path),
+                "message": _Value(w.message, shared.get(id(w.message))),
+                "memory": _Value(w.memory),
+            }
             for c, w in sorted(work.items(), key=lambda item: -item[1].me.n)
-        ]
+        }
         first = next(iter(work.values()))
-        for c, answer in self._pool.run(jobs, f"round {first.me.round}, step {first.step!r}"):
+        for c, answer in self._pool.run(what, f"round {first.me.round}, step {first.step!r}"):
             yield c, self._done(work[c], answer)
 
     def _share(self, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
@@ -455,7 +481,7 @@ class Workers:
         for value in values:
             if counts[id(value)] > 1 and id(value) not in out:
                 body, tensors = wire.flatten(value)
-                placed = arena.put(tensors, at)
+                placed = arena.put(tensors, at, arena.size)
                 if placed is not None:
                     out[id(value)] = {"shared": True, "body": body, "index": placed[0]}
                     at = placed[1]
@@ -477,18 +503,18 @@ class Workers:
         if not papers:
             return []
         shared = self._share([p.params for p in papers for _ in (0, 1)])
-        jobs = []
-        for i, p in enumerate(papers):
-            for j, rows in enumerate(self._cut(p)):
-                what = {
-                    "do": "grade",
-                    "cell": self._cell,
-                    "part": p.part,
-                    "params": _Value(p.params, shared.get(id(p.params))),
-                    "rows": _Value(rows),
-                }
-                jobs.append(_Job(what, (i, j)))
-        answers = dict(self._pool.run(jobs, "an evaluation"))
+        what = {
+            (i, j): {
+                "do": "grade",
+                "cell": self._cell,
+                "part": p.part,
+                "params": _Value(p.params, shared.get(id(p.params))),
+                "rows": _Value(rows),
+            }
+            for i, p in enumerate(papers)
+            for j, rows in enumerate(self._cut(p))
+        }
+        answers = dict(self._pool.run(what, "an evaluation"))
         graded: list[list[tuple[Tensor, Tensor]]] = [[] for _ in papers]
         for i, j in sorted(answers):
             correct, loss = _read(answers[i, j]["parts"]["graded"], tuple[Tensor, Tensor])
@@ -557,19 +583,22 @@ def _serve(open_cell: Open, pipe: Connection, slots: list[_Slot], shared: _Arena
     open_number, cell = -1, None
     while True:
         try:
-            head = json.loads(pipe.recv_bytes())
-            inline = [pipe.recv_bytes() for _ in range(head["inline"])]
+            order = json.loads(pipe.recv_bytes())
+            inline = [pipe.recv_bytes() for _ in range(order["inline"])]
         except (EOFError, OSError):
             return
+        answers = _Answers(outbox[order["slot"]] if outbox else None)
+        reader = _Reader(inbox[order["slot"]] if inbox else None, shared, inline)
         try:
-            if cell is None or head["cell"] != open_number:
-                open_number, cell = head["cell"], open_cell(head["cell"])
-            slot = inbox[head["slot"]] if inbox else None
-            answer, values = _answer(cell, head, _Reader(slot, shared, inline))
+            for head in order["heads"]:
+                if cell is None or head["cell"] != open_number:
+                    open_number, cell = head["cell"], open_cell(head["cell"])
+                answers.add(*_answer(cell, head, reader))
         except BaseException as error:
             trace = "".join(traceback.format_exception(error))
-            answer, values = {"error": [type(error).__name__, str(error), trace]}, {}
-        _reply(pipe, answer, values, outbox[head["slot"]] if outbox else None)
+            pipe.send_bytes(json.dumps({"error": [type(error).__name__, str(error), trace], "inline": 0}).encode())
+            continue
+        answers.send(pipe)
 
 
 @dataclass(eq=False)
@@ -629,19 +658,30 @@ def _grade(cell: Cell, head: dict[str, Any], reader: _Reader) -> tuple[Tensor, T
     return cell.solo.grade(params, head["part"], rows)
 
 
-def _reply(pipe: Connection, answer: dict[str, Any], values: dict[str, Any], slot: _Slot | None) -> None:
-    inline: list[bytes] = []
-    parts: dict[str, Any] = {}
-    at = slot.start if slot else 0
-    for key, value in values.items():
-        body, tensors = wire.flatten(value)
-        placed = slot.arena.put(tensors, at) if slot is not None else None
-        if placed is None or slot is None or placed[1] > slot.start + slot.size:
-            inline.append(wire.encode(value))
-            parts[key] = {"inline": len(inline) - 1}
-        else:
-            parts[key] = {"body": body, "index": placed[0], "at": [at, placed[1]]}
-            at = placed[1]
-    pipe.send_bytes(json.dumps({**answer, "parts": parts, "inline": len(inline)}).encode())
-    for data in inline:
-        pipe.send_bytes(data)
+class _Answers:
+    """The answers to one job, their values in a slot or, where that is full, behind the message."""
+
+    def __init__(self, slot: _Slot | None) -> None:
+        self._slot, self._at = slot, slot.start if slot else 0
+        self._answers: list[dict[str, Any]] = []
+        self._inline: list[bytes] = []
+
+    def add(self, answer: dict[str, Any], values: Mapping[str, Any]) -> None:
+        """One more; what its values are made of may change afterwards."""
+        parts = {key: self._put(value) for key, value in values.items()}
+        self._answers.append({**answer, "parts": parts})
+
+    def _put(self, value: Any) -> dict[str, Any]:
+        at = self._at
+        placed = self._slot.put(value, at) if self._slot is not None else None
+        if placed is None:
+            self._inline.append(wire.encode(value))
+            return {"inline": len(self._inline) - 1}
+        body, index, self._at = placed
+        return {"body": body, "index": index, "at": [at, self._at]}
+
+    def send(self, pipe: Connection) -> None:
+        """To the parent."""
+        pipe.send_bytes(json.dumps({"answers": self._answers, "inline": len(self._inline)}).encode())
+        for data in self._inline:
+            pipe.send_bytes(data)
