@@ -8,12 +8,14 @@ arithmetic.  Written out, with A_0 the batch, (B, d_0), and W_l of shape (d_l, d
     backward   dW_l = G_l^T A_{l-1}             db_l = column sums of G_l                             (3)
                G_{l-1} = (G_l W_l) * [A_{l-1} > 0]                                                    (4)
 
-and under plain SGD (3) can be added to weights or velocity directly, so that no gradient is ever stored.
+and under plain SGD (3) can be added to weights or velocity directly, so that no gradient is ever stored; there the
+division in (2) is done.  Losses are worked out from the logits of many steps at once.
 Equal to autograd within rounding; `kernel` answers None for every network or loss it is not made for.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +92,7 @@ def stepper(
     update: Callable[[], None],
     extra: Callable[[], None] | None,
 ) -> Step:
-    """A function `step(x, targets)` that takes one step in place and returns the batch's mean loss.
+    """A function `step(x, targets)` that takes one step in place and returns the batch's logits, (classes, batch).
 
     `targets` are one-hot rows, (batch, classes).  To be called without gradients being recorded.
 
@@ -140,9 +142,10 @@ def stepper(
                 a.relu_()
         of_class = targets.t()
         logits = weights[-1] @ a.t() if top is None else torch.addmm(top, weights[-1], a.t())
-        log_p = torch.log_softmax(logits, 0)
-        loss = (log_p * of_class).sum().div_(-n)
-        g = log_p.exp_().sub_(of_class).div_(n).t()  # (2)
+        g = torch.softmax(logits, 0).sub_(of_class).t()  # (2), but for the division
+        share = 1.0 / n if straight else 1.0
+        if not straight:
+            g.div_(n)
         for i in range(len(weights) - 1, -1, -1):
             w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
             below = None
@@ -151,19 +154,19 @@ def stepper(
             if straight and momentum:  # (3), into the velocity
                 v, v_b = v_weights[i], v_biases[i]
                 if big[i]:
-                    v.mul_(momentum).add_(onednn(g.t(), a.t()))
+                    v.mul_(momentum).add_(onednn(g.t(), a.t()), alpha=share)
                 else:
-                    v.addmm_(g.t(), a, beta=momentum)
+                    v.addmm_(g.t(), a, beta=momentum, alpha=share)
                 w.add_(v, alpha=-lr)
                 if b is not None and v_b is not None:
-                    b.add_(v_b.mul_(momentum).add_(g.sum(0)), alpha=-lr)
+                    b.add_(v_b.mul_(momentum).add_(g.sum(0), alpha=share), alpha=-lr)
             elif straight:  # (3), times -lr, added where it belongs
                 if big[i]:
-                    w.add_(onednn(g.t(), a.t()), alpha=-lr)
+                    w.add_(onednn(g.t(), a.t()), alpha=-lr * share)
                 else:
-                    w.addmm_(g.t(), a, alpha=-lr)
+                    w.addmm_(g.t(), a, alpha=-lr * share)
                 if b is not None and d_b is not None:
-                    b.sub_(g.sum(0), alpha=lr)
+                    b.sub_(g.sum(0), alpha=lr * share)
             else:
                 if big[i]:
                     d_weights[i].copy_(onednn(g.t(), a.t()))
@@ -177,6 +180,16 @@ def stepper(
             if extra is not None:
                 extra()
             update()
-        return loss
+        return logits
 
     return step
+
+
+def losses(steps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Sum of the mean losses of batches: (logits (classes, batch), targets (batch, classes)) of each."""
+    logits, targets = torch.cat([z for z, _ in steps], 1), torch.cat([y for _, y in steps])
+    each = (torch.log_softmax(logits, 0) * targets.t()).sum(0)
+    # Batches of one size lie side by side.
+    runs = [(n, n * len(list(several))) for n, several in itertools.groupby(len(y) for _, y in steps)]
+    parts = torch.split(each, [total for _, total in runs])
+    return torch.stack([part.sum() / -n for part, (n, _) in zip(parts, runs, strict=True)]).sum()

@@ -5,11 +5,11 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,19 @@ def _channels_last_order(t: Tensor) -> Tensor:
     return (t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1)
 
 
-Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+class _Walk(NamedTuple):
+    """How one optimisation goes.
+
+    Attributes:
+        step: (x, y) -> an answer, changing the parameters in place.  `y` is what `_gather` gives: labels, or one-hot
+            rows where gradients are written out by hand.
+        losses: Answers -> sum of the steps' mean task losses.
+        value: An answer -> the step's mean loss, with terms where they were added to it.
+    """
+
+    step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    losses: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor]
+    value: Callable[[tuple[Tensor, Tensor]], Tensor]
 
 
 class Solo:
@@ -136,6 +148,9 @@ class Solo:
 
     # Examples that are graded, or handed to a fold, at once.
     CHUNK = 1000
+
+    # Steps whose losses are summed up at once.
+    SUMMED = 64
 
     def __init__(
         self,
@@ -217,7 +232,7 @@ class Solo:
             min_batch=self._min_batch,
             drop_last=config.drop_last,
         )
-        step = self._stepper(space, job, lr)
+        walk = self._walk(space, job, lr)
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if augment else None
         # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
@@ -227,33 +242,35 @@ class Solo:
             if self._targets is not None and by_hand:
                 given_targets = job.examples is not None
                 labels = one_hot(y_train, self.task.num_classes).to(self.dtype) if given_targets else self._targets
+            taken: list[tuple[Tensor, Tensor]] = []
             for i, (x, y) in enumerate(self._gather(x_train, rows, labels, batches)):
                 if draws is not None and augment is not None:
                     x = augment(x, draws)
-                loss, value = step(x, y)
-                total += loss
-                if watch and not bool(torch.isfinite(value) & torch.isfinite(space.vector).all()):
-                    at = value.item()
+                one = walk.step(x, y)
+                taken.append(one)
+                if len(taken) == self.SUMMED:
+                    total += walk.losses(taken)
+                    taken.clear()
+                if watch and not bool(torch.isfinite(walk.value(one)) & torch.isfinite(space.vector).all()):
+                    at = walk.value(one).item()
                     late = f"a parameter became NaN or infinite after a loss of {at:g}"
                     what = late if math.isfinite(at) else f"the loss became {at}"
                     raise DivergedError(
                         f"round {me.round}, client {me.id}, step {i + 1} of {len(batches.sizes)}: {what} at learning "
                         f"rate {lr:g}; lower lr or set clip_norm"
                     )
+            if taken:
+                total += walk.losses(taken)
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
         low, high = torch.aminmax(space.vector)
         mean = float(total / len(batches.sizes) + 0.0 * low + 0.0 * high)
         return Fitted(space.take(), len(batches.sizes), lr, mean, sum(batches.sizes))
 
-    def _stepper(self, space: _Workspace, job: Sgd, lr: float) -> Step:
-        """A function (x, y) -> (mean task loss, the same plus terms) that takes one step in place.
-
-        `y` is what `_gather` gives: labels, or one-hot rows where gradients are written out by hand.
-        """
+    def _walk(self, space: _Workspace, job: Sgd, lr: float) -> _Walk:
         update = optimiser(job.config, lr, space.vector)
         trained = [space.parameters[n] for n in space.names]
         if self._by_hand(space, job):
-            return self._dense_stepper(space, job, lr, update, trained)
+            return self._dense_walk(space, job, lr, update, trained)
         objective = self._objective(space, job)
 
         def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,18 +279,18 @@ class Solo:
             torch.cat([space.flatten(g) for g in gradients], out=space.gradient)
             with torch.no_grad():
                 update(space.vector, space.gradient)
-            return loss, value
+            return loss, value.detach()
 
-        return step
+        return _Walk(step, lambda taken: torch.stack([loss for loss, _ in taken]).sum(), lambda one: one[1])
 
     def _by_hand(self, space: _Workspace, job: Sgd) -> bool:
         if self._layers is None or any(sees_features(t) for t in job.terms):
             return False
         return {layer.weight for layer in self._layers} <= set(space.names)  # a bias may be held, as FedDW's is
 
-    def _dense_stepper(
+    def _dense_walk(
         self, space: _Workspace, job: Sgd, lr: float, update: Callable[[Tensor, Tensor], None], trained: list[Tensor]
-    ) -> Step:
+    ) -> _Walk:
         assert self._layers is not None
         sizes = [t.numel() for t in trained]
         views = [v.view(t.shape) for v, t in zip(torch.split(space.gradient, sizes), trained, strict=True)]
@@ -300,11 +317,7 @@ class Solo:
             add_terms if terms else None,
         )
 
-        def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            loss = step(x, y)
-            return loss, loss
-
-        return both
+        return _Walk(lambda x, y: (step(x, y), y), dense.losses, lambda one: dense.losses([one]))
 
     def _objective(self, space: _Workspace, job: Sgd) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """(mean task loss, the same plus terms) of a batch."""
