@@ -24,6 +24,8 @@ A method whose rounds have something to show beside accuracy adds `def facts(sel
 JSON values about the round that led to `state`, kept with the run and drawn by the report.  Under "warnings" it may
 list sentences for the user, under "ignored" replies it refused, each {"client", "step", "reason"}.
 
+Tensors in messages that are no models name their dimensions, `Float[Tensor, "classes features"]`: over a network those
+two have the run's lengths, and any other name one length in all of a message.
 A method whose replies can be of the right type and yet useless adds `def admit(self, step: str, reply: Any, model:
 Params, layout: Layout) -> None`, which raises WireError for one that a plan could not use: over a network that client
 then counts as lost.
@@ -144,9 +146,16 @@ class Ask:
 
 @dataclass(frozen=True)
 class Collect:
-    """Bring held values to the server; answered by their values in the same order."""
+    """Bring held values to the server; answered by their values in the same order.
+
+    Attributes:
+        held: What to bring.
+        at_least: Fewer than this raise QuorumError inside the plan; in the place of any other that did not come is
+            None.  Without a number all are needed.
+    """
 
     held: Sequence[Held]
+    at_least: int | None = None
 
 
 @dataclass(frozen=True)
@@ -610,12 +619,12 @@ def ask(
     return replies
 
 
-def collect(held: Sequence[Carried]) -> Plan[list[Any]]:
-    """Bring held values to the server."""
+def collect(held: Sequence[Carried], at_least: int | None = None) -> Plan[list[Any]]:
+    """Bring held values to the server; with `at_least`, None stands for those that did not come."""
     handles = [h for h in held if isinstance(h, Held)]
     if len(handles) != len(held):
         raise ProtocolError("collect() takes Held values only; wrap what must stay on the client in Keep(...)")
-    values: list[Any] = yield Collect(handles)
+    values: list[Any] = yield Collect(handles, at_least)
     return values
 
 

@@ -308,14 +308,14 @@ def _look(of: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
 
 
 @functools.cache
-def _hints(of: type) -> dict[str, Any]:
+def hints_of(of: type) -> dict[str, Any]:
     """Types of a record's fields, in order."""
     hints = typing.get_type_hints(of, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(of)}
 
 
 def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
-    hints = _hints(of)
+    hints = hints_of(of)
     names = list(hints)
     if body is None and not names and not path:
         return of()
@@ -553,7 +553,7 @@ def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:
             beside.extend(m for m in kept if m not in beside)
         parts = _members(of)
     elif isinstance(of, type) and dataclasses.is_dataclass(of):
-        parts = list(_hints(of).values())
+        parts = list(hints_of(of).values())
     else:
         parts = [a for a in get_args(of) if a is not Ellipsis] if get_origin(of) is not Literal else []
     for part in parts:

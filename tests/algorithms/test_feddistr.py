@@ -483,6 +483,17 @@ def test_what_noise_tells_is_for_as_many_embeddings_as_an_example_may_change(mon
     assert FedDistr(m=2, dp=Noise(clip=1.0, epsilon=1.0)).dp.std(2) == 16.0  # type: ignore[union-attr]
 
 
+def test_sigma_needs_no_accountant_and_epsilon_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ConfigError("it is not installed")
+
+    monkeypatch.setattr(privacy, "require", absent)
+    facts = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.37)).spent()
+    assert (facts["epsilon"], facts["sigma"]) == ("not worked out: it is not installed", 0.37)
+    with pytest.raises(ConfigError, match="it is not installed"):
+        FedDistr(dp=Noise(epsilon=1.0))
+
+
 def test_noise_by_the_accountant() -> None:
     pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
     made = FedDistr(m=1, dp=Noise(epsilon=2.0))

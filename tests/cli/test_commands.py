@@ -202,7 +202,7 @@ NAMES = {
     "datasets": {s.name for s in SOURCES},
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
-    "experiments": {"digits", "domains"},
+    "experiments": {"digits", "domains", "feddistr"},
     "reproductions": set(papers.TABLE),
 }
 

@@ -1,8 +1,8 @@
-"""Federations of real processes for the tests that need them, and the table of what became of each fault."""
+"""Federations of real processes for the tests that need them."""
 
 import os
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,27 +21,6 @@ evaluate = ["global"]
 [[methods]]
 name = "fedavg"
 """
-
-OUTCOMES: list[tuple[str, str, str]] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not OUTCOMES:
-        return
-    terminalreporter.section("faults and what became of them")
-    width = max(len(fault) for fault, _, _ in OUTCOMES)
-    for fault, verdict, outcome in OUTCOMES:
-        terminalreporter.write_line(f"{fault.ljust(width)}  {verdict.ljust(8)}  {outcome}")
-
-
-@pytest.fixture
-def outcome(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str, str], None]]:
-    """`outcome(fault, "went on" or "refused", what happened)`: a line of the table, if the test passes."""
-
-    def note(fault: str, verdict: str, text: str) -> None:
-        OUTCOMES.append((fault, verdict, text))
-
-    return note
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a federation of real processes does when things go wrong; the table at the end of the run says it in words."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
@@ -198,6 +200,82 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     outcome("server killed and started again", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
 
 
+# ---------------------------------------------------------------- a client's disk
+class FullDisk:
+    """From its first answer on, a client's disk refuses what it writes in some rounds, with the kernel's own error.
+
+    The file that an answer is written to before it gets its name leads to /dev/full.
+    """
+
+    def __init__(self, node: Node, rounds: tuple[int, ...]) -> None:
+        self.state, self.rounds, self.done = node.folder / "state", rounds, False
+
+    def keep(self) -> None:
+        for answer in [] if self.done else self.state.glob("*/0/000001-*-0000"):
+            for t in self.rounds:
+                (answer.parent / f"{t:06d}-{answer.name[7:]}.tmp").symlink_to("/dev/full")
+            self.done = True
+
+
+def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_room(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    experiment = small("rounds=4", 'methods.0.name="fedper"')
+    run = federation(experiment, tmp_path / "run", lambda nodes: FullDisk(nodes[1], (2, 3)), said)
+    assert failures(run) == {(2, 1): 1, (3, 1): 1}
+    assert {c for t, c in uplinks(run) if t in (1, 4)} == {0, 1}
+    assert {(2, 0), (3, 0)} <= uplinks(run)
+    (why,) = {r["reason"].replace("000003", "000002") for r in rows(run / "failures.jsonl")}
+    assert re.fullmatch(
+        r"client error: cannot use state/\w+/0/000002-0001-0000: No space left on device; make room on this client's "
+        "disk, and it takes part again",
+        why,
+    )
+    log = run / "deploy" / "client-1" / "logs" / "resident.log"
+    assert log.read_text().count("client 1 cannot use state/") == 2
+    outcome("disk full on a client", "went on", reasons(run))
+
+
+# ---------------------------------------------------------------- clients that mean something else
+def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go_on_without(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    from unskew.run.config import to_toml
+
+    experiment, out = small("rounds=2", "split.num_clients=3"), tmp_path / "run"
+    deployment = operate.prepare(experiment, 3, out, Terms(1, 120.0, 300.0))
+    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
+    with (deployment / "client-1" / "client.toml").open("a") as f:
+        f.write(f'\ndata = "npz:{tmp_path / "own.npz"}"\n')
+    other = small("rounds=2", "split.num_clients=3", 'task.model="mlp"')
+    (deployment / "client-2" / "experiment.toml").write_text(to_toml(other))
+    with Family() as family:
+        server = launch.start_server(family, deployment / "server", folders.address(deployment / "server"))
+        nodes = [Node(family, folders.client_folder(deployment, c), said, f"client {c}") for c in (0, 1, 2)]
+        until = time.monotonic() + 120
+        while not all((n.folder / "logs" / "supernode.log").exists() and connected(n) for n in nodes):
+            for node in nodes:
+                node.keep()
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        operate.attend(server, operate.launch_run(server), said, nodes)
+    run = operate.collect(deployment / "server" / "run", out)
+    assert {c for _, c in uplinks(run)} == {0}
+    hello = {r["client"]: r["reason"] for r in rows(run / "failures.jsonl") if r["step"] == "hello"}
+    assert hello[1].startswith("the classes of its data must be 0, 1, 2, 3")
+    assert hello[1].endswith("got 0, 1, 2, 3, 4, 5, 6")
+    assert hello[2].startswith("the experiment (SHA-256 of its resolved form) must be ")
+    assert processes_of(tmp_path) == []
+    outcome("client with other classes", "went on", f"without it: {hello[1]}")
+    outcome("client with another model", "went on", f"without it: {hello[2]}")
+
+
+def connected(node: Node) -> bool:
+    """Whether a client's SuperNode has been let in."""
+    return bool(node.children) and "SuperNode ID" in node.children[1].said()
+
+
 # ---------------------------------------------------------------- the network
 class Wire:
     """Passes TCP connections on, until it is cut.
@@ -341,9 +419,57 @@ def test_an_unknown_key_and_a_second_client_with_one_identity_are_refused_by_flo
         first = Node(family, one, said)
         first.keep()
         until = time.monotonic() + 60
-        while "SuperNode ID" not in first.children[1].said() and time.monotonic() < until:
+        while not connected(first) and time.monotonic() < until:
             time.sleep(0.1)
         sentence = until_refused(family, twin)
         assert first.children[1].running()
         until_refused(family, stranger)
     outcome("unknown key, or two clients with one", "refused", sentence)
+
+
+# ---------------------------------------------------------------- certificates
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("expired certificate", "has expired; the server needs a new one: unskew deploy pack --renew"),
+        ("foreign certificate", "was not signed by this federation's authority"),
+    ],
+)
+def test_a_client_does_not_speak_to_a_server_whose_certificate_is_not_good(
+    fault: str, text: str, small: Callable[..., Experiment], tmp_path: Path, outcome: Outcome
+) -> None:
+    deployment = operate.prepare(small(), 2, tmp_path / "run")
+    server, client = deployment / "server", deployment / "client-0"
+    who = certificates.authority("another")
+    if fault == "expired certificate":
+        certificates.issue_server(who, [], server, days=0)
+        shutil.copy(server / "ca.crt", client / "ca.crt")
+    else:
+        certificates.issue_server(who, [], server)
+    listen = folders.address(server)
+    with Family() as family:
+        # Started as `start_server` would, which refuses to serve with an expired certificate.
+        line = launch.superlink(server, listen, folders.write_secret(server))
+        link = family.start(
+            line, folders.write_home(server, listen.here), server / "logs" / "superlink.log", "SuperLink"
+        )
+        until = time.monotonic() + 120
+        while not answers(listen) and time.monotonic() < until:
+            assert link.running(), link.said()
+            time.sleep(0.2)
+        command = [sys.executable, "-m", "unskew", "deploy", "client", str(client)]
+        found = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=180
+        )
+    assert found.returncode == 2
+    assert text in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not (client / "logs").exists()  # nothing of Flower's was started
+    outcome(fault, "refused", " ".join(found.stderr.split())[:150])
+
+
+def answers(listen: Address) -> bool:
+    """Whether somebody listens there."""
+    with suppress(OSError), socket.create_connection((listen.host, listen.port), timeout=5):
+        return True
+    return False

@@ -389,6 +389,22 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
     assert said[0].endswith("; started again in 1 s")
 
 
+def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
+    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower prints its exit code some time before its process is gone."""
+    monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
+    script(
+        bin, "flower-supernode", r"printf '\033[91mERROR \033[0m:     Exit Code: 305\n[code: 2004]\n'; sleep 1; exit 1"
+    )
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    with launch.Family() as family:
+        node = launch.Node(family, client, said.append)
+        keep_until(node, lambda: said)
+    assert said[0].startswith("client is refused for now: its last session may not be over")
+
+
 def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, client: Path) -> None:
     script(bin, "resident", "echo 'DataError: own.npz is not there'; exit 2")
     script(bin, "flower-supernode", "exec sleep 60")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from recipe import rounds, simulator
+from recipe import finite, rounds, simulator
 
 from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
@@ -362,7 +362,13 @@ def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_pa
 
     instead(there, 2, on_client_2)
     state, trace = there.remote.round(state, 2)
-    assert [(f.client, f.reason) for f in trace.failures] == [(2, "client error: cannot use: No space left on device")]
+    assert [(f.client, f.reason) for f in trace.failures] == [
+        (
+            2,
+            "client error: cannot use 2/smallworld/0/000002-0001-0000: No space left on device; make room on this "
+            "client's disk, and it takes part again",
+        )
+    ]
     assert there.remembered(2) == before
     assert not list(tmp_path.rglob("*.tmp"))
     there.grid.handlers[there.node(2)] = there.fresh(2)
@@ -703,6 +709,42 @@ def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_pa
     with pytest.raises(QuorumError, match="client lost: gone"):
         one_round(there)
     assert there.remote.memory.get(4) is None
+
+
+@pytest.mark.parametrize("case", ["feddif", "fedswap, d2d", "tthf"])
+def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp_path: Path) -> None:
+    there = deployed(case, tmp_path)
+    instead(
+        there,
+        3,
+        lambda message, honest: (
+            honest(message)
+            if unpack(message.content).action != "fetch"
+            else Message(Error(5, "gone"), reply_to=message)
+        ),
+    )
+    state, lost = there.remote.start(), []
+    for t in (1, 2, 3):
+        state, trace = there.remote.round(state, t)
+        lost += [(f.client, f.step, f.reason) for f in trace.failures]
+    assert (3, "held value", "client lost: gone (Flower's code 5)") in lost
+    assert finite(state)
+
+
+def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
+    """FedDif's means over all clients' drifts would be wrong for good."""
+    there = deployed("feddif, drift", tmp_path)
+    instead(
+        there,
+        3,
+        lambda message, honest: (
+            honest(message)
+            if unpack(message.content).action != "fetch"
+            else Message(Error(5, "gone"), reply_to=message)
+        ),
+    )
+    with pytest.raises(QuorumError, match="held values are collected, and those of clients 3 did not come"):
+        one_round(there)
 
 
 def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import functools
 import json
 import random
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -97,6 +98,30 @@ def test_refusing_takes_no_more_memory_than_the_message_is_worth(seed: int) -> N
     messages = traffic("feddw") + traffic("feddif") + traffic("stc")
     (data, of), (other, _) = draw.choice(messages), draw.choice(messages)
     assert peak(mutated(data, other, draw), of) < FLOOR + FACTOR * len(data + other)
+
+
+@pytest.mark.slow
+def test_thousands_of_mutilated_messages_of_every_method(outcome: Callable[[str, str, str], None]) -> None:
+    draw, guard, most = random.Random(2026), Guard(simulator_initial(), 1 << 22), 0.0
+    refused = taken = 0
+    for i in range(60 * len(CASES)):
+        messages = traffic(CASES[i % len(CASES)])
+        (data, of), (other, _) = draw.choice(messages), draw.choice(messages)
+        bad = mutated(data, other, draw)
+        try:
+            guard.decode(bad, of)
+            taken += 1
+        except WireError:
+            refused += 1
+        if i % 4 == 0:
+            worst, limit = peak(bad, of), FLOOR + FACTOR * len(bad)
+            assert worst < limit
+            most = max(most, worst / limit)
+    assert refused > taken > 0
+    text = (
+        f"{refused} refused with WireError, {taken} still of their type, nothing else; {most:.0%} of the memory allowed"
+    )
+    outcome(f"{refused + taken} mutilated messages", "refused", text)
 
 
 def file_of(text: str, tensors: dict[str, Any] | None = None) -> bytes:

@@ -167,6 +167,7 @@ GOOD = upload(torch.ones(2, 4), [0, 2], [5, 6])
         (upload(torch.ones(1, 4), [3], [1]), r"label 3 is outside the task's 0\.\.2"),
         (upload(torch.ones(1, 4), [-1], [1]), "label -1 is outside"),
         (upload(torch.ones(1, 4), [0], [-1]), "a count is negative: -1"),
+        (upload(torch.ones(1, 4), [0], [1 << 60]), r"a count is above 2\*\*53: 1152921504606846976"),
         (upload(1e4 * torch.ones(1, 4), [0], [1]), "20 times the median of 2"),
         (upload(torch.full((1, 4), 3e38), [0], [1]), "20 times the median of 2"),
         (upload(torch.ones(65, 4), [1] * 65, [1] * 65), "65 embeddings of one label, 64 are allowed"),

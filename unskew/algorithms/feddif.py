@@ -44,10 +44,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fednova import work
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.keys import Key
 from unskew.protocol import (
     Aux,
@@ -74,7 +75,7 @@ from unskew.server.auction import Feasibility
 from unskew.server.distance import Metric, iid_distance, largest_distance, project, shares
 from unskew.tree import Params, map_params, weighted_mean, weighted_sum, zeros_like
 
-DoL = Tensor | Held | Keep
+DoL = Float[Tensor, "valuations classes"] | Held | Keep
 """D psi as counts, float32 (1, classes): eq. 1 of distance.py is then an addition, and exact below 2^24 examples.
 Under valuation "lagged" a second row has the counts before the model's last move."""
 
@@ -143,15 +144,15 @@ class Call:
 class Bids:
     """What a client would do for each model on offer, (models,) float64 (eq. 1)."""
 
-    values: Tensor
+    values: Float[Tensor, "models"]
 
 
 @dataclass(frozen=True)
 class Tally:
     """A masked sum of class counts, (classes,) int64, and its mask on the way back to who drew it."""
 
-    counts: Tensor | Held | Keep | None
-    mask: Tensor | Held | Keep | None
+    counts: Int64[Tensor, "classes"] | Held | Keep | None
+    mask: Int64[Tensor, "classes"] | Held | Keep | None
 
 
 # ---------------------------------------------------------------- what is kept
@@ -508,6 +509,7 @@ class FedDif:
 
         Raises:
             DataError: If there are no examples behind any model.
+            QuorumError: If no model with examples behind it arrives; where drifts travel, if one model does not.
         """
         sizes = tuple(chain.n for chain in way.chains)
         if not any(sizes):
@@ -515,9 +517,14 @@ class FedDif:
                 f"round {fed.round}: none of the {len(sizes)} models met a training example; leave clients without "
                 "data out of the split"
             )
-        values = yield from collect([*(chain.model for chain in way.chains), *way.changes])
+        # Means over all clients (eq. 5) would be wrong for good without one of them.
+        needed = None if way.changes else 1
+        values = yield from collect([*(chain.model for chain in way.chains), *way.changes], needed)
         models, ds = values[: len(sizes)], values[len(sizes) :]
-        params, means = weighted_mean(models, [float(n) for n in sizes]), state.means
+        came = [(w, float(n)) for w, n in zip(models, sizes, strict=True) if w is not None]
+        if not any(n for _, n in came):
+            raise QuorumError(f"round {fed.round}: none of the {len(sizes)} models with examples behind them arrived")
+        params, means = weighted_mean([w for w, _ in came], [n for _, n in came]), state.means
         if means is not None:
             means = self.renewed(means, state.params, models, ds, len(fed.clients))
             params = {n: w + means.h[n] if n in means.h else w for n, w in params.items()}

@@ -26,12 +26,14 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.feddw import add_soft_labels
 from unskew.algorithms.moon import masked_mean
-from unskew.protocol import Aux, Batch, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.errors import WireError
+from unskew.protocol import Aux, Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
 from unskew.tree import Params
 
 Averaging = Literal["clients", "examples"]
@@ -41,16 +43,16 @@ Averaging = Literal["clients", "examples"]
 class Teacher:
     """Z, (classes, classes), and which of its rows are known, (classes,) bool."""
 
-    z: Tensor
-    known: Tensor
+    z: Float[Tensor, "classes classes"]
+    known: Bool[Tensor, "classes"]
 
 
 @dataclass(frozen=True)
 class Outputs:
     """A client's z^k, (classes, classes), zero for classes it has not, and its n^k, (classes,) int64."""
 
-    means: Tensor
-    counts: Tensor
+    means: Float[Tensor, "classes classes"]
+    counts: Int64[Tensor, "classes"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,16 @@ def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: 
     return (pooled / total.where(total > 0, torch.ones_like(total))[:, None]).to(means[0]), total > 0
 
 
+def check_counts(counts: Tensor) -> None:
+    """Refuse counts by class that nobody can have: what comes from another machine is checked.
+
+    Raises:
+        WireError: If one is negative or above 2**53, where sums over clients could overflow.
+    """
+    if bool((counts < 0).any() | (counts > 1 << 53).any()):
+        raise WireError(f"counts of examples must be 0 to 2**53, got {int(counts.min())} to {int(counts.max())}")
+
+
 def taught(old: Teacher, outputs: Sequence[Outputs], averaging: Averaging) -> Teacher:
     """The next teacher (eq. 2)."""
     new, held = mean_by_class([o.means for o in outputs], [o.counts for o in outputs], averaging)
@@ -150,6 +162,10 @@ class FedDistill:
         w = yield from sgd(mine or me.initial, self.local, *terms, z=msg.z, known=msg.known.to(msg.z))
         sums = yield from fold(add_logits, w, torch.zeros_like(msg.z))
         return Outputs(by_class(sums, me.histogram), me.histogram), w
+
+    def admit(self, step: str, reply: Outputs, model: Params, layout: Layout) -> None:
+        """Refuse counts that nobody can have."""
+        check_counts(reply.counts)
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
         """This client's own model."""
@@ -235,6 +251,10 @@ class FedDistillPlus:
         w = yield from sgd(msg.params, self.local, *([term] if self.lam else []), z=z, known=known.to(z))
         sums = yield from fold(say, w, torch.zeros_like(z))
         return Taught(w, me.n, Outputs(by_class(sums, me.histogram), me.histogram)), None
+
+    def admit(self, step: str, reply: Taught, model: Params, layout: Layout) -> None:
+        """Refuse counts that nobody can have."""
+        check_counts(reply.outputs.counts)
 
     def serve(self, state: Lesson, client: ClientId | None) -> Params | None:
         """The global model."""

@@ -471,6 +471,11 @@ class FedDW(ABC):
                 soft = noised(soft, self.dw.dp.sigma, me.key / "soft labels")
         return self.reported[name](reply, soft, bool(pulled)), kept
 
+    def admit(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        """Refuse what the method refuses; soft labels that cannot be used cost nobody the rest of a reply."""
+        if hasattr(self.of, "admit"):
+            self.of.admit(step, reply.of if step in self.reported else reply, model, layout)
+
     def serve(self, state: Related, client: ClientId | None) -> Params | None:
         """The method's model."""
         model: Params | None = self.of.serve(state.of, client)

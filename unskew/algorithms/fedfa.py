@@ -33,8 +33,8 @@ from annotated_types import Gt, Interval
 from torch import Tensor
 
 from unskew.algorithms.fedavg import average
-from unskew.errors import ConfigError
-from unskew.protocol import Batch, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.errors import ConfigError, WireError
+from unskew.protocol import Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
 from unskew.tree import Params, weighted_sum, zeros_like
 
 FLOOR = 1e-7
@@ -135,6 +135,13 @@ class FedFA:
         y = yield from sgd(msg.params, self.local)
         trained = (mine or 0) + 1
         return Scored(y, me.n, accuracy, trained), trained
+
+    def admit(self, step: str, reply: Scored, model: Params, layout: Layout) -> None:
+        """Refuse what is no accuracy, and a number of trainings that cannot be."""
+        if not 0.0 <= reply.accuracy <= 1.0 or not 1 <= reply.trained < 1 << 31:
+            raise WireError(
+                f"expected an accuracy of 0 to 1 and at least one training, got {reply.accuracy:g} and {reply.trained}"
+            )
 
     def weights(self, accuracies: Sequence[float], trained: Sequence[int], n: Sequence[int]) -> list[float]:
         """omega_k (eq. 2, 4): non-negative, with the sum 1.

@@ -31,8 +31,8 @@ from annotated_types import Ge, Interval
 from unskew.algorithms.fedavg import Weighting, Weights, without
 from unskew.algorithms.fedopt import Rolling, trainable
 from unskew.algorithms.fedprox import Proximal
-from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fit, step
+from unskew.errors import ConfigError, WireError
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fit, step
 from unskew.server.optimise import momentum
 from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
@@ -99,6 +99,11 @@ class FedNova:
         done = yield from fit(msg.params, self.local, *terms, anchor=msg.params)
         norm = work(done.steps, self.local.momentum, done.lr * self.mu)
         return Update(map_params(torch.sub, done.params, msg.params), norm, me.n), None
+
+    def admit(self, step: str, reply: Update, model: Params, layout: Layout) -> None:
+        """Refuse work that is less than a step, by which the plan would divide."""
+        if not reply.norm >= 1.0:
+            raise WireError(f"local work must be at least 1, got {reply.norm:g}")
 
     def serve(self, state: Rolling, client: ClientId | None) -> Params | None:
         """The global model."""

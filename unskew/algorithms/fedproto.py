@@ -24,12 +24,14 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from unskew.algorithms.feddistill import Averaging, by_class, mean_by_class
+from unskew.algorithms.feddistill import Averaging, by_class, check_counts, mean_by_class
 from unskew.algorithms.feddw import classifier
 from unskew.algorithms.moon import masked_mean
-from unskew.protocol import Aux, Batch, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.errors import WireError
+from unskew.protocol import Aux, Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
 from unskew.tree import Params
 
 
@@ -42,8 +44,8 @@ class Prototypes:
         counts: (classes,) int64; 0 where there is no row.
     """
 
-    rows: Tensor
-    counts: Tensor
+    rows: Float[Tensor, "known features"]
+    counts: Int64[Tensor, "classes"]
 
     def spread(self) -> Tensor:
         """A row for every class, (classes, features); zero where there is none."""
@@ -110,6 +112,13 @@ class FedProto:
         w = yield from sgd(mine or me.initial, self.local, *terms, prototypes=prototypes, known=known)
         sums = yield from fold(add_features, w, torch.zeros_like(prototypes))
         return Prototypes(by_class(sums, me.histogram)[me.histogram > 0], me.histogram), w
+
+    def admit(self, step: str, reply: Prototypes, model: Params, layout: Layout) -> None:
+        """Refuse counts that nobody can have, and prototypes that are not one for each class with examples."""
+        check_counts(reply.counts)
+        held = int((reply.counts > 0).sum())
+        if len(reply.rows) != held:
+            raise WireError(f"expected a prototype for each of {held} classes with examples, got {len(reply.rows)}")
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
         """This client's own model."""

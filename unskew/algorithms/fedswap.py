@@ -91,9 +91,10 @@ class FedSwap:
                     seen[j] += last[j]
         trained = [j for j, n in enumerate(seen) if n]
         ends = [models[j] for j in trained]
-        arrived: list[Any] = (yield from collect(ends)) if self.route == "d2d" else ends
+        arrived: list[Any] = (yield from collect(ends, at_least=1)) if self.route == "d2d" else ends
         weights = {"uniform": [1] * len(at), "samples": last, "seen": seen}[self.weighting]
-        return Weights(weighted_mean(arrived, [float(weights[j]) for j in trained]))
+        came = [(model, float(weights[j])) for j, model in zip(trained, arrived, strict=True) if model is not None]
+        return Weights(weighted_mean([model for model, _ in came], [weight for _, weight in came]))
 
     @step
     def train(self, me: Me, msg: Parcel, mine: None) -> Step[tuple[Visited, None]]:

@@ -33,13 +33,14 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt
+from jaxtyping import Float
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.ifca import train_loss
 from unskew.algorithms.oneshot import longer
-from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.errors import ConfigError, WireError
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, weighted_sum
 
 
@@ -55,7 +56,7 @@ class Call:
 class Appeal:
     """How much the global model's loss counts for a client (eq. 1), float64, and whether it is good enough."""
 
-    q: Tensor  # not a float: what that weighs on the wire depends on its digits
+    q: Float[Tensor, ""]  # not a float: what that weighs on the wire depends on its digits
     met: bool
 
 
@@ -150,6 +151,11 @@ class MaxFL:
             rho = self.rho
         z = (yield from train_loss(me, msg.params)) - rho
         return Judged(y, me.n, Appeal(torch.tensor(slope(z), dtype=torch.float64), z < 0.0)), mine
+
+    def admit(self, step: str, reply: Judged, model: Params, layout: Layout) -> None:
+        """Refuse a weight that is no slope of the logistic function."""
+        if reply.appeal is not None and not 0.0 <= float(reply.appeal.q) <= 0.25:
+            raise WireError(f"a weight must be 0 to 0.25, got {float(reply.appeal.q):g}")
 
     def personalise(self, me: Me, params: Params, mine: Solo | None) -> Step[Params]:
         """The global model; with `preferred` this client's own if that is no worse."""

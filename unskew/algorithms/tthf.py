@@ -164,9 +164,11 @@ class TTHF:
                 held = {**held, **(yield from ask(self.train, to, at_least=0))}
         present = [p for p in (tuple(c for c in cluster if c in held) for cluster in clusters) if p]
         drawn = draw(present, fed.key / "drawn")
-        models = yield from collect([held[c].model for c in drawn])
+        models = yield from collect([held[c].model for c in drawn], at_least=1)
         weights = [sum(held[c].n if self.weighting == "samples" else 1 for c in p) for p in present]
-        return Aggregated(weighted_mean(models, weights), drawn, tuple(exchanges), bounded)
+        came = [i for i, w in enumerate(models) if w is not None]
+        params = weighted_mean([models[i] for i in came], [weights[i] for i in came])
+        return Aggregated(params, tuple(drawn[i] for i in came), tuple(exchanges), bounded)
 
     def consensus(
         self, clusters: Sequence[Cluster], v: Sequence[Tensor], held: Mapping[ClientId, Local], exchanges: Sequence[int]

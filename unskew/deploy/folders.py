@@ -368,12 +368,15 @@ firewall: this machine connects to the server, never the other way round.  Keep 
 
 def _nginx(listen: Address, reached: Address) -> str:
     return f"""# Lets clients through to Flower's Fleet API and nobody to anything else.
-# In network.toml set host = "127.0.0.1" and port = {_inner(listen.port)}; then: nginx -c "$PWD/nginx.conf" -p "$PWD"
+# In network.toml set host = "127.0.0.1" and port = {_inner(listen.port)}; then, here:
+#   mkdir -p logs && nginx -c "$PWD/nginx.conf" -p "$PWD"
 events {{}}
 error_log logs/nginx.log;
 pid logs/nginx.pid;
 http {{
   access_log off;
+  client_body_temp_path logs/body;
+  proxy_temp_path logs/proxy;
   server {{
     listen {reached.port} ssl;
     ssl_certificate server.crt;

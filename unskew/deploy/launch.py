@@ -663,7 +663,8 @@ class Node:
         self.look_at = now + LOOK_EVERY_S
         node = self.children[1]
         said, self.read = node.news(self.read)
-        errors = re.findall(r"^ERROR\s*:\s*(?!Exit Code)(.+)$", said, re.M)  # one with a code is about to end by itself
+        # One with a code is about to end by itself.
+        errors = re.findall(r"^ERROR\s*:\s*(?!\s|Exit Code)(.+)$", said, re.M)
         if not errors:
             return None
         return f"{node.name} gave up its connection: {errors[-1].strip()[:200]} (log: {node.log})"

@@ -73,6 +73,17 @@ TABLE: dict[str, Entry] = {
     "feddw/overhead": Entry(
         "unskew.papers.feddw:overhead", "what FedDW's term costs a local epoch, against P004's Table III"
     ),
+    "feddistr/tradeoff": Entry(
+        "unskew.papers.feddistr:tradeoff",
+        "FedDistr's one round against many of four methods, at four levels of overlap",
+    ),
+    "feddistr/communication": Entry(
+        "unskew.papers.feddistr:communication",
+        "what FedAvg sends until it is as good as FedDistr, against P003's Table 2",
+    ),
+    "feddistr/privacy": Entry(
+        "unskew.papers.feddistr:privacy", "accuracy and nearest copies against noise on embeddings, P003's Fig. 5"
+    ),
 }
 
 SCALES = ("small", "paper")

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from unskew.errors import RunError
-from unskew.report import cost, feddif, feddw, figures, hcct, prose, tables
+from unskew.report import cost, feddif, feddistr, feddw, figures, hcct, prose, tables
 from unskew.report.predicted import beside
 from unskew.report.record import Partition, Record, Warned, described, plain, read
 from unskew.report.section import Chart, Section
@@ -207,8 +207,11 @@ def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list
     found = []
     if record.facts:
         found.append(cost.section(record, marks, cost.quantities(record), priced))
+    # A method of one round has facts of later ones too, with nothing in them.
+    once = [m for m in record.methods if feddistr.KEYS & record.ever.get(m, frozenset())]
+    found += [feddistr.section(record, once, marks)] if once else []
     for names, draw in SECTIONS:
-        methods = [m for m in record.methods if names <= record.facts.get(m, frozenset())]
+        methods = [m for m in record.methods if m not in once and names <= record.facts.get(m, frozenset())]
         found += [draw(record, methods, marks)] if methods else []
     return [s for s in found if s is not None]
 

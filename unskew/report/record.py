@@ -114,6 +114,7 @@ class Record:
         models: (method, seed) -> {round: transfers that carried a model}.
         passes: (method, seed) -> {round: exchanges in which clients trained, one after the other}.
         facts: Method -> the names that each of its rows in facts.jsonl has; the rows themselves are for `facts_of`.
+        ever: Method -> the names that any of them has.
         warned: What methods had for the user to know.
         ignored: Method -> replies that it refused.
         summary: None while the run has not finished.
@@ -140,6 +141,7 @@ class Record:
     models: Mapping[tuple[str, int], Mapping[int, int]] = field(default_factory=dict)
     passes: Mapping[tuple[str, int], Mapping[int, int]] = field(default_factory=dict)
     facts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    ever: Mapping[str, frozenset[str]] = field(default_factory=dict)
     warned: tuple[Warned, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
 
@@ -184,7 +186,7 @@ def read(folder: Path) -> Record:
     cut_short: list[str] = []
     series, clients = _metrics(_rows(folder / "metrics.jsonl", cut_short), cells)
     flows, models = _flows(_rows(folder / "ledger.jsonl", cut_short), cells)
-    facts, warned, ignored = _facts(_rows(folder / "facts.jsonl", cut_short), cells)
+    facts, ever, warned, ignored = _facts(_rows(folder / "facts.jsonl", cut_short), cells)
     return Record(
         folder=folder,
         name=run.text("run"),
@@ -206,6 +208,7 @@ def read(folder: Path) -> Record:
         models=models,
         passes=_passes(_rows(folder / "work.jsonl", cut_short), cells),
         facts=facts,
+        ever=ever,
         warned=warned,
         ignored=ignored,
     )
@@ -222,6 +225,16 @@ def facts_of(record: Record, method: str) -> Iterator[tuple[int, int, "Row"]]:
     for row in _rows(record.folder / "facts.jsonl", []):
         if row.text("method") == method:
             yield row.whole("seed"), row.whole("round"), row.inner("facts")
+
+
+def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Numbers of each client's training examples in the data set; read anew, because they may be many.
+
+    Raises:
+        RunError: If partition.json is corrupt or does not have the seed.
+    """
+    clients = _document(record.folder / "partition.json").inner("seeds").inner(str(seed)).rows("clients")
+    return tuple(client.counts("train", client.items("train")) for client in clients)
 
 
 class Row(NamedTuple):
@@ -428,10 +441,11 @@ def _passes(rows: Iterator[Row], cells: tuple[Cell, ...]) -> _Counts:
 
 def _facts(
     rows: Iterator[Row], cells: tuple[Cell, ...]
-) -> tuple[dict[str, frozenset[str]], tuple[Warned, ...], dict[str, int]]:
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]], tuple[Warned, ...], dict[str, int]]:
     known = {(c.method, c.seed) for c in cells}
     seen: set[tuple[str, int, int]] = set()
     names: dict[str, frozenset[str]] = {}
+    ever: dict[str, frozenset[str]] = {}
     warned: dict[tuple[str, str], Warned] = {}
     ignored: dict[str, int] = {}
     for row in rows:
@@ -440,6 +454,7 @@ def _facts(
             raise row.refuse(f"facts of {method}, seed {seed}, round {at} are given twice")
         seen.add((method, seed, at))
         names[method] = names.get(method, frozenset(facts.values)) & frozenset(facts.values)
+        ever[method] = ever.get(method, frozenset()) | frozenset(facts.values)
         for text in facts.items("warnings") if "warnings" in facts.values else ():
             if not isinstance(text, str):
                 raise row.refuse(f"warnings must hold text, got {text!r:.60}")
@@ -449,7 +464,7 @@ def _facts(
             )
         if refused := len(facts.items("ignored")) if "ignored" in facts.values else 0:
             ignored[method] = ignored.get(method, 0) + refused
-    return names, tuple(warned.values()), ignored
+    return names, ever, tuple(warned.values()), ignored
 
 
 def _partitions(path: Path) -> dict[int, Partition]:

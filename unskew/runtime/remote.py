@@ -38,7 +38,7 @@ from unskew.protocol import (
     refuse_request,
     steps_of,
 )
-from unskew.runtime.guard import Guard, limit_bytes, odd_ones
+from unskew.runtime.guard import Guard, limit_bytes, odd_ones, sizes_of
 from unskew.runtime.letter import (
     ANSWERED,
     Answer,
@@ -159,7 +159,11 @@ class Remote(Generic[S]):
         self._signatures = wire.signatures(algorithm)
         self._held_type = wire.held_type(algorithm)
         wire.memory_type(algorithm)
-        self._guard = Guard(model.initial, limit_bytes(model.initial, self.terms.models), self.terms.max_norm, 0)
+        limit, sizes = (
+            limit_bytes(model.initial, self.terms.models),
+            sizes_of(model.num_classes, model.layout, model.initial),
+        )
+        self._guard = Guard(model.initial, limit, self.terms.max_norm, 0, sizes)
         self._admit: Callable[[str, Any, Params, Layout], None] | None = getattr(algorithm, "admit", None)
         self._failures: list[Failure] = []
         self._sent: list[Sent] = []
@@ -410,38 +414,48 @@ class _Round:
                 reply = outcomes[c].reply
                 assert reply is not None
                 for h, data in zip(mine, reply.parts, strict=True):
-                    value = remote._guard.decode(data, remote._held_type)
-                    values[h] = _Value(value, data, wire.kind(value))
+                    values[h] = self.kept(data)
             except WireError as error:
-                lost = WireError(f"client {c}: {error}")
-                values.update(dict.fromkeys(mine, lost))
-                self.trace.failures.append(Failure(self.t, c, "held value", str(error)))
+                self.missing(values, mine, str(error))
+        # What stood in the same field of their replies.
+        alike: dict[str, dict[int, Any]] = {}
+        everything = list(values)
+        for i, h in enumerate(everything):
+            if isinstance(values[h], _Value):
+                alike.setdefault(h.key.partition("/")[2], {})[i] = values[h].value
+        for same in alike.values():
+            for i, why in odd_ones(same).items():
+                self.missing(values, [everything[i]], f"refused: {why}")
         return values
+
+    def kept(self, data: bytes) -> "_Value":
+        try:
+            value = self.remote._guard.decode(data, self.remote._held_type)
+        except WireError as error:
+            raise WireError(f"refused: {error}") from None
+        return _Value(value, data, wire.kind(value))
+
+    def missing(self, values: dict[Held, Any], held: Sequence[Held], why: str) -> None:
+        """Note that what one client holds did not come."""
+        owner = held[0].owner
+        values.update(dict.fromkeys(held, WireError(f"client {owner}: {why}")))
+        self.trace.failures.append(Failure(self.t, owner, "held value", why))
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, want: Collect) -> list[Any]:
         values = self.fetch(want.held, self.remote.terms.deadline_s)
-        failed = {h.owner: v for h, v in values.items() if isinstance(v, WireError)}
-        if failed:
+        lost = {h.owner: v for h, v in values.items() if isinstance(v, WireError)}
+        came = sum(isinstance(values[h], _Value) for h in want.held)
+        if lost and (want.at_least is None or came < want.at_least):
             raise QuorumError(
                 f"round {self.t}: {len(want.held)} held values are collected, and those of clients "
-                f"{', '.join(map(str, sorted(failed)))} did not come ({next(iter(failed.values()))})"
-            )
-        # What stood in the same field of their replies.
-        alike: dict[str, dict[int, Any]] = {}
-        for i, h in enumerate(want.held):
-            alike.setdefault(h.key.partition("/")[2], {})[i] = values[h].value
-        odd = [i for same in alike.values() for i in odd_ones(same)]
-        if odd:
-            owners = ", ".join(map(str, sorted({want.held[i].owner for i in odd})))
-            raise QuorumError(
-                f"round {self.t}: {len(want.held)} held values are collected, and those of clients {owners} have other "
-                "tensors than the rest"
+                f"{', '.join(map(str, sorted(lost)))} did not come ({next(iter(lost.values()))})"
             )
         for h in want.held:
-            self.charge(node(h.owner), SERVER, len(values[h].data), values[h].kind)
+            if isinstance(values[h], _Value):
+                self.charge(node(h.owner), SERVER, len(values[h].data), values[h].kind)
         self.hop += 1
-        return [values[h].value for h in want.held]
+        return [values[h].value if isinstance(values[h], _Value) else None for h in want.held]
 
     def probe(self, want: Probe) -> Tensor:
         """Client-to-client block of the modelled channel: a deployment does not measure its links."""

@@ -12,6 +12,7 @@ bytes.  The answers of the last two rounds before the present one stay, for a se
 what was done for a server that did is no part of the run any more, and is dropped.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -33,7 +34,7 @@ from unskew.keys import Key
 from unskew.local.executor import Work, drive_alone
 from unskew.local.solo import Solo
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
-from unskew.runtime.guard import Guard, limit_bytes
+from unskew.runtime.guard import Guard, limit_bytes, sizes_of
 from unskew.runtime.letter import (
     ASKED,
     Answer,
@@ -98,6 +99,11 @@ class Site:
         """Its number."""
         return self.introduction.client
 
+    def where(self, error: OSError) -> str:
+        """Which file an error is about; of the client's own folder without what lies above it."""
+        name = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else self.state
+        return str(name.relative_to(self.state.parent) if name.is_relative_to(self.state) else name)
+
     def answer(self, letter: Letter) -> Letter:
         """The reply to a letter; whatever is wrong with it, there is one."""
         nonce = ""
@@ -115,8 +121,11 @@ class Site:
         except UnskewError as error:
             return write("refused", Refused(str(error), nonce))
         except OSError as error:
-            where = f" {error.filename}" if error.filename else ""
-            return write("refused", Refused(f"cannot use{where}: {error.strerror or type(error).__name__}", nonce))
+            text = f"cannot use {self.where(error)}: {error.strerror or type(error).__name__}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                text += "; make room on this client's disk, and it takes part again"
+            print(f"client {self.client} {text}", file=sys.stderr, flush=True)
+            return write("refused", Refused(text, nonce))
         except Exception as error:
             # Its text may quote the client's data: the server gets the kind, the client's own log the rest.
             traceback.print_exc(file=sys.stderr)
@@ -193,9 +202,11 @@ def _save(folder: Path, name: _Name, kept: _Kept) -> None:
             f.flush()
             os.fsync(f.fileno())
         temporary.replace(folder / str(name))
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):  # what fails in writing does not say where
+            raise OSError(error.errno, error.strerror, str(folder / str(name))) from error
         raise
     fd = os.open(folder, os.O_RDONLY)
     try:
@@ -332,7 +343,9 @@ def _message(site: Site, head: Order, parts: tuple[bytes, ...], folder: Path, gu
 
 def _guard(site: Site, desk: Desk) -> Guard:
     # A message may carry a model of everybody, as gossip's and clustered methods' do.
-    return Guard(desk.initial, limit_bytes(desk.initial, 4 + site.introduction.num_clients), site.max_norm)
+    limit = limit_bytes(desk.initial, 4 + site.introduction.num_clients)
+    sizes = sizes_of(len(site.introduction.classes), desk.solo.task.layout, desk.initial)
+    return Guard(desk.initial, limit, site.max_norm, sizes=sizes)
 
 
 # ---------------------------------------------------------------- Fetch, Examine

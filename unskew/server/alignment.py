@@ -174,6 +174,8 @@ def faults(
             found[c] = f"label {wrong} is outside the task's 0..{classes - 1}"
         elif bool((n < 0).any()):
             found[c] = f"a count is negative: {int(n.min())}"
+        elif bool((n > 1 << 53).any()):  # sums over clients could overflow
+            found[c] = f"a count is above 2**53: {int(n.max())}"
         elif len(y) and int(torch.bincount(y).max()) > MOST_PER_LABEL:
             found[c] = f"{int(torch.bincount(y).max())} embeddings of one label, {MOST_PER_LABEL} are allowed"
     widths = [int(v.shape[1]) for c, (v, _, _) in sorted(uploads.items()) if c not in found and len(v)]

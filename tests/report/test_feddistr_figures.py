@@ -1,0 +1,431 @@
+"""The report's part about one round of embeddings, from a run folder made by hand: 3 clients, scikit-learn's digits.
+
+Embeddings have two numbers.  Client 0 has labels 0, 0 and 1, client 1 labels 0 and 1, client 2 label 2:
+
+    number   0       1       2       3       4       5
+    at       (0, 0)  (4, 0)  (0, 3)  (0, 1)  (0, 6)  (8, 8)
+    client   0       0       0       1       1       2
+    label    0       0       1       0       1       2
+
+Matched are 0 with 3 at distance 1 and 2 with 4 at distance 3; half the distance of client 0's two of label 0 is 2.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from unskew import priors
+from unskew.data.sources import load
+from unskew.errors import DataError, RunError
+from unskew.keys import Key
+from unskew.report import feddistr, figures, read, write_report
+from unskew.report.record import Row
+from unskew.report.section import Chart
+from unskew.run import assemble, config
+
+
+def _neighbour(name: str) -> ModuleType:
+    """A test module beside this one, for the page checks it has."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A dataclass looks its module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = _neighbour("test_report")
+
+Facts = dict[str, Any]
+SEEN = {"server": "each participant's embeddings", "clients": "the embeddings that were kept"}
+SAID: Facts = {"warnings": [], "ignored": []}
+ROUND: Facts = {
+    "embeddings": [[0.0, 0.0], [4.0, 0.0], [0.0, 3.0], [0.0, 1.0], [0.0, 6.0], [8.0, 8.0]],
+    "coordinates": "embedding",
+    "labels": [0, 0, 1, 0, 1, 2],
+    "counts": [20, 10, 5, 12, 3, 30],
+    "owners": [0, 0, 0, 1, 1, 2],
+    "sent": 6,
+    "distance": "l2",
+    "threshold": 2.0,
+    "pairs": [[0, 3, 1.0], [2, 4, 3.0]],
+    "sets": [[0, 3], [1], [2], [4], [5]],
+    "kept": [0, 1, 2, 4, 5],
+    "closest": {"0": 0.9, "1": 0.7, "2": None},
+    "trained_at": "each client",
+    "epsilon": "no guarantee",
+    "seen": SEEN,
+    **SAID,
+}
+COVERED: Facts = {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client"}
+MIXTURES: Facts = {"components": {"0": 2}, "epsilon": "no guarantee", "seen": SEEN, "ignored": []}
+
+Told = Callable[[int, int], Facts]
+
+
+def first_round(facts: Facts = ROUND) -> Told:
+    return lambda seed, t: facts if t == 1 else SAID
+
+
+ACCURACIES = {"feddistr": lambda t: 0.8 if t else 0.1, "fedavg": lambda t: 0.1 + 0.2 * min(t, 4)}
+"""By round: FedAvg is as good after the fourth."""
+BYTES = {"feddistr": lambda t: 4000 if t == 1 else 0, "fedavg": lambda t: 400_000 if t else 0}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    return load("digits")
+
+
+def make_run(
+    folder: Path, methods: dict[str, Told] | None = None, rounds: int = 5, seeds: Sequence[int] = (0,),
+    command: str = "unskew run feddistr", settings: str = "", data: str = "digits", sha256: str = "",
+) -> Path:  # fmt: skip
+    """A run's folder; `methods` give the facts of a seed and round, and beside them there is FedAvg."""
+    folder.mkdir(parents=True)
+    methods = {"feddistr": first_round()} if methods is None else methods
+    metrics, kept, ledger = [], [], []
+    for seed in seeds:
+        for m in (*methods, "fedavg"):
+            for t in range(rounds + 1):
+                at = {"method": m, "seed": seed, "round": t}
+                value, sent = ACCURACIES.get(m, lambda t: 0.5)(t), BYTES.get(m, lambda t: 4000 * (t == 1))(t)
+                for name, number in (("global.accuracy", value), ("bytes.up", sent)):
+                    metrics.append({**at, "name": name, "value": number, "weight": 1.0})
+                if sent:
+                    ledger.append({**at, "hop": 0, "src": 1, "dst": 0, "kind": "control", "bytes": sent})
+                if t and m in methods:
+                    kept.append({**at, "facts": methods[m](seed, t)})
+    run = {
+        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": command,
+        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
+        "cells": [{"method": m, "setting": "by hand", "seed": s, "bound": None}
+                  for s in seeds for m in (*methods, "fedavg")],
+    }  # fmt: skip
+    one = {
+        "dataset": "digits", "dataset_sha256": sha256, "n": 80, "split": {"name": "by hand"}, "sha256": "a" * 64,
+        "stats": {"sizes": [40, 40, 40], "label_counts": [[40, 0], [0, 40], [20, 20]], "iid_distance": 0.7, "js": 0.3,
+                  "effective_classes": 1.0},
+        "clients": [{"train": list(range(400 * c, 400 * c + 400)), "val": [], "test": []} for c in range(3)],
+    }  # fmt: skip
+    table = "".join(f'[[methods]]\nlabel = "{m}"\n{settings}\n' for m in methods)
+    (folder / "config.toml").write_text(f'task = {{ data = "{data}" }}\n{table}')
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    for name, rows in (("metrics", metrics), ("facts", kept), ("ledger", ledger)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def uploads(facts: Facts = ROUND) -> feddistr.Uploads:
+    return feddistr.read_uploads(Row(facts, Path("facts.jsonl"), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy:
+    """A prior whose images are all as bright as the first number of their embedding, in eighths."""
+
+    width: int = 2
+    image_shape: tuple[int, int, int] = (1, 8, 8)
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        if embeddings.shape[1] != self.width:
+            raise DataError(f"embeddings must have width {self.width}, got {embeddings.shape[1]}")
+        return (embeddings[:, :1] / 8).clamp(0, 1)[:, :, None, None, None].expand(-1, count, 1, 8, 8)
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priors, "load", lambda source: Toy())
+
+
+def made(folder: Path, options: Facts | None = None) -> Chart | str:
+    record = read(folder)
+    found = feddistr.one_round(record, "feddistr")
+    assert found is not None
+    assert found.uploads is not None
+    return feddistr.gallery(record, found, found.uploads, options or {}, "g")
+
+
+# ---------------------------------------------------------------- the section
+def test_a_round_is_found_though_later_rounds_have_nothing_to_show(tmp_path: Path, digits: Any) -> None:
+    page = write_report(make_run(tmp_path / "run", sha256=digits.sha256))
+    text = pages.said(page)
+    assert "What one round told" in text
+    assert "6 embeddings of 3 clients, 2 pairs of equal label matched, 1 of them near enough to be the same; 5 " in text
+    assert "Soft labels" not in text
+    parsed = pages.parsed(page)
+    assert not parsed.open
+    for name in ("one-round", "plane0", "aligned0", "gallery0"):
+        assert f'id="{name}-' in page.read_text()
+
+
+def test_the_lead_compares_the_one_round_with_the_rounds_of_fedavg(tmp_path: Path) -> None:
+    """4,000 bytes to .8; FedAvg has .3, .5, .7, .9 after 400,000 bytes each."""
+    assert feddistr.against_rounds(read(make_run(tmp_path / "run")), ["feddistr"]) == [
+        "After round 1 fedavg has 30.0 % of the global test set right.",
+        "feddistr is at 80.0 % after one round, in which the server and all clients sent 0.0040 MB; fedavg is first as "
+        "good after round 4 and 1.60 MB, 400 times as much.",
+    ]
+
+
+def test_fedavg_that_never_gets_so_far_is_said(tmp_path: Path) -> None:
+    _, said = feddistr.against_rounds(read(make_run(tmp_path / "run", rounds=3)), ["feddistr"])
+    assert said.endswith("fedavg never gets so far: it is at 70.0 % after round 3 and 1.20 MB.")
+
+
+def test_a_method_of_one_round_has_one_mark(tmp_path: Path) -> None:
+    record = read(make_run(tmp_path / "run"))
+    marks = dict(zip(record.methods, figures.looks([False, False]), strict=True))
+    chart = feddistr.accuracy_chart(record, marks)
+    assert chart is not None
+    assert "feddistr 80.0 % at 1 k numbers; fedavg 90.0 % at 500 k numbers" in chart.svg
+    drawn = [len(re.findall(r"<use ", g)) for g in re.findall(r'<g id="one-round-line2d_\d+">.*?</g>\n</g>', chart.svg,
+                                                              flags=re.S)]  # fmt: skip
+    assert 1 in drawn
+    assert 5 in drawn
+
+
+def test_mixtures_are_in_the_table_and_not_among_soft_labels(tmp_path: Path) -> None:
+    page = write_report(make_run(tmp_path / "run", {"fedpft": lambda s, t: MIXTURES}))
+    text = pages.said(page)
+    assert "Who saw what" in text
+    assert "Soft labels" not in text
+    assert "Embeddings by client" not in text
+
+
+def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
+    def told(seed: int, t: int) -> Facts:
+        found = {**ROUND, **COVERED, "epsilon": 8.0 + seed, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
+        return found if t == 1 else SAID
+
+    found = feddistr.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
+    assert found is not None
+    assert found.told.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
+    assert (found.told.nearest, found.told.who) == (pytest.approx(0.7), 0)
+
+
+def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) -> None:
+    page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "closest": {"0": None}})}))
+    assert "not told" in pages.said(page)
+
+
+def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path / "run", {"m": lambda s, t: {"epsilon": 1.0}})
+    now = write_report(folder).read_bytes()
+    monkeypatch.setattr(feddistr, "KEYS", frozenset())
+    assert write_report(folder).read_bytes() == now
+
+
+def test_equal_runs_give_equal_pages(tmp_path: Path, digits: Any) -> None:
+    folder = make_run(tmp_path / "run", sha256=digits.sha256)
+    assert write_report(folder).read_bytes() == write_report(folder).read_bytes()
+
+
+# ---------------------------------------------------------------- alignment
+def test_the_two_clients_that_share_most_are_drawn() -> None:
+    found = uploads()
+    assert feddistr.closest_clients(found) == (0, 1)
+    # Client 2 shares more, though what it has is further off.
+    more = {**ROUND, "pairs": [[0, 3, 1.0], [2, 4, 3.0], [1, 5, 1.5]], "sets": [[0], [1, 5], [2], [3], [4]]}
+    assert feddistr.closest_clients(uploads(more)) == (0, 2)
+
+
+def test_matches_stand_side_by_side_and_others_alone() -> None:
+    rows, left_out = feddistr.rungs(uploads(), (0, 1))
+    assert [(r.label, r.left, r.right) for r in rows] == [(0, 0, 3), (0, 1, None), (1, 2, 4)]
+    assert left_out == 0
+
+
+def test_of_many_matches_the_joined_and_the_nearest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feddistr, "MOST_PAIRS", 1)
+    rows, left_out = feddistr.rungs(uploads(), (0, 1))
+    assert [(r.left, r.right) for r in rows] == [(0, 3)]
+    assert left_out == 1
+    chart = feddistr.alignment_chart("a", "feddistr", uploads())
+    assert chart is not None
+    assert "The 1 nearest of 2 pairs." in chart.caption
+
+
+def test_what_is_near_and_not_joined_has_a_sign_of_its_own() -> None:
+    near = uploads({**ROUND, "threshold": 5.0})
+    chart = feddistr.alignment_chart("a", "feddistr", near)
+    assert chart is not None
+    assert [name for name, _ in chart.legend] == [
+        "joined", "matched, too far apart", "near, but its set has that client already"
+    ]  # fmt: skip
+    assert "threshold 5: label 0 at 1 joined; label 1 at 3 apart." in chart.svg
+
+
+def test_without_a_common_label_nothing_is_drawn_and_that_is_said(tmp_path: Path) -> None:
+    alone = {**ROUND, "pairs": [], "sets": [[i] for i in range(6)], "kept": list(range(6))}
+    assert feddistr.alignment_chart("a", "feddistr", uploads(alone)) is None
+    page = write_report(make_run(tmp_path / "run", {"feddistr": first_round(alone)}))
+    assert "no two clients sent one of the same label, so nothing was matched and all were kept" in pages.said(page)
+
+
+# ---------------------------------------------------------------- the plane
+def test_embeddings_of_two_numbers_lose_nothing_in_the_plane() -> None:
+    chart = feddistr.plane_chart("p", "feddistr", uploads())
+    assert chart is not None
+    assert "The plane holds 100 % of the embeddings’ variance" in chart.caption
+    assert [name for name, _ in chart.legend] == ["client 0", "client 1", "client 2"]
+    assert "6 embeddings of feddistr in the plane, of 3 clients and 3 labels; 1 were merged" in chart.svg
+
+
+@pytest.mark.parametrize("v", [np.zeros((4, 3)), np.eye(2)])
+def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
+    n = len(v)
+    found = dataclasses.replace(uploads(), v=v, labels=(0,) * n, counts=(1,) * n, owners=(0,) * n, sets=(), matches=())
+    assert feddistr.plane_chart("p", "feddistr", found) is None
+
+
+# ---------------------------------------------------------------- pictures
+def test_pictures_are_made_of_the_embeddings_and_stand_beside_real_ones(tmp_path: Path, digits: Any) -> None:
+    """Label 0 of client 0 has two embeddings, so six images of each are made; number 1 is at 4, half bright."""
+    chart = made(make_run(tmp_path / "run", sha256=digits.sha256))
+    assert isinstance(chart, Chart)
+    assert "data:image/png;base64" in chart.svg
+    assert "6 images that the prior makes from each embedding (n: images behind it)" in chart.caption
+    assert "Merged: another client’s embedding was sent for it." in chart.caption
+    assert "think before passing the page on" in chart.caption
+    for text in ("client 2", "label 2", "n 12, merged", "real, the client’s own"):
+        assert text in chart.svg
+
+
+def test_real_images_are_those_of_the_client_and_label(tmp_path: Path, digits: Any) -> None:
+    """Client 1 has examples 400 to 799."""
+    found = feddistr.real_images(read(make_run(tmp_path / "run", sha256=digits.sha256)), 0, [(1, 7), (2, 0)], (1, 8, 8))
+    assert isinstance(found, dict)
+    rows = [i for i in range(400, 800) if digits.y_train[i] == 7][: feddistr.REAL]
+    black, white = digits.levels[0]
+    assert torch.allclose(found[1, 7], ((digits.x_train[rows] - black) / (white - black)).clamp(0, 1), atol=1e-5)
+    assert len(found[2, 0]) == feddistr.REAL
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"command": "unskew deploy"}, "their images stay with them"),
+        ({"sha256": "d" * 64}, "is not what it was when the run was made"),
+        ({"data": "mnist"}, "mnist is not on this machine"),
+        ({"data": "hub:owner/name"}, "a report downloads nothing"),
+    ],
+)
+def test_without_real_images_the_others_are_drawn_and_the_caption_says_why(
+    tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], why: str
+) -> None:
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    chart = made(make_run(tmp_path / "run", **{"sha256": digits.sha256, **change}))
+    assert isinstance(chart, Chart)
+    assert "No real images beside them: " in chart.caption
+    assert why in chart.caption
+    assert "the client’s own" not in chart.svg
+
+
+def test_the_data_of_a_deployed_run_is_not_looked_for(
+    tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was put on a network was deployed, however the run was begun."""
+    folder = make_run(tmp_path / "run", sha256=digits.sha256)
+    (folder / "network.jsonl").write_text("")
+    monkeypatch.setattr(feddistr, "load", lambda *a: pytest.fail("the data was read"))
+    monkeypatch.setattr(feddistr, "holdings", lambda *a: pytest.fail("the division was read"))
+    assert isinstance(made(folder), Chart)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "why"),
+    [
+        ({"coordinates": "principal"}, {}, "more embeddings than a run’s record holds whole"),
+        ({}, {"prior": "hub:owner/name"}, "they take the prior hub:owner/name, and here that is none of unskew’s own"),
+        ({}, {"prior": "/nowhere"}, "they take the prior /nowhere"),
+        ({"embeddings": [[0.0, 1.0, 2.0]] * 6}, {}, "embeddings must have width 2, got 3"),
+    ],
+)
+def test_without_pictures_the_lead_says_why(tmp_path: Path, facts: Facts, options: Facts, why: str) -> None:
+    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **facts})})
+    said = made(folder, options)
+    assert isinstance(said, str)
+    assert said.startswith("No images are drawn for feddistr: ")
+    assert why in said
+    if not options:
+        assert why in pages.said(write_report(folder))
+
+
+def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3."""
+    monkeypatch.setattr(feddistr, "MOST_ROWS", 4)
+    rows, all_rows = feddistr.shelves(uploads())
+    assert [(s.client, s.label, s.numbers) for s in rows] == [(0, 0, (0, 1)), (0, 1, (2,)), (1, 0, (3,)), (2, 2, (5,))]
+    assert all_rows == 5
+
+
+def test_counts_that_were_not_sent_are_not_drawn(tmp_path: Path, digits: Any) -> None:
+    noisy = {**ROUND, **COVERED, "counts": [0] * 6}
+    chart = made(make_run(tmp_path / "run", {"feddistr": first_round(noisy)}, sha256=digits.sha256))
+    assert isinstance(chart, Chart)
+    assert ">n 0" not in chart.svg
+    assert "n: images" not in chart.caption
+
+
+def test_a_page_with_many_embeddings_stays_small(tmp_path: Path, digits: Any) -> None:
+    """Fifty clients, five labels each, and noise for pictures, which no PNG makes smaller."""
+    n = 250
+    v = torch.randn(n, 2, generator=Key(0).generator())
+    many = {
+        **ROUND, "embeddings": v.tolist(), "labels": [i % 5 for i in range(n)], "counts": [9] * n,
+        "owners": [i % 3 for i in range(n)], "sent": n, "pairs": [[i, i + 1, 1.0] for i in range(n - 1)],
+        "sets": [[i] for i in range(n)], "kept": list(range(n)),
+    }  # fmt: skip
+    methods = {f"feddistr{i}": first_round(many) for i in range(3)}
+    page = write_report(make_run(tmp_path / "run", methods, sha256=digits.sha256))
+    assert page.stat().st_size < 2_000_000
+    assert "Embeddings are drawn for the first 2 methods." in pages.said(page)
+
+
+# ---------------------------------------------------------------- what cannot be
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embeddings": [[1.0]] * 5}, r"embeddings need a label, a count and an owner each, got 5, 6, 6 and 6"),
+        ({"embeddings": [[1.0], [1.0, 2.0]]}, r"embeddings must be rows of equally many numbers"),
+        ({"embeddings": [["a"]]}, r"embeddings must hold finite numbers, got 'a'"),
+        ({"embeddings": [1.0]}, r"embeddings must hold lists, got 1\.0"),
+        ({"pairs": [[0, 1]]}, r"pairs must hold two numbers and a distance, got \[0, 1\]"),
+        ({"pairs": [[0, 9, 1.0]]}, r"there are 6 embeddings, number 9 is not one of them"),
+        ({"kept": [6]}, r"there are 6 embeddings, number 6 is not one of them"),
+        ({"closest": {"first": 1.0}}, r"closest must be named by clients, got 'first'"),
+        ({"epsilon": 2.0}, r"delta is missing"),
+    ],
+)
+def test_facts_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Facts, message: str) -> None:
+    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **change})})
+    with pytest.raises(RunError, match=rf"facts\.jsonl, line 1: .*{message}"):
+        feddistr.one_round(read(folder), "feddistr")
+
+
+# ---------------------------------------------------------------- the built-in experiment
+def test_the_built_in_experiment_is_nearly_disentangled(digits: Any) -> None:
+    """Every client has nine tenths of two digits and a few of the others."""
+    experiment = config.load(Path(assemble.__file__).parent / "builtin" / "feddistr.toml")
+    fed = assemble.divide(experiment, digits, experiment.seeds[0])
+    assert fed.num_clients == 5
+    assert fed.entanglement().average < 0.1
+    most = np.sort(fed.label_counts, axis=1)
+    assert (most[:, -2:].sum(1) > 0.8 * most.sum(1)).all()

@@ -1,0 +1,180 @@
+"""A client that lies in every way its messages allow, once a round: refused, recorded, survived, with every method."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recipe import CASES, make
+from torch import Tensor
+
+from unskew import wire
+from unskew.errors import WireError
+from unskew.protocol import Held
+from unskew.tree import is_record
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+from loopback import Deployed
+
+from unskew.algorithms import TABLE
+from unskew.runtime.flower import pack, unpack
+from unskew.runtime.letter import ASKED, Letter, Order, read
+
+LIAR, NETWORK = 3, "perceptron"
+# Every method, and the variants whose replies or whose use of them differ.
+FURTHER = ("maxfl", "maxfl_hcct", "feddw", "stc, values", "tthf, adaptive", "fedswap, d2d", "feddif, pooled")
+TRIED = [c for c in CASES if (c in TABLE or c in FURTHER or "+dw" in c) and not getattr(make(c), "pooled", False)]
+
+# Exchanges of a round that add nothing here; clients need not know.
+FEW = {"feddif": {"max_hops": 1}, "fedswap": {"legs": 2}}
+
+
+# ---------------------------------------------------------------- lies
+def of_tensor(t: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What has another shape or element type, or numbers that none can be."""
+    like = t.new_zeros
+    if t.ndim:
+        yield "a row too many", torch.cat([t, t[-1:] if len(t) else like((1, *t.shape[1:]))])
+        yield "no dimension", like(())
+    if t.ndim == 2:
+        yield "a column too many", torch.cat([t, like((len(t), 1))], 1)
+    yield "a dimension too many", t[None]
+    yield "whole or broken numbers", t.long() if t.is_floating_point() else t.float()
+    if t.is_floating_point() and t.numel():
+        yield "not a number", torch.full_like(t, float("nan"))
+        yield "an infinite number", torch.full_like(t, float("inf"))
+        yield "an absurd number", torch.full_like(t, 1e30) if t.dtype != torch.float16 else torch.full_like(t, 6e4)
+
+
+def lies(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The value with one thing in it changed to what cannot be, and what was changed."""
+    if isinstance(value, Held):
+        yield f"{path}: another client's value", Held(value.owner - 1, value.key)
+    elif isinstance(value, Tensor):
+        yield from ((f"{path}: {what}", lie) for what, lie in of_tensor(value))
+    elif is_record(value):
+        for f in dataclasses.fields(value):
+            for what, lie in lies(getattr(value, f.name), f"{path}/{f.name}"):
+                yield what, dataclasses.replace(value, **{f.name: lie})
+    elif isinstance(value, dict):
+        if len(value) > 1 and all(isinstance(t, Tensor) for t in value.values()):
+            (first, t), *rest = value.items()
+            yield f"{path}: a tensor is missing", dict(rest)
+            yield f"{path}: nothing", {}
+            yield f"{path}: a strange tensor", {**value, "strange": t}
+            for what, lie in of_tensor(t):
+                yield f"{path}/{first}: {what}", {**value, first: lie}
+    elif isinstance(value, tuple):
+        if value:
+            yield f"{path}: one too many", value + value[-1:]
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield f"{path}: below none", -1
+        yield f"{path}: countless", 1 << 60
+    elif isinstance(value, float):
+        yield f"{path}: not a number", float("nan")
+        yield f"{path}: an absurd number", 1e300
+
+
+def odd(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The value with one number changed to what might be and yet ends a careless computation."""
+    if isinstance(value, Tensor):
+        yield f"{path}: zeros", torch.zeros_like(value)
+        yield f"{path}: signs turned", -value if value.dtype not in (torch.bool, torch.uint8) else ~value
+        if value.dtype == torch.int64:
+            yield f"{path}: enormous", torch.full_like(value, 1 << 62)
+    elif is_record(value) and not isinstance(value, Held):
+        for f in dataclasses.fields(value):
+            for what, lie in odd(getattr(value, f.name), f"{path}/{f.name}"):
+                yield what, dataclasses.replace(value, **{f.name: lie})
+    elif isinstance(value, dict) and all(isinstance(t, Tensor) for t in value.values()):
+        yield f"{path}: zeros", {name: torch.zeros_like(t) for name, t in value.items()}
+    elif isinstance(value, tuple):
+        if value:
+            yield f"{path}: none", ()
+            yield f"{path}: backwards", value[::-1]
+    elif isinstance(value, bool):
+        yield f"{path}: turned", not value
+    elif isinstance(value, int):
+        yield from ((f"{path}: {n}", n) for n in (0, 1, 1 << 53))
+    elif isinstance(value, float):
+        yield from ((f"{path}: {x:g}", x) for x in (0.0, -1.0, 1e-300))
+
+
+class Liar:
+    """Answers as the client would, but tells a lie that it has not told yet, once a round."""
+
+    def __init__(self, there: Deployed, kind: Any) -> None:
+        self.there, self.kind, self.honest = there, kind, there.fresh(LIAR)
+        self.replies = {name: s.reply for name, s in wire.signatures(there.algorithm).items()}
+        self.held = wire.held_type(there.algorithm)
+        self.told: list[tuple[str, str]] = []
+        self.now: tuple[str, str] | None = None
+
+    def __call__(self, message: Message) -> Message:
+        asked, reply = read(unpack(message.content), ASKED), unpack((honest := self.honest(message)).content)
+        if self.now is not None or reply.action not in ("ask", "fetch"):
+            return honest
+        step, of = (asked.step, self.replies[asked.step]) if isinstance(asked, Order) else ("held value", self.held)
+        for i, part in enumerate(reply.parts):
+            for what, lie in self.kind(wire.decode(part, of)):
+                if (step, what) not in self.told:
+                    self.told.append((step, what))
+                    if len(self.told) > 1 and self.is_seen_through(step, wire.encode(lie), of):
+                        continue
+                    self.now = (step, what)
+                    parts = (*reply.parts[:i], wire.encode(lie), *reply.parts[i + 1 :])
+                    return Message(pack(Letter(reply.action, reply.head, parts)), reply_to=message)
+        return honest
+
+    def is_seen_through(self, step: str, data: bytes, of: Any) -> bool:
+        """Whether the server refuses a message by itself; of those one is tried whole, for the others it is known."""
+        remote = self.there.remote
+        try:
+            value = remote._guard.decode(data, of)
+            if remote._admit is not None and step != "held value":
+                remote._admit(step, value, remote.model.initial, remote.model.layout)
+        except WireError:
+            return True
+        return False
+
+
+def lived(case: str, folder: Path, kind: Any) -> Iterator[tuple[str, str, dict[int, str], set[int]]]:
+    """Rounds with a liar: what the lie was, the failures by client, and whose replies the method itself refused."""
+    few = next((few for name, few in FEW.items() if case.startswith(name)), {})
+    there = Deployed(case, NETWORK, folder, seed=4, clients_per_round=6, algorithm=make(case, **few))
+    liar = there.grid.handlers[there.node(LIAR)] = Liar(there, kind)
+    state, t, quiet = there.remote.start(), 0, 0
+    while quiet < 2:  # some steps are not asked for in every round
+        t, liar.now = t + 1, None
+        state, trace = there.remote.round(state, t)
+        facts = there.algorithm.facts(state) if hasattr(there.algorithm, "facts") else {}
+        json.dumps(facts, allow_nan=False)
+        there.algorithm.serve(state, LIAR)
+        if liar.now is None:
+            quiet += 1
+            continue
+        quiet = 0
+        failures = {f.client: f"{f.step}: {f.reason}" for f in trace.failures}
+        yield *liar.now, failures, {i["client"] for i in facts.get("ignored", [])}
+    assert liar.told or not any(dataclasses.fields(of) for of in liar.replies.values())
+
+
+@pytest.mark.parametrize("case", TRIED)
+def test_every_lie_is_refused_recorded_and_survived(case: str, tmp_path: Path) -> None:
+    """Tensors of another shape or type, NaN, absurd numbers and counts, tables with too little or too much."""
+    for step, what, failures, ignored in lived(case, tmp_path, lies):
+        assert LIAR in failures or LIAR in ignored, (step, what, "was believed")
+        others = {c: why for c, why in failures.items() if c != LIAR and f"client {LIAR}" not in why}
+        assert not others, (step, what)
+
+
+@pytest.mark.parametrize("case", TRIED)
+def test_no_number_that_might_be_ends_a_run(case: str, tmp_path: Path) -> None:
+    """Counts of nothing or of everything, zeros, signs turned: plausible or refused, an exception never."""
+    for step, what, failures, _ in lived(case, tmp_path, odd):
+        assert failures.keys() <= {LIAR}, (step, what, failures)
