@@ -403,6 +403,7 @@ def test_an_experiment_without_methods_is_refused() -> None:
 
 
 # ---------------------------------------------------------------- spelled out and back
+TRAINED_LOCALLY = [n for n in algorithms.TABLE if "local" in inspect.signature(algorithms.resolve(n)).parameters]
 floats = st.floats(1e-6, 0.999)
 optimisations = st.fixed_dictionaries(
     {},
@@ -424,7 +425,7 @@ optimisations = st.fixed_dictionaries(
 
 @settings(max_examples=30)
 @given(
-    name=st.sampled_from([n for n in algorithms.TABLE if "local" in inspect.signature(algorithms.resolve(n)).parameters]),
+    name=st.sampled_from(TRAINED_LOCALLY),
     local=optimisations,
     split=st.sampled_from(
         [{"name": "iid"}, {"name": "dirichlet", "by": "client"}, {"name": "group"}, {"name": "manifest", "path": "p"}]

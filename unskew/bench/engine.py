@@ -158,8 +158,8 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
             contenders: dict[str, Callable[[], float]] = {
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
                 "sequential": _federated(algorithm, population, Sequential(Solo(task, shelf))),
-                # What the workers would need if nothing but their clients' training cost anything: of one process alone,
-                # divided; and of as many processes at once, which share caches, memory and perhaps a physical core.
+                # What the workers would need if nothing but their clients' training cost anything: of one process
+                # alone, divided; and of as many at once, which share caches, memory and perhaps a physical core.
                 "local work": lambda: local_work(1) / count,
                 "local work, at once": lambda: local_work(count),
                 **_plain(task, x, y, batch),
