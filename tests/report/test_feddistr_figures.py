@@ -167,7 +167,7 @@ def test_a_round_is_found_though_later_rounds_have_nothing_to_show(tmp_path: Pat
     page = write_report(make_run(tmp_path / "run", sha256=digits.sha256))
     text = pages.said(page)
     assert "What one round told" in text
-    assert "6 embeddings of 3 clients, 2 pairs of equal label matched, 1 of them near enough to be the same; 5 " in text
+    assert "6 embeddings of 3 clients, 2 pairs of equal label matched, 1 of them taken for the same; 5 " in text
     assert "Soft labels" not in text
     parsed = pages.parsed(page)
     assert not parsed.open
@@ -277,6 +277,16 @@ def test_without_a_common_label_nothing_is_drawn_and_that_is_said(tmp_path: Path
     assert feddistr.alignment_chart("a", "feddistr", uploads(alone)) is None
     page = write_report(make_run(tmp_path / "run", {"feddistr": first_round(alone)}))
     assert "no two clients sent one of the same label, so nothing was matched and all were kept" in pages.said(page)
+
+
+def test_two_may_be_joined_through_a_third_clients() -> None:
+    """Number 4, of client 1, is further from 2 than the threshold, and in its set."""
+    chart = feddistr.alignment_chart("a", "feddistr", uploads({**ROUND, "sets": [[0, 3], [1], [2, 4], [5]]}))
+    assert chart is not None
+    assert "Two beyond the threshold are joined through a third client’s." in chart.caption
+    plain = feddistr.alignment_chart("a", "feddistr", uploads())
+    assert plain is not None
+    assert "third" not in plain.caption
 
 
 # ---------------------------------------------------------------- the plane

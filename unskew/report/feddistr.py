@@ -304,8 +304,8 @@ def _aligned(r: OneRound, uploads: Uploads) -> str:
         return f"{said}; no two clients sent one of the same label, so nothing was matched and all were kept."
     close = sum(uploads.joined(m) for m in uploads.matches)
     return (
-        f"{said}, {len(uploads.matches)} pairs of equal label matched, {close or 'none'} of them near enough to be the "
-        f"same; {len(uploads.kept)} embeddings were sent to everybody."
+        f"{said}, {len(uploads.matches)} pairs of equal label matched, {close or 'none'} of them taken for the same; "
+        f"{len(uploads.kept)} embeddings were sent to everybody."
     )
 
 
@@ -593,6 +593,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
             figure, name, f"Alignment of clients {pair[0]} and {pair[1]}, threshold {uploads.threshold:.3g}: {told}."
         )
     joined = sum(map(uploads.joined, matched))
+    through = any(uploads.joined(m) and m.distance > uploads.threshold for m in matched)
     shares = sum(map(uploads.joined, uploads.matches))
     caption = (
         f"{method}: left and right the embeddings of two clients, by label (n: images behind each); a line is a pair "
@@ -604,6 +605,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
         )
         + "Filled: sent to everybody. Open: another of its set was sent for it. "
         + ("Distance of the embeddings." if uploads.distance == "l2" else "Distance of the noise predicted under them.")
+        + (" Two beyond the threshold are joined through a third client’s." if through else "")
         + (f" The {len(matched)} nearest of {len(matched) + left_out} pairs." if left_out else "")
     )
     legend = [("joined", figures.swatch(same)), ("matched, too far apart", figures.swatch(apart))]
