@@ -16,7 +16,7 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.keys import Key
-from unskew.report import figures, read, tables, write_comparison, write_report
+from unskew.report import figures, prose, read, tables, write_comparison, write_report
 
 MODEL_BYTES = 31_400
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -350,6 +350,32 @@ def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, 
     assert re.search(r"SCAFFOLD demo \d\d\.\d ± ", text)
     assert re.search(r"FedAvg second \d\d\.\d ± ", text)
     assert "demo / FedAvg" in text
+    assert "Differences to" not in text, "each run has a FedAvg of its own"
+
+
+def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Path) -> None:
+    """The same numbers in one run of two methods and in two runs of one: the same differences and the same words."""
+    whole = read(make_run(tmp_path / "whole", METHODS[:2]))
+    split = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    page = said(write_comparison(split, tmp_path / "out.html"))
+    assert "Differences to FedAvg" in page
+    assert prose.found(whole) in " ".join(page.split())
+    together, base = tables.together([read(f) for f in split], [{m.name: m.name} for m in METHODS[:2]])
+    assert base == "FedAvg"
+    assert tables.paired(together, base=base) == tables.paired(whole)
+    assert tables.paired(whole) != ()
+
+
+def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round(tmp_path: Path) -> None:
+    ended, cut = make_run(tmp_path / "a", METHODS[:1], name="a"), make_run(tmp_path / "b", METHODS[1:2], name="b")
+    (cut / "summary.json").unlink()
+    rows = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
+    last = max(json.loads(r)["round"] for r in rows)
+    (cut / "metrics.jsonl").write_text("".join(r for r in rows if json.loads(r)["round"] < last))
+    labels = [{m.name: m.name} for m in METHODS[:2]]
+    together, base = tables.together([read(ended), read(cut)], labels)
+    assert not together.finished
+    assert tables.paired(together, base=base) == ()
 
 
 def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:
@@ -526,7 +552,7 @@ def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_sche
     measured = measure(write_comparison(folders, tmp_path / "comparison.html"), tmp_path, width, scheme)
     assert measured["width"] == width
     assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["drawn"] == 6, "accuracy by round, MB and seconds, personal accuracy, both losses"
+    assert measured["drawn"] == 7, "differences, accuracy by round, MB and seconds, personal accuracy, both losses"
     assert measured["text"] == measured["ink"], "figure text follows the page's colour"
 
 

@@ -112,7 +112,6 @@ def _run_view(record: Record) -> dict[str, object]:
     rows = tables.headline(record)
     marks = dict(zip(record.methods, figures.looks([r.bound is not None for r in rows]), strict=True))
     base = tables.reference(record)
-    differences = tables.paired(record)
     series = [(record, m, m, marks[m]) for m in record.methods]
     first = next(iter(record.partitions.values()), None)
     priced = cost.priced(record) if record.facts else None
@@ -126,15 +125,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "last_k": tables.last_k(record),
         "swatches": {m: figures.swatch(look) for m, look in marks.items()},
         "base": base,
-        "differences": [
-            (what, found)
-            for what, found in (
-                ("Global accuracy", differences),
-                ("Personal accuracy, mean over clients", tables.paired(record, tables.PERSONAL)),
-            )
-            if found
-        ],
-        "differences_chart": _differences_chart(differences, marks, base),
+        **_differences(record, marks, base),
         "curves": [*_curves(series), *_by_price(series, priced)],
         "spread": _spread(record, marks),
         "sections": _sections(record, marks, priced),
@@ -152,17 +143,45 @@ def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
         (name, record, row) for name, record in zip(names, records, strict=True) for row in tables.headline(record)
     ]
     marks = figures.looks([row.bound is not None for _, _, row in parts])
-    labels = [f"{name} / {row.method}" for name, _, row in parts]
+    labels = [row.method if row.method == name else f"{name} / {row.method}" for name, _, row in parts]
+    of = {(name, row.method): label for (name, _, row), label in zip(parts, labels, strict=True)}
+    looks = dict(zip(labels, marks, strict=True))
+    differing = tables.incomparable(records)
+    together, base = tables.together(
+        records, [{m: of[n, m] for m in r.methods} for n, r in zip(names, records, strict=True)]
+    )
     series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]
     return {
         "names": names,
         "records": records,
-        "differing": tables.incomparable(records),
+        "differing": differing,
+        "together": "" if base is None else prose.found(together, base),
         "notes": [f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)],
-        "found": [(name, prose.what(r), prose.found(r)) for name, r in zip(names, records, strict=True)],
-        "rows": [(name, row, figures.swatch(m)) for (name, _, row), m in zip(parts, marks, strict=True)],
+        "found": [
+            (name, f"{prose.what(r)} {prose.found(r)}" if differing else prose.what(r))
+            for name, r in zip(names, records, strict=True)
+        ],
+        "rows": [
+            ("" if name == row.method else name, row, figures.swatch(m))
+            for (name, _, row), m in zip(parts, marks, strict=True)
+        ],
+        "base": base,
+        "swatches": {label: figures.swatch(look) for label, look in looks.items()},
+        **({"differences": []} if differing or base is None else _differences(together, looks, base)),
         "last_ks": sorted({tables.last_k(r) for r in records}),
         "curves": _curves(series),
+    }
+
+
+def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, object]:
+    found = tables.paired(record, base=base)
+    both = (
+        ("Global accuracy", found),
+        ("Personal accuracy, mean over clients", tables.paired(record, tables.PERSONAL, base)),
+    )
+    return {
+        "differences": [(what, rows) for what, rows in both if rows],
+        "differences_chart": _differences_chart(found, marks, base),
     }
 
 

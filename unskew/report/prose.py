@@ -20,9 +20,13 @@ def what(record: Record) -> str:
     )
 
 
-def found(record: Record) -> str:
-    """Which methods differ from FedAvg by the paired interval, which cannot be told apart, or why that is not known."""
-    base, rows = reference(record), [d for d in paired(record) if d.bound is None]
+def found(record: Record, base: str | None = None) -> str:
+    """Which methods differ from `base` by the paired interval, which cannot be told apart, or why that is not known.
+
+    Without `base` it is the run's FedAvg.
+    """
+    base = reference(record) if base is None else base
+    rows = [d for d in paired(record, base=base) if d.bound is None]
     best = _best(headline(record))
     if base is None:
         return f"{best}No method here is plain FedAvg, so no difference to it is given."

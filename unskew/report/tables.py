@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal
 
@@ -333,6 +333,24 @@ def discrepancies(record: Record) -> tuple[str, ...]:
                     "the headline shows the metrics, the ledger table the ledger."
                 )
     return tuple(said)
+
+
+def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
+    """Runs as one, for taking differences, and what these are taken to: the one reference there is, or None.
+
+    Args:
+        records: Runs of the same seeds.
+        labels: Of each run, what its methods are called among those of all.
+    """
+    pairs = list(zip(records, labels, strict=True))
+    bases = [names[base] for r, names in pairs if (base := reference(r)) is not None]
+    whole = replace(
+        records[0],
+        cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
+        series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
+        summary=records[0].summary if all(r.finished for r in records) else None,
+    )
+    return whole, bases[0] if len(bases) == 1 else None
 
 
 def incomparable(records: Sequence[Record]) -> tuple[str, ...]:
