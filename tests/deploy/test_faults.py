@@ -32,8 +32,8 @@ from .conftest import Lines, processes_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 Outcome = Callable[[str, str, str], None]
-# Seconds of training, so that a client can be caught at it.
-LONG = ("local.local_steps=40000", "local.batch_size=8")
+# Five seconds of training on an idle machine, so that a client is caught at it two seconds after its program began.
+LONG = ("local.local_steps=120000", "local.batch_size=8")
 
 
 class Meddler:
