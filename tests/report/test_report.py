@@ -366,6 +366,27 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Pa
     assert tables.paired(whole) != ()
 
 
+def settings(model: str, lr: float, label: str) -> str:
+    return (
+        f'clients_per_round = 3\n[task]\ndata = "d"\nmodel = "{model}"\n'
+        f'[[methods]]\nname = "x"\nlabel = "{label}"\nlocal = {{ lr = {lr}, local_epochs = 2 }}\n'
+    )
+
+
+def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_said(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    (folders[0] / "config.toml").write_text(settings("mlp", 0.1, "FedAvg"))
+    (folders[1] / "config.toml").write_text(settings("mlp", 0.01, "FedProx(mu=0.1)"))
+    page = said(write_comparison(folders, tmp_path / "out.html"))
+    assert "so their numbers can be compared" in page
+    assert "FedProx(mu=0.1) trains with lr = 0.01; FedAvg with 0.1." in page
+    (folders[1] / "config.toml").write_text(settings("logistic", 0.1, "FedProx(mu=0.1)"))
+    page = said(write_comparison(folders, tmp_path / "out.html"))
+    assert "These runs are not comparable." in page
+    assert "in network: model logistic against model mlp" in page
+    assert "Differences to" not in page
+
+
 def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round(tmp_path: Path) -> None:
     ended, cut = make_run(tmp_path / "a", METHODS[:1], name="a"), make_run(tmp_path / "b", METHODS[1:2], name="b")
     (cut / "summary.json").unlink()

@@ -147,16 +147,18 @@ def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
     of = {(name, row.method): label for (name, _, row), label in zip(parts, labels, strict=True)}
     looks = dict(zip(labels, marks, strict=True))
     differing = tables.incomparable(records)
-    together, base = tables.together(
-        records, [{m: of[n, m] for m in r.methods} for n, r in zip(names, records, strict=True)]
-    )
+    called = [{m: of[name, m] for m in record.methods} for name, record in zip(names, records, strict=True)]
+    together, base = tables.together(records, called)
     series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]
     return {
         "names": names,
         "records": records,
         "differing": differing,
         "together": "" if base is None else prose.found(together, base),
-        "notes": [f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)],
+        "notes": [
+            *(f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)),
+            *([] if differing else tables.trained_apart(records, called)),
+        ],
         "found": [
             (name, f"{prose.what(r)} {prose.found(r)}" if differing else prose.what(r))
             for name, r in zip(names, records, strict=True)

@@ -9,6 +9,7 @@ initial weights and most of the spread over seeds is common to both.
 import math
 import re
 import statistics
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -361,7 +362,7 @@ def incomparable(records: Sequence[Record]) -> tuple[str, ...]:
         said += [
             f"“{other.name}” differs from “{first.name}” in {what}: {theirs[what]} against {ours[what]}."
             for what in ours
-            if ours[what] != theirs[what]
+            if what in theirs and ours[what] != theirs[what]
         ]
         common = sorted(set(first.partitions) & set(other.partitions))
         moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
@@ -381,7 +382,55 @@ def _facts(record: Record) -> dict[str, str]:
         "data": ", ".join(sorted(data)) or "unknown data",
         "rounds": f"{rounds}" if record.finished else f"{rounds} (unfinished)",
         "seeds": ", ".join(map(str, record.seeds)),
+        **_conditions(record),
     }
+
+
+def _conditions(record: Record) -> dict[str, str]:
+    """What the configuration says of everything but methods and data; nothing for a run without one."""
+    if not record.config:
+        return {}
+    said = tomllib.loads(record.config)
+    task = said.get("task", {})
+    options = {k: v for k, v in task.items() if k not in ("data", "data_dir", "augment")}
+    cohort = said.get("clients_per_round", said.get("fraction"))
+    return {
+        "network": _written(options),
+        "augmentation": _written(task.get("augment")),
+        "clients of a round": "all" if cohort is None else _written(cohort),
+        "test_fraction": _written(said.get("test_fraction")),
+        "val_fraction": _written(said.get("val_fraction")),
+        "world": _written(said.get("world", {})),
+    }
+
+
+def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Sentences that name local optimisations unlike the first method's: no fault, but to be known."""
+    found = [
+        (names[m.get("label", m.get("name"))], m["local"])
+        for r, names in zip(records, labels, strict=True)
+        for m in (tomllib.loads(r.config).get("methods", []) if r.config else [])
+        if "local" in m
+    ]
+    said = []
+    for label, local in found[1:]:
+        first, theirs = found[0]
+        apart = [k for k in sorted(local.keys() | theirs.keys()) if local.get(k) != theirs.get(k)]
+        if apart:
+            mine = ", ".join(f"{k} = {_written(local.get(k))}" for k in apart)
+            said.append(
+                f"{label} trains with {mine}; {first} with {', '.join(_written(theirs.get(k)) for k in apart)}."
+            )
+    return tuple(said)
+
+
+def _written(value: object) -> str:
+    """A value of a configuration, short."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_written(v)}" for k, v in value.items() if v != {}) or "none"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_written, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def percent(value: float, digits: int = 1) -> str:
