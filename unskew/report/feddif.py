@@ -25,7 +25,6 @@ one move behind, and where clients add noise to their DoL, which is neither in (
 
 import math
 import statistics
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +40,7 @@ from matplotlib.patches import Circle
 from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.report import figures, tables
-from unskew.report.record import Record, Row, facts_of
+from unskew.report.record import Record, Row, configured, facts_of
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.run import schema
 from unskew.server.distance import Metric, iid_distance
@@ -394,7 +393,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     Raises:
         RunError: If the facts contradict themselves.
     """
-    options = {str(m.get("label")): m for m in _settings(record).get("methods", [])}
+    options = {str(m.get("label")): m for m in configured(record).get("methods", [])}
     where = str(record.folder / "config.toml")
     measures = {m: partial(ruler, options.get(m, {}), where=where) for m in methods}
     found = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
@@ -564,7 +563,7 @@ class Ground:
 
 def ground(record: Record, round: Round, clients: int) -> Ground:
     """The places that the run's own channel gave its clients, or a circle if it had none."""
-    table = _settings(record).get("world", {}).get("channel", {})
+    table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
         return _on_a_circle(clients)
     radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
@@ -577,13 +576,6 @@ def ground(record: Record, round: Round, clients: int) -> Ground:
         f"The triangle is the base station, the circle the edge of the cell, {radio.cell_radius_m:g} m from it; "
         f"devices are placed at random {when[radio.redeploy]}.",
     )
-
-
-def _settings(record: Record) -> dict[str, Any]:
-    try:
-        return tomllib.loads(record.config)
-    except tomllib.TOMLDecodeError as e:
-        raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
 
 
 def _on_a_circle(clients: int) -> Ground:

@@ -11,7 +11,6 @@ be read, with the hash it had then.  The server of a deployed run has no images,
 """
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,7 +33,7 @@ from unskew.keys import Key
 from unskew.priors.builtin import CARD
 from unskew.report import figures, tables
 from unskew.report.hcct import in_rows, settings
-from unskew.report.record import Record, Row, facts_of, holdings
+from unskew.report.record import Record, Row, configured, facts_of, holdings
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.units import MB
 
@@ -737,8 +736,7 @@ def _data(record: Record) -> Dataset | str:
 
 
 def _task(record: Record) -> Mapping[str, Any]:
-    # `settings` has refused what is no TOML.
-    table = tomllib.loads(record.config).get("task", {})
+    table = configured(record).get("task", {})
     return table if isinstance(table, dict) else {}
 
 

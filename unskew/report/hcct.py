@@ -18,7 +18,6 @@ in either), so that colours stay.  Clients alone have no number.
 
 import math
 import statistics
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,9 +33,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError
 from unskew.report import figures, tables
-from unskew.report.record import Partition, Record, Row, facts_of
+from unskew.report.record import Partition, Record, Row, configured, facts_of
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.cluster import alphas
 
@@ -414,11 +413,7 @@ def settings(record: Record) -> dict[str, dict[str, Any]]:
     Raises:
         RunError: If the file is not TOML.
     """
-    try:
-        found = tomllib.loads(record.config)
-    except tomllib.TOMLDecodeError as e:
-        raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
-    return {str(m.get("label")): m for m in found.get("methods", [])}
+    return {str(m.get("label")): m for m in configured(record).get("methods", [])}
 
 
 def lead(found: Sequence[Grouping], base: str | None) -> str:

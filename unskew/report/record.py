@@ -6,10 +6,11 @@ not errors, because a run that was killed leaves them behind: files that do not 
 """
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from unskew.errors import RunError
 
@@ -163,6 +164,18 @@ class Record:
     def cell(self, method: str) -> Cell:
         """The first cell of a method: its setting and bound are those of every seed."""
         return next(c for c in self.cells if c.method == method)
+
+
+def configured(record: Record) -> dict[str, Any]:
+    """What config.toml says; nothing where there is none.
+
+    Raises:
+        RunError: If the file is not TOML.
+    """
+    try:
+        return tomllib.loads(record.config)
+    except tomllib.TOMLDecodeError as e:
+        raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
 
 
 def read(folder: Path) -> Record:

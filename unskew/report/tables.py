@@ -9,7 +9,6 @@ initial weights and most of the spread over seeds is common to both.
 import math
 import re
 import statistics
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -17,7 +16,7 @@ from typing import Literal
 
 from scipy import stats
 
-from unskew.report.record import Bound, Direction, Flow, Kind, Record
+from unskew.report.record import Bound, Direction, Flow, Kind, Record, configured
 from unskew.units import MB
 
 ACCURACY = "global.accuracy"
@@ -388,9 +387,9 @@ def _facts(record: Record) -> dict[str, str]:
 
 def _conditions(record: Record) -> dict[str, str]:
     """What the configuration says of everything but methods and data; nothing for a run without one."""
-    if not record.config:
+    said = configured(record)
+    if not said:
         return {}
-    said = tomllib.loads(record.config)
     task = said.get("task", {})
     options = {k: v for k, v in task.items() if k not in ("data", "data_dir", "augment")}
     cohort = said.get("clients_per_round", said.get("fraction"))
@@ -409,7 +408,7 @@ def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]
     found = [
         (names[m.get("label", m.get("name"))], m["local"])
         for r, names in zip(records, labels, strict=True)
-        for m in (tomllib.loads(r.config).get("methods", []) if r.config else [])
+        for m in configured(r).get("methods", [])
         if "local" in m
     ]
     said = []
