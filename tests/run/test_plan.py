@@ -384,19 +384,31 @@ mu = 0.1
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "fashion", "cnn"])
 def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: Path) -> None:
-    """Planned before and after: a machine that others use at the same time is not equally fast at both moments."""
+    """Planned before and after: a machine that others use at the same time is not equally fast at both moments.
+
+    Nor during the run, so times that do not agree are taken again, twice at most; bytes and memory must agree at once.
+    """
     file = tmp_path / "experiment.toml"
     file.write_text({"digits": DIGITS.read_text(), "fashion": FASHION, "cnn": CNN}[name])
     overrides = ["seeds=[0, 1]"] if name == "digits" else [f'task.data_dir="{SHARED}"']
     if name != "digits" and not (SHARED / "fashion_mnist").is_dir():
         pytest.skip(f"{SHARED / 'fashion_mnist'} is not here")
     experiment = config.load(file, overrides)
+    apart: list[str] = []
+    for attempt in range(3):
+        apart = _apart(name, experiment, tmp_path / f"run-{attempt}")
+        if not apart:
+            break
+    assert not apart
+
+
+def _apart(name: str, experiment: Experiment, out: Path) -> list[str]:
+    """What took less than half or more than twice the time foretold."""
     before = plan.plan(experiment)
-    folder = loop.start(experiment, tmp_path / "run").folder
+    folder = loop.start(experiment, out).folder
     after = plan.plan(experiment)
     summary, actual = json.loads((folder / "summary.json").read_text()), means(folder)
-    assert before.seconds is not None
-    assert after.seconds is not None
+    apart = []
     for early, late in zip(before.costs, after.costs, strict=True):
         assert early.bytes is not None
         sent = sum(early.bytes.values())
@@ -405,13 +417,16 @@ def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: 
         assert late.seconds is not None
         low, high = sorted((early.seconds, late.seconds))
         spent = actual[early.method, "seconds"]
-        print(f"{name} {early.method}: {low:.2f} to {high:.2f} s predicted, {spent:.2f} s actual, {sent / 1e6:.2f} MB")
-        assert low / 2 <= spent <= 2 * high
+        said = f"{name} {early.method}: {low:.2f} to {high:.2f} s predicted, {spent:.2f} s actual, {sent / 1e6:.2f} MB"
+        print(said)
+        apart += [] if low / 2 <= spent <= 2 * high else [said]
+    assert before.seconds is not None
+    assert after.seconds is not None
     low, high = sorted((before.seconds, after.seconds))
-    print(f"{name}: {low:.1f} to {high:.1f} s, {summary['seconds']:.1f} s; {before.peak / 1e6:.0f} MB, "
-          f"{summary['peak_rss'] / 1e6:.0f} MB")  # fmt: skip
-    assert low / 2 <= summary["seconds"] <= 2 * high
+    said = f"{name}: {low:.1f} to {high:.1f} s predicted, {summary['seconds']:.1f} s actual"
+    print(f"{said}; {before.peak / 1e6:.0f} MB, {summary['peak_rss'] / 1e6:.0f} MB")
     assert before.peak / 2 <= summary["peak_rss"] <= 2 * before.peak
+    return apart if low / 2 <= summary["seconds"] <= 2 * high else [*apart, said]
 
 
 RADIO = """
