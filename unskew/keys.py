@@ -7,12 +7,14 @@ randomness in unskew.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,12 @@ class Key:
 
     def number(self) -> int:
         """A 63-bit integer that depends on seed and path only (blake2b)."""
+        return int.from_bytes(hashlib.blake2b(self._address(), digest_size=8).digest(), "big") >> 1
+
+    def _address(self) -> bytes:
         # The type is part of the address: "1" and 1 are different places, and no part can imitate a separator.
         parts = [self.seed, *self.path]
-        text = "".join(f"{'s' if isinstance(p, str) else 'i'}{len(str(p))}:{p}" for p in parts)
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+        return "".join(f"{'s' if isinstance(p, str) else 'i'}{len(str(p))}:{p}" for p in parts).encode()
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A fresh PyTorch generator at this address."""
@@ -40,6 +44,21 @@ class Key:
     def numpy(self) -> np.random.Generator:
         """A fresh NumPy generator at this address."""
         return np.random.default_rng(self.number())
+
+    def bits(self, *shape: int) -> Tensor:
+        """Whole numbers, uniform over all of int64, that only the seed's holder can tell from chance (SHAKE-256).
+
+        For masks and noise that are to hide something: PyTorch's generator on the CPU heeds 32 bits of its seed, which
+        can be tried one by one, and its numbers follow from earlier ones.
+        """
+        data = hashlib.shake_256(self._address()).digest(8 * math.prod(shape))
+        return torch.from_numpy(np.frombuffer(data, dtype="<i8").astype(np.int64)).reshape(shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers, float64, made of `bits`."""
+        middles = (self.bits(*shape) >> 12).double() + (2.0**51 + 0.5)  # of 2**52 equal parts of (0, 1)
+        drawn: Tensor = torch.special.ndtri(middles / 2.0**52)
+        return drawn
 
     @contextmanager
     def ambient(self, device: torch.device | None = None) -> Iterator[None]:

@@ -25,10 +25,13 @@ JSON values about the round that led to `state`, kept with the run and drawn by 
 list sentences for the user, under "ignored" replies it refused, each {"client", "step", "reason"}.
 
 Tensors in messages that are no models name their dimensions, `Float[Tensor, "classes features"]`: over a network those
-two have the run's lengths, and any other name one length in all of a message.
+two have the run's lengths, and any other name one length in all of a message.  Numbers in messages may say their
+bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
 A method whose replies can be of the right type and yet useless adds `def admit(self, step: str, reply: Any, model:
 Params, layout: Layout) -> None`, which raises WireError for one that a plan could not use: over a network that client
 then counts as lost.
+A method whose results show what clients draw from `Me.private` or `Me.lasting` says so by an attribute `unrepeatable`,
+True where they do: no simulation ends where a deployed run of it did.
 
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `mine` is the client's own memory: `None` at
@@ -53,6 +56,8 @@ from unskew.keys import Key
 from unskew.tree import Params
 
 ClientId = int
+SampleCount = Annotated[int, Ge(1)]
+"""A client's training examples, of which each has one at least: what means weigh by."""
 T = TypeVar("T")
 S = TypeVar("S")
 M = TypeVar("M")
@@ -516,6 +521,10 @@ class Me:
         key: Root of this ask's randomness: seed, round, client, and how often the step was asked this round.
         layout: The model's tensor names.
         initial: The model every client can build for itself from the run's seed; it never needs to travel.
+        private: Root of draws of this ask that nobody else may repeat, such as noise; draw by `Key.normal` and
+            `Key.bits`.  The server knows the run's seed, and all that follows from it; in a deployment this follows
+            from a secret of the client's.  In a simulation it is `key`.
+        lasting: The same for what must not be drawn anew in every ask: one for a client and run.
     """
 
     id: ClientId
@@ -525,6 +534,8 @@ class Me:
     key: Key
     layout: Layout
     initial: Params
+    private: Key = field(repr=False)
+    lasting: Key = field(repr=False)
 
 
 Step = Generator[Sgd | Fold | Run, Any, T]
@@ -711,6 +722,18 @@ def _names(of: Any) -> tuple[str, ...] | None:
 def map_held(fn: Callable[[Held], Any], tree: Any) -> Any:
     """Replace every `Held` in a message, at any depth."""
     return _map_marked(Held, fn, tree)
+
+
+def held_at(tree: Any) -> dict[str, Held]:
+    """Every `Held` in a reply by its path, as `map_keep` writes it."""
+    found: dict[str, Held] = {}
+
+    def note(held: Held, path: str) -> Held:
+        found[path] = held
+        return held
+
+    _map_marked(Held, note, tree, path="")
+    return found
 
 
 def map_keep(fn: Callable[[Keep, str], Held], tree: Any) -> Any:

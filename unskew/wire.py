@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -50,6 +51,8 @@ _UNIONS = (Union, types.UnionType)
 _TABLES = (dict, collections.abc.Mapping)
 _ROWS = (tuple, list, collections.abc.Sequence)
 _SCALARS = (int, float, str, bool)
+# Of jaxtyping's dimensions those that a single tensor can be held to: names, _, numbers, and any number of them.
+_DIMENSION = re.compile(r"\.\.\.|\*?[^\W\d]\w*|(\w+=)?\d+")
 
 
 # ---------------------------------------------------------------- value -> (tensors, JSON)
@@ -494,6 +497,12 @@ def _check(of: Any, who: str, seen: set[Any]) -> None:
     elif origin in _ROWS:
         parts = [a for a in args if a is not Ellipsis]
     elif origin is Literal or of in (*_SCALARS, type(None), bytes, Held) or _is_tensor(of):
+        odd = [d for d in getattr(of, "dim_str", "").split() if not _DIMENSION.fullmatch(d)]
+        if odd:
+            raise ProtocolError(
+                f"{who}: a dimension of a tensor that travels must be a name, a number, _, ... or *name, got "
+                f"{odd[0]!r} in {of.__name__}; what depends on other dimensions belongs into `admit`"
+            )
         parts = []
     else:
         raise ProtocolError(f"{who}: the wire cannot build {of}; annotate with a concrete type")

@@ -116,7 +116,7 @@ def chains(facts: dict[str, Any]) -> list[list[int]]:
 
 def me(histogram: Sequence[int], seed: int = 0, id: int = 0) -> Me:
     counts = torch.tensor(histogram)
-    return Me(id, int(counts.sum()), counts, 1, Key(seed) / "me", Layout(("w",)), {})
+    return Me(id, int(counts.sum()), counts, 1, Key(seed) / "me", Layout(("w",)), {}, Key(seed), Key(seed) / id)
 
 
 def bids(algorithm: FedDif, dols: Sequence[Any], histogram: Sequence[int]) -> list[float]:

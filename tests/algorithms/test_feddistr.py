@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from toy_prior import HOLDINGS, NETWORKS, clients, simulator, toy
 
 from unskew import wire
 from unskew.algorithms import feddistr
-from unskew.algorithms.feddistr import FedDistr, Imagine, Noise, Prompts, balanced, jitter, noised, shown
+from unskew.algorithms.feddistr import FedDistr, Imagine, Noise, Prompts, balanced, jitter, nearest, noised, shown
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.keys import Key
 from unskew.local.solo import Solo
@@ -204,7 +205,7 @@ def test_a_useless_upload_is_refused_and_recorded(what: str, why: str) -> None:
 
 def test_if_all_are_refused_the_next_round_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     real = feddistr.faults
-    monkeypatch.setattr(feddistr, "faults", lambda parts, classes: {c: "no" for c in parts})
+    monkeypatch.setattr(feddistr, "faults", lambda parts, *_: {c: "no" for c in parts})
     sim, states, _ = played()
     facts = sim.algorithm.facts(states[-1])
     assert facts["warnings"] == ["no client sent an embedding of use"]
@@ -374,10 +375,39 @@ def test_images_are_shared_out_over_the_embeddings_of_a_label() -> None:
 def test_a_copy_shows() -> None:
     """Three own images 2 and 2 apart, 4 pixels each: an image on top of one is at distance 0."""
     own = torch.tensor([0.0, 1.0, 2.0]).reshape(3, 1, 1, 1).expand(3, 1, 2, 2)
-    y = torch.zeros(3, dtype=torch.int64)
-    assert feddistr._closest(own[:1], y[:1], own, y) == 0.0
-    assert feddistr._closest(own[:1] + 0.5, y[:1], own, y) == pytest.approx(0.5)
-    assert feddistr._closest(own[:1], y[:1] + 1, own, y) is None
+    assert nearest(own[:1], own, Key(0)) == 0.0
+    assert nearest(own[:1] + 0.5, own, Key(0)) == pytest.approx(0.5)
+    assert nearest(own[:1] + 0.5, own[:1], Key(0)) is None
+    assert nearest(own[:0], own, Key(0)) is None
+
+
+@pytest.mark.parametrize(("place", "copy"), [(0, 0), (1023, 1024), (1024, 2500), (2499, 1)])
+def test_a_copy_anywhere_shows(place: int, copy: int) -> None:
+    """2,501 own images and 2,500 made ones, compared a thousand at a time; one of these is one of those."""
+    own = torch.rand(2501, 1, 2, 3, generator=Key(1).generator()) + 100
+    made = torch.rand(2500, 1, 2, 3, generator=Key(2).generator()) + 100
+    away = nearest(made, own, Key(0))
+    assert away is not None
+    assert away > 0
+    made[place] = own[copy]
+    assert nearest(made, own, Key(0)) == 0.0
+
+
+def test_own_images_that_are_all_the_same_are_no_yardstick_and_hide_no_copy() -> None:
+    own = torch.ones(1500, 1, 2, 2)
+    assert nearest(own[:3], own, Key(0)) == 0.0
+    assert nearest(own[:3] + 1, own, Key(0)) is None
+
+
+@given(st.integers(2, 40), st.integers(1, 40), st.integers(0, 9))
+def test_images_compared_in_parts_are_all_compared(many: int, images: int, seed: int) -> None:
+    own, made = (torch.rand(n, 3, generator=(Key(seed) / n / i).generator()) for i, n in enumerate((many, images)))
+    apart = torch.cdist(own.double(), own.double()).fill_diagonal_(torch.inf).amin(1).median()
+    with mock.patch.object(feddistr, "AT_ONCE", 7):
+        assert torch.allclose(feddistr._to_next(made, own), torch.cdist(made.double(), own.double()).amin(1))
+        if many <= 7:
+            least = torch.cdist(made.double(), own.double()).amin()
+            assert nearest(made, own, Key(seed)) == pytest.approx(float(least / apart))
 
 
 def test_jitter_keeps_shapes_and_follows_its_generator() -> None:
@@ -469,7 +499,29 @@ def test_noise_has_the_size_it_should_and_counts_stay_at_home() -> None:
     assert float(drawn.std()) == pytest.approx(1.0, abs=0.03)
     _, states, _ = played(dataclasses.replace(FEDDISTR, steps=2, dp=noise))
     assert set(states[-1].diary.uploads.counts.tolist()) == {0}
-    assert {r.closest for r in states[-1].diary.learned.values()} == {None}
+
+
+NOISY = dataclasses.replace(FEDDISTR, steps=2, dp=Noise(clip=2.0, sigma=0.5))
+
+
+def test_under_noise_no_field_of_a_reply_tells_more_than_it_may() -> None:
+    """Every field there is: labels as they are, embeddings with noise, and nothing else of the data."""
+    sim, states, _ = played(NOISY)
+    _, plain, _ = played(dataclasses.replace(NOISY, dp=None))
+    diary, bare = states[-1].diary, plain[-1].diary
+    assert [f.name for f in dataclasses.fields(Prompts)] == ["embeddings", "labels", "counts"]
+    assert diary.uploads.labels.tolist() == bare.uploads.labels.tolist()
+    assert set(diary.uploads.counts.tolist()) == {0}
+    cut = noised(bare.uploads.embeddings, torch.zeros(16), 2.0, 0.0, Key(0))
+    assert float((diary.uploads.embeddings - cut).std()) == pytest.approx(1.0, abs=0.25)
+    assert [dataclasses.astuple(r) for r in diary.learned.values()] == [(0, None)] * 4
+    assert all(r.examples > 0 and r.closest is not None for r in bare.learned.values())
+    seen, open_ = (
+        s.algorithm.facts(e)["seen"]["server"] for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1]))
+    )
+    assert "number of examples, losses and test results, without noise" in seen
+    assert "how many it holds" in open_
+    assert "how many it holds" not in seen
 
 
 @pytest.mark.usefixtures("_accountant")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fednova import FedNova, responses, work
+from unskew.algorithms.fednova import FedNova, Update, responses, steps_of, work
 from unskew.algorithms.fedprox import fedprox
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, WireError
 from unskew.local.optimise import optimiser
-from unskew.protocol import Exponential, SgdConfig
+from unskew.protocol import Exponential, Layout, SgdConfig
 
 MOMENTUM = st.floats(0.0, 0.99)
 
@@ -138,3 +138,23 @@ def test_the_pull_is_counted_at_the_learning_rate_in_force(springs: Any, spy: An
 def test_optimisers_whose_work_cannot_be_counted_are_refused(local: SgdConfig, why: str) -> None:
     with pytest.raises(ConfigError, match=f"FedNova .*{why}"):
         FedNova(local=local)
+
+
+@given(st.integers(1, 200), st.integers(1, 3), st.integers(1, 9), st.floats(0.0, 0.95), st.floats(0.0, 1.0))
+def test_work_that_honest_clients_make_is_admitted(n: int, epochs: int, batch: int, rho: float, pull: float) -> None:
+    """Up to the strongest pull under which gradient descent settles, eta mu = 2 (1 + rho)."""
+    mu = 2.0 * (1.0 + rho) * pull
+    nova = FedNova(mu=mu, local=SgdConfig(lr=1.0, local_epochs=epochs, batch_size=batch, momentum=rho))
+    done = work(steps_of(nova.local, n), rho, mu)
+    assert done <= nova.most(n)
+    if done >= 1.0:
+        nova.admit("train", Update({}, done, n), {}, Layout(()))
+
+
+@pytest.mark.parametrize(("local_steps", "n", "norm"), [(None, 10, 6.1), (None, 1, 2.1), (4, 10**6, 4.1), (4, 1, 0.9)])
+def test_work_that_no_client_can_make_is_refused(local_steps: int | None, n: int, norm: float) -> None:
+    """Two epochs in batches of 4: 6 steps on 10 examples and 2 on 1; or 4 steps on however many."""
+    epochs = None if local_steps else 2
+    nova = FedNova(local=SgdConfig(local_epochs=epochs, local_steps=local_steps, batch_size=4))
+    with pytest.raises(WireError, match=f"local work on {n} examples must be 1 to [0-9.]+ gradient steps, got {norm}"):
+        nova.admit("train", Update({}, norm, n), {}, Layout(()))

@@ -12,6 +12,7 @@ from toy_prior import HOLDINGS, clients, simulator, toy
 from unskew import wire
 from unskew.algorithms import fedpft
 from unskew.algorithms.fedpft import Components, Decode, FedPFT, Mixture, summary, unusable
+from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.local.stacked import Stacked
 from unskew.local.workers import Cell, Pool, Workers
@@ -81,7 +82,16 @@ def test_later_rounds_rest_and_no_model_travels() -> None:
     _, states, traces = played(rounds=2)
     assert [len(t.transfers) for t in traces] == [12, 0]  # what a call without content weighs is nothing
     assert {t.kind for t in traces[0].transfers} == {"control"}
-    assert wire.encode(states[1]) == wire.encode(states[2])
+    assert wire.encode(dataclasses.replace(states[2], warnings=())) == wire.encode(states[1])
+
+
+def test_later_rounds_say_that_it_is_over_and_repeat_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {2: "no"})
+    sim, states, _ = played(rounds=3)
+    facts = [sim.algorithm.facts(s) for s in states[1:]]
+    assert [i["client"] for i in facts[0]["ignored"]] == [2]
+    assert [f["ignored"] for f in facts[1:]] == [[], []]
+    assert [f["warnings"] for f in facts] == [[], [fedpft._OVER], [fedpft._OVER]]
 
 
 @pytest.mark.parametrize(
@@ -98,16 +108,39 @@ def test_later_rounds_rest_and_no_model_travels() -> None:
 )
 def test_useless_components_are_refused(change: dict[str, torch.Tensor], why: str) -> None:
     good = Components(torch.ones(2, 4), torch.ones(2, 4), torch.tensor([0, 1]), torch.tensor([3, 4]))
-    found = unusable({0: good, 1: dataclasses.replace(good, **change), 2: good}, classes=3)
+    found = unusable({0: good, 1: dataclasses.replace(good, **change), 2: good}, 3, None, 3)
     assert list(found) == [1]
     assert why in found[1]
 
 
 def test_if_all_are_refused_nothing_is_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpft, "unusable", lambda replies, classes: {c: "no" for c in replies})
+    monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {c: "no" for c in replies})
     sim, states, _ = played()
     assert states[-1].components is None
-    assert len(sim.algorithm.facts(states[-1])["ignored"]) == 4
+    facts = sim.algorithm.facts(states[-1])
+    assert len(facts["ignored"]) == 4
+    assert facts["warnings"] == ["no client sent components of use"]
+
+
+def sent(means: torch.Tensor, each: int = 1) -> Components:
+    labels = torch.arange(len(means)) // each
+    return Components(means, torch.ones_like(means), labels, torch.ones(len(means), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("lie", [torch.zeros(30, 4), torch.full((30, 4), 500.0), torch.full((30, 4), 1e-9)])
+def test_a_liar_with_many_components_gets_no_honest_client_refused(lie: torch.Tensor) -> None:
+    """Thirty means against two honest clients' two each: a median over all means would be the liar's."""
+    honest = {0: sent(torch.ones(2, 4)), 1: sent(2 * torch.ones(2, 4))}
+    assert set(unusable({**honest, 2: sent(lie, 10)}, 3, 4, 10)) <= {2}
+
+
+def test_components_of_another_prior_are_refused_whoever_sends_them() -> None:
+    wide = sent(torch.ones(2, 5))
+    assert set(unusable({0: wide, 1: wide}, 3, 4, 3)) == {0, 1}
+    assert "width 5, expected 4" in unusable({0: wide}, 3, 4, 3)[0]
+    population, solo = clients()
+    with pytest.raises(DataError, match=r"components must have the 16 numbers of a latent of toy, got \(2, 5\)"):
+        Decode("toy", 4, own=False).made(solo.local(population.me(0, 1, Key(0)), 0), Mixture(wide, 3))
 
 
 def test_codec_resume_and_seed() -> None:

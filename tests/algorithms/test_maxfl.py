@@ -1,6 +1,7 @@
 """MAXFL: who counts for the global model, and in HCCT's form who trains it at all."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import Alone, Decided, Group, MaxFL, MaxFLHCCT, slope
+from unskew.algorithms.maxfl import Alone, Call, Decided, Group, Judged, MaxFL, MaxFLHCCT, Solo, slope
 from unskew.errors import ConfigError
-from unskew.protocol import SgdConfig
+from unskew.protocol import Me, SgdConfig, Step, step
 from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -45,6 +46,29 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert facts["met"] == {"0": False, "1": False}  # 2 is not below 2
     assert facts["appeal"] == 0.0
     assert algorithm.facts(play.sim.round(play.states[1], 2)[0])["met"]["0"] is True
+
+
+class Silent(MaxFL):
+    """Whose clients 0 and 1 never judge."""
+
+    @step
+    def train(self, me: Me, msg: Call, mine: Solo | None) -> Step[tuple[Judged, Solo | None]]:
+        """As MAXFL, but for the judgement."""
+        reply, mine = yield from super().train(me, msg, mine)
+        return (replace(reply, appeal=None) if me.id < 2 else reply), mine
+
+
+def test_who_was_to_judge_and_did_not_is_ignored(springs: Any, value: Any) -> None:
+    """With nobody left the model stays; with client 2 it is the round of client 2 alone."""
+    algorithm = Silent(rho=2.0, warmup=0, local=STEP)
+    play = springs(m=[2.0, -4.0], n=[1, 9]).play(algorithm, 1)
+    assert value(play.params[1]) == value(play.params[0]) == 0.0
+    facts = algorithm.facts(play.states[1])
+    assert [i["client"] for i in facts["ignored"]] == [0, 1]
+    assert facts["appeal"] is None
+    three = springs(m=[2.0, -4.0, 1.0], n=[1, 9, 2]).play(algorithm, 1)
+    alone = springs(m=[1.0], n=[2]).play(MaxFL(rho=2.0, warmup=0, local=STEP), 1)
+    assert value(three.params[1]) == value(alone.params[1]) != 0.0
 
 
 def test_equal_losses_without_epsilon_are_uniform_fedavg(springs: Any, value: Any) -> None:

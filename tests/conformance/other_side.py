@@ -52,7 +52,8 @@ class Clients:
         msg = map_held(lambda h: {**of_mine, **brought}[h], wire.decode(message, signature.message))
         histogram = self.population.histograms[client]
         key = Key(self.seed) / "round" / t / "client" / client / header["index"]
-        me = Me(client, int(histogram.sum()), histogram, t, key, self.population.layout, self.population.initial)
+        layout, initial = self.population.layout, self.population.initial
+        me = Me(client, int(histogram.sum()), histogram, t, key, layout, initial, key, key)
         saved = self.staged.get(client, self.memory.get(client, b""))
         mine = wire.decode(saved, wire.memory_type(self.algorithm))
         work = Work(header["step"], steps_of(self.algorithm)[header["step"]], me, msg, mine)

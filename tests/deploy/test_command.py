@@ -119,6 +119,22 @@ def test_without_flower_every_command_says_what_to_install(
         )
 
 
+def test_parity_of_noise_that_clients_draw_themselves_is_refused_in_a_sentence(
+    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(*_: object) -> Path:
+        raise AssertionError("it was deployed first")
+
+    monkeypatch.setattr(operate, "local", begun)
+    (tmp_path / "tiny.toml").write_text(TINY.replace('name = "fedavg"', 'name = "feddif"\nsigma = 0.1'))
+    code, out, err = call("tiny.toml", "--local", "2", "--check-parity")
+    assert (code, out) == (2, "")
+    assert err == (
+        "ConfigError: a deployed run of feddif has noise that each client draws from a secret of its own, which no "
+        "simulation can repeat; leave out --check-parity, or the noise\n"
+    )
+
+
 @pytest.mark.parametrize("equal", [True, False])
 def test_parity_is_printed_as_json_alone_and_decides_the_exit_code(
     call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equal: bool

@@ -54,7 +54,8 @@ def test_a_federation_of_processes_comes_to_what_the_simulator_comes_to_and_leav
     network = list(rows(run / "network.jsonl"))
     assert {r["client"] for r in network} == {0, 1}
     private = [*out.rglob("*.key"), *out.rglob("*.secret")]
-    assert len(private) == 1 + 2 + 3
+    # The authority's and the server's, one of each client; three of Flower's; one of each client to draw from.
+    assert len(private) == 1 + 2 + 3 + 2
     assert {stat.S_IMODE(p.stat().st_mode) for p in private} == {0o600}
     assert said.lines[-1].startswith("fedavg, seed 0: ") or "accuracy" in said.lines[-1]
     # Asked for again, it is done already.

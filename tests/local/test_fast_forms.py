@@ -124,7 +124,7 @@ def shelf(dtype: torch.dtype) -> Shelf:
 def me(task: Task, data: Shelf, client: int) -> Me:
     y = data.y[data.train[client]]
     histogram = torch.bincount(y, minlength=CLASSES)
-    return Me(client, len(y), histogram, 1, Key(7) / client, task.layout, task.init(Key(0)))
+    return Me(client, len(y), histogram, 1, Key(7) / client, task.layout, task.init(Key(0)), Key(7), Key(7))
 
 
 def start_of(task: Task, dtype: torch.dtype, seed: int = 5) -> Params:

@@ -79,6 +79,46 @@ def test_equal_images_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other.shape[1] == 4
 
 
+def test_images_are_kept_as_the_task_has_them_and_no_more_bytes_of_them_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 1 x 4 x 4 from the toy, 3 x 8 x 8 for the task: 768 bytes each, so three times two fit into 5,000."""
+    kept = imagery._Images(5_000)
+    monkeypatch.setattr(imagery, "_made", kept)
+    made: list[int] = []
+    real = Toy.sample
+    monkeypatch.setattr(Toy, "sample", lambda self, v, *rest: made.append(len(v)) or real(self, v, *rest))
+    large = imagery.of("toy", torch.device("cpu"), (3, 8, 8), None)
+    v = torch.rand(2, 16, generator=Key(3).generator())
+    for seed in (0, 1, 2, 0, 1, 2):
+        large.sample(v, 1, Key(seed))
+    assert len(made) == 3
+    assert kept._bytes <= 3 * 2 * 768
+    large.sample(v, 1, Key(3))
+    large.sample(v, 1, Key(3))
+    assert len(made) == 4
+    large.sample(v, 40, Key(4))  # more than is kept: made, handed out, and forgotten
+    assert (kept._bytes, len(kept._kept)) == (0, 0)
+    small = imagery.of("toy", torch.device("cpu"), (1, 4, 4), None)
+    assert small.sample(v, 1, Key(0)).shape[2:] == (1, 4, 4)
+    kept.cache_clear()
+    assert kept._bytes == 0
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on another device."""
+
+    device = torch.device("meta")  # type: ignore[assignment]
+
+
+def test_black_and_white_are_where_the_inputs_are() -> None:
+    x = torch.rand(2, 1, 4, 4).as_subclass(Elsewhere)
+    for levels in (None, ((-0.8, 1.2),)):
+        made = TaskImagery(Toy(), "toy", (1, 4, 4), levels, None)
+        assert {t.device.type for t in made._levels(x)} == {"meta"}
+        assert {t.device.type for t in made._levels(None)} == {"cpu"}
+
+
 def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     """scikit-learn's digits end at 16: what is brightest there is white."""
     data = sources.load("digits")

@@ -100,7 +100,9 @@ def me(task: Task, client: int = 0, round: int = 1, data: Shelf | None = None) -
     data = data or shelf()
     y = data.y[data.train[client]]
     key = Key(7) / "round" / round / "client" / client / 0
-    return Me(client, len(y), torch.bincount(y, minlength=CLASSES), round, key, task.layout, task.init(Key(0)))
+    return Me(
+        client, len(y), torch.bincount(y, minlength=CLASSES), round, key, task.layout, task.init(Key(0)), key, key
+    )
 
 
 def make(name: str, **options: Any) -> Task:

@@ -138,7 +138,7 @@ def work(task: Task, data: Shelf, step: Callable[..., Any], messages: dict[int, 
     for c, message in messages.items():
         y = data.y[data.train[c]]
         histogram = torch.bincount(y, minlength=CLASSES)
-        who = Me(c, len(y), histogram, 2, Key(7) / "client" / c, task.layout, start_of(task))
+        who = Me(c, len(y), histogram, 2, Key(7) / "client" / c, task.layout, start_of(task), Key(7), Key(7))
         found[c] = Work("train", step, who, message, None)
     return found
 

@@ -558,9 +558,11 @@ LIES: dict[str, tuple[Callable[[Trained], bytes], str]] = {
     "absurd norm": (lambda t: wire.encode(nan(t, 1e9)), "exceed the 1e+06 allowed"),
     "overflowing norm": (lambda t: wire.encode(nan(t, 3e38)), "exceed the 1e+06 allowed"),
     "another network": (lambda t: wire.encode(Trained({"0.evil": torch.ones(3)}, t.n)), "no tensor '0.evil'"),
+    "an endless name": (lambda t: wire.encode(Trained({"\x1b[2J" * 900: torch.ones(3)}, t.n)), "has no tensor"),
     "half the model": (lambda t: wire.encode(Trained(dict([*t.params.items()][:1]), t.n)), "other tensors than"),
     "no model": (lambda t: wire.encode(Trained({}, t.n)), "other tensors than those"),
-    "fewer than none": (lambda t: wire.encode(Trained(t.params, -5)), "must be 0 to 2**53, got -5"),
+    "no examples": (lambda t: wire.encode(Trained(t.params, 0)), "must be at least 1, got 0"),
+    "fewer than none": (lambda t: wire.encode(Trained(t.params, -5)), "must be at least 1, got -5"),
     "countless": (lambda t: wire.encode(Trained(t.params, 10**300)), "one of 997 bits"),
     "oversized": (lambda t: wire.encode(t) + bytes(1 << 21), "exceeds the"),
     "not held here": (lambda t: wire.encode(dataclasses.replace(t, params=None)), "expected"),
@@ -581,6 +583,8 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     assert list(lost) == [3]
     assert text in lost[3]
     assert lost[3].startswith("refused: ")
+    assert lost[3].isprintable()
+    assert len(lost[3]) <= 300
     # The others' round is the round without it.
     alone = deployed("fedavg", tmp_path / "again")
     instead(alone, 3, lambda message, honest: Message(Error(5), reply_to=message))
@@ -784,6 +788,7 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     state, _ = there.remote.round(there.remote.start(), 1)
     lies = [[["personal", 1.5, 0.1, 3]], [["secret", 0.5, 0.1, 3]], [["val", 0.5, 0.1, 0]], [["val", 0.5, 1e999, 1]]]
+    lies.append([["val", 0.5, 0.1, 10**400]])
     for lie in lies:
 
         def boast(message: Message, honest: Handler, lie: Any = lie) -> Message:

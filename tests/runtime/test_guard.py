@@ -1,17 +1,18 @@
 """What a message must be beyond its type: lengths of named dimensions, sane numbers, the same parts as others."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
+from annotated_types import Ge, Gt, Interval, Le, Lt
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew import wire
 from unskew.algorithms.maxfl import Decided
-from unskew.errors import WireError
-from unskew.protocol import Held, Layout
+from unskew.errors import ProtocolError, WireError
+from unskew.protocol import Held, Layout, Me, SampleCount, step
 from unskew.runtime.guard import Guard, odd_ones, sizes_of
 
 MODEL = {"0.weight": torch.zeros(5, 4), "2.weight": torch.zeros(3, 5)}
@@ -76,6 +77,74 @@ def test_another_name_is_one_length_in_all_of_a_message(place: str, value: Any) 
         passed(Nested(**{**good, place: value}), Nested)
 
 
+@pytest.mark.parametrize(
+    ("of", "good", "bad"),
+    [
+        (Float[Tensor, "... classes"], [(3,), (2, 3), (4, 2, 3)], [(4,), (3, 2), ()]),
+        (Float[Tensor, "classes ..."], [(3,), (3, 2)], [(2, 3)]),
+        (Float[Tensor, "features *rest classes"], [(5, 3), (5, 1, 2, 3)], [(3, 5), (5, 1, 2)]),
+        (Float[Tensor, "_ _"], [(2, 3), (3, 2)], [(2,)]),
+        (Float[Tensor, "_rows classes"], [(2, 3), (9, 3)], [(3, 2)]),
+        (Float[Tensor, "2 classes"], [(2, 3)], [(3, 3), (2, 2)]),
+        (Float[Tensor, "rows=2 classes"], [(2, 3)], [(3, 3), (2, 2)]),
+        (Float[Tensor, ""], [()], [(1,)]),
+        (Float[Tensor, "..."], [(), (2, 2)], []),
+    ],
+)
+def test_dimensions_are_read_as_jaxtyping_writes_them(of: Any, good: Any, bad: Any) -> None:
+    for shape in good:
+        assert passed(torch.zeros(shape), of).shape == shape
+    for shape in bad:
+        with pytest.raises(WireError, match="must "):
+            passed(torch.zeros(shape), of)
+
+
+def test_several_dimensions_of_one_name_are_the_same_in_all_of_a_message() -> None:
+    of = tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape classes"]]
+    passed((torch.zeros(2, 4), torch.zeros(2, 4, 3)), of)
+    with pytest.raises(WireError, match=r"must have \(2, 4\) \*shape, got the shape \(4, 2, 3\)"):
+        passed((torch.zeros(2, 4), torch.zeros(4, 2, 3)), of)
+
+
+@pytest.mark.parametrize("dims", ["2*classes", "classes+1", "#classes", "*#classes", "?classes"])
+def test_a_dimension_that_one_tensor_cannot_be_held_to_is_refused_when_the_step_is_read(dims: str) -> None:
+    def train(me: Me, msg: None, mine: None) -> Any: ...
+
+    train.__annotations__["return"] = tuple[Float[Tensor, dims], None]
+    with pytest.raises(ProtocolError, match=r"must be a name, a number, _, \.\.\. or \*name, got"):
+        wire.signature(step(train))
+
+
+@dataclass(frozen=True)
+class Counted:
+    n: SampleCount = 1
+    share: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.5
+    height: Annotated[float, Gt(0.0), Le(2.0)] | None = None
+    either: Annotated[int, Lt(3)] | Annotated[float, Ge(5.0)] = 0
+    several: tuple[Annotated[int, Ge(-1)], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"n": 0}, r"at least 1, got 0 \(at /n\)"),
+        ({"n": -(10**400)}, r"at least 1, got one of 1329 bits \(at /n\)"),
+        ({"share": 1.0}, r"less than 1, got 1 \(at /share\)"),
+        ({"share": float("nan")}, "at least 0, got nan"),
+        ({"height": 0.0}, "more than 0, got 0"),
+        ({"height": 2.5}, "at most 2, got 2.5"),
+        ({"either": 3}, "less than 3, got 3"),
+        ({"either": 4.0}, "at least 5, got 4"),
+        ({"several": (0, -2)}, r"at least -1, got -2 \(at /several/1\)"),
+    ],
+)
+def test_a_number_outside_the_bounds_of_its_type_is_refused(value: dict[str, Any], text: str) -> None:
+    passed(Counted(), Counted)
+    passed(Counted(7, 0.0, 2.0, 5.0, (-1,)), Counted)
+    with pytest.raises(WireError, match=f"a number must be {text}"):
+        passed(Counted(**value), Counted)
+
+
 @pytest.mark.parametrize(("number", "text"), [(1e300, "at most"), (float("-inf"), "finite"), (float("nan"), "finite")])
 def test_a_number_beyond_reason_is_refused(number: float, text: str) -> None:
     with pytest.raises(WireError, match=f"a number must be {text}"):
@@ -96,3 +165,14 @@ def test_values_kept_on_clients_have_one_shape() -> None:
     assert odd_ones({0: torch.zeros(1, 3), 1: torch.zeros(1, 3), 2: torch.zeros(2, 3)}).keys() == {2}
     rows = {0: Table(torch.zeros(1, 5)), 1: Table(torch.zeros(2, 5)), 2: Table(torch.zeros(2, 5).double())}
     assert odd_ones(rows).keys() == {2}
+
+
+def test_a_sketch_of_the_reply_decides_where_nobody_else_has_sent_one() -> None:
+    """One against one is a tie: the larger part wins, and of equal ones the sketch."""
+    part = {"0.weight": MODEL["0.weight"]}
+    assert odd_ones({4: Decided(part, 1)}) == {}
+    assert odd_ones({4: Decided(part, 1)}, Decided(MODEL, 1)) == {4: "its reply has other tensors than its step sends"}
+    assert odd_ones({4: Decided(MODEL, 1)}, Decided(part, 1)) == {}
+    assert odd_ones({4: Decided(None, 1)}, Decided(MODEL, 1)) == {}
+    assert odd_ones({4: torch.zeros(2, 3)}, torch.zeros(1, 3)).keys() == {4}
+    assert odd_ones({4: Decided(part, 1), 5: Decided(part, 1)}, Decided(MODEL, 1)) == {}

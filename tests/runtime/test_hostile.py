@@ -1,10 +1,11 @@
 """A client that lies in every way its messages allow, once a round: refused, recorded, survived, with every method."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,22 +13,34 @@ from recipe import CASES, make
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import WireError
+from unskew.errors import QuorumError, WireError
 from unskew.protocol import Held
 from unskew.tree import is_record
 
 pytest.importorskip("flwr")
 
 from flwr.app import Message
-from loopback import Deployed
+from loopback import Deployed, built
 
 from unskew.algorithms import TABLE
+from unskew.algorithms.flsc import Softly
+from unskew.algorithms.ifca import Chosen
+from unskew.algorithms.maxfl import Decided
 from unskew.runtime.flower import pack, unpack
 from unskew.runtime.letter import ASKED, Letter, Order, read
 
 LIAR, NETWORK = 3, "perceptron"
 # Every method, and the variants whose replies or whose use of them differ.
-FURTHER = ("maxfl", "maxfl_hcct", "feddw", "stc, values", "tthf, adaptive", "fedswap, d2d", "feddif, pooled")
+FURTHER = (
+    "maxfl",
+    "maxfl_hcct",
+    "feddw",
+    "stc, values",
+    "tthf, adaptive",
+    "fedswap, d2d",
+    "feddif, pooled",
+    "feddif, drift",
+)
 TRIED = [c for c in CASES if (c in TABLE or c in FURTHER or "+dw" in c) and not getattr(make(c), "pooled", False)]
 
 # Exchanges of a round that add nothing here; clients need not know.
@@ -55,6 +68,7 @@ def lies(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The value with one thing in it changed to what cannot be, and what was changed."""
     if isinstance(value, Held):
         yield f"{path}: another client's value", Held(value.owner - 1, value.key)
+        yield f"{path}: another value", Held(value.owner, value.key + "/other")
     elif isinstance(value, Tensor):
         yield from ((f"{path}: {what}", lie) for what, lie in of_tensor(value))
     elif is_record(value):
@@ -73,6 +87,8 @@ def lies(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         if value:
             yield f"{path}: one too many", value + value[-1:]
     elif isinstance(value, int) and not isinstance(value, bool):
+        if path == "/n":  # examples, which every client has
+            yield f"{path}: none", 0
         yield f"{path}: below none", -1
         yield f"{path}: countless", 1 << 60
     elif isinstance(value, float):
@@ -91,6 +107,8 @@ def odd(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for f in dataclasses.fields(value):
             for what, lie in odd(getattr(value, f.name), f"{path}/{f.name}"):
                 yield what, dataclasses.replace(value, **{f.name: lie})
+            if type(None) in get_args(wire.hints_of(type(value))[f.name]):
+                yield f"{path}/{f.name}: absent", dataclasses.replace(value, **{f.name: None})
     elif isinstance(value, dict) and all(isinstance(t, Tensor) for t in value.values()):
         yield f"{path}: zeros", {name: torch.zeros_like(t) for name, t in value.items()}
     elif isinstance(value, tuple):
@@ -143,15 +161,31 @@ class Liar:
         return False
 
 
-def lived(case: str, folder: Path, kind: Any) -> Iterator[tuple[str, str, dict[int, str], set[int]]]:
-    """Rounds with a liar: what the lie was, the failures by client, and whose replies the method itself refused."""
+def lived(
+    case: str, folder: Path, kind: Any, alone: bool = False, **options: Any
+) -> Iterator[tuple[str, str, dict[int, str], set[int]]]:
+    """Rounds with a liar: what the lie was, the failures by client, and whose replies the method itself refused.
+
+    Alone, nobody else is connected; a round that then ends for want of replies is begun anew.
+    """
     few = next((few for name, few in FEW.items() if case.startswith(name)), {})
-    there = Deployed(case, NETWORK, folder, seed=4, clients_per_round=6, algorithm=make(case, **few))
+    there = Deployed(case, NETWORK, folder, seed=4, clients_per_round=6, algorithm=make(case, **few, **options))
     liar = there.grid.handlers[there.node(LIAR)] = Liar(there, kind)
+    if alone:
+        there.grid.handlers = {there.node(LIAR): liar}
     state, t, quiet = there.remote.start(), 0, 0
     while quiet < 2:  # some steps are not asked for in every round
         t, liar.now = t + 1, None
-        state, trace = there.remote.round(state, t)
+        try:
+            state, trace = there.remote.round(state, t)
+        except QuorumError as error:
+            if not alone or liar.now is None:
+                raise
+            yield *liar.now, {LIAR: str(error)}, set()
+            memory, there.remote = there.remote.memory, there.start_server()
+            there.remote.memory = memory
+            t, quiet = t - 1, 0
+            continue
         facts = there.algorithm.facts(state) if hasattr(there.algorithm, "facts") else {}
         json.dumps(facts, allow_nan=False)
         there.algorithm.serve(state, LIAR)
@@ -161,7 +195,7 @@ def lived(case: str, folder: Path, kind: Any) -> Iterator[tuple[str, str, dict[i
         quiet = 0
         failures = {f.client: f"{f.step}: {f.reason}" for f in trace.failures}
         yield *liar.now, failures, {i["client"] for i in facts.get("ignored", [])}
-    assert liar.told or not any(dataclasses.fields(of) for of in liar.replies.values())
+    assert liar.told or alone or not any(dataclasses.fields(of) for of in liar.replies.values())
 
 
 @pytest.mark.parametrize("case", TRIED)
@@ -171,6 +205,46 @@ def test_every_lie_is_refused_recorded_and_survived(case: str, tmp_path: Path) -
         assert LIAR in failures or LIAR in ignored, (step, what, "was believed")
         others = {c: why for c, why in failures.items() if c != LIAR and f"client {LIAR}" not in why}
         assert not others, (step, what)
+
+
+@pytest.mark.parametrize("kind", [lies, odd])
+@pytest.mark.parametrize("case", TRIED)
+def test_a_liar_whom_nobody_contradicts_is_refused_or_ends_the_round_in_words(
+    case: str, kind: Any, tmp_path: Path
+) -> None:
+    """Its is the only reply of every step: nothing has a majority, no mean another weight."""
+    for step, what, failures, ignored in lived(case, tmp_path, kind, alone=True):
+        assert LIAR in failures or LIAR in ignored or kind is odd, (step, what, "was believed")
+
+
+def joining(kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Lies of one who is in a group that nobody else chooses."""
+    if isinstance(value, Chosen):
+        value = dataclasses.replace(value, cluster=11)
+    elif isinstance(value, Softly):
+        value = dataclasses.replace(value, ids=(10, 11))
+    elif isinstance(value, Decided) and value.params is None:
+        value = dataclasses.replace(value, params=built("maxfl_hcct", NETWORK)[1].initial)
+    return kind(value)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [lies, odd])
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("grouped", {"groups": ((LIAR,), (0, 1, 2, 4, 5))}),
+        ("ifca", {"weighting": "samples", "clusters": 12}),
+        ("flsc", {"weighting": "samples", "clusters": 12}),
+        ("maxfl_hcct", {}),
+    ],
+)
+def test_a_liar_that_is_a_group_of_its_own_ends_no_run(
+    case: str, options: dict[str, Any], kind: Any, tmp_path: Path
+) -> None:
+    """There a mean has its weight only, and its model is all there is."""
+    for step, what, failures, ignored in lived(case, tmp_path, functools.partial(joining, kind), **options):
+        assert failures.keys() <= {LIAR}, (step, what, failures)
+        assert LIAR in failures or LIAR in ignored or kind is odd, (step, what, "was believed")
 
 
 @pytest.mark.parametrize("case", TRIED)

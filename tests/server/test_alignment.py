@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.server.alignment import Alignment, Pair, align, faults, joined, lengths_apart, matched, threshold
+from unskew.server.alignment import Alignment, Pair, align, fair, faults, joined, lengths_apart, matched, threshold
 
 
 def on_a_line(*places: float) -> Tensor:
@@ -66,6 +66,37 @@ def test_the_threshold_by_hand() -> None:
     assert threshold(places, [0, 0, 0, 1], [0, 0, 0, 0]) == pytest.approx(4.0)
     assert threshold(on_a_line(0.0, 100.0), [0, 1], [0, 0]) == pytest.approx(50.0)
     assert threshold(on_a_line(0.0, 100.0), [0, 0], [0, 1]) == 0.0
+
+
+def test_every_client_has_one_vote_in_the_threshold() -> None:
+    """Medians of each client's distances: 2, 4, and 100 of ten; half of the median 4."""
+    table = torch.zeros(14, 14)
+    owners = [0, 0, 1, 1] + [2] * 10
+    table[0, 1] = table[1, 0] = 2.0
+    table[2, 3] = table[3, 2] = 4.0
+    table[4:, 4:] = 100.0 * (1 - torch.eye(10))
+    assert threshold(table, [0] * 14, owners) == pytest.approx(2.0)
+
+
+def test_who_alone_has_two_of_a_label_is_held_to_what_all_say_of_any() -> None:
+    """A liar at 0 and 1000, both label 0; two honest clients with labels 1 and 2, 6 apart: half of 6, not of 1000."""
+    places = on_a_line(0.0, 1000.0, 0.0, 6.0, 0.0, 6.0)
+    assert threshold(places, [0, 0, 1, 2, 1, 2], [9, 9, 0, 0, 1, 1]) == pytest.approx(3.0)
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 100), min_size=2, max_size=4), min_size=3, max_size=6),
+    st.lists(st.floats(0, 1e6), min_size=0, max_size=64),
+)
+def test_one_liar_moves_the_threshold_no_further_than_honest_ones_disagree(
+    honest: list[list[float]], lie: list[float]
+) -> None:
+    """Whatever it sends, and however much of it, tau is between what two of the honest would have come to alone."""
+    places = [p for some in honest for p in some] + lie
+    owners = [c for c, some in enumerate(honest) for _ in some] + [99] * len(lie)
+    each = [threshold(on_a_line(*some), [0] * len(some), [0] * len(some)) for some in honest]
+    tau = threshold(on_a_line(*places), [0] * len(places), owners)
+    assert min(each) - 1e-9 <= tau <= max(each) + 1e-9
 
 
 def test_a_tie_goes_to_the_lowest_client() -> None:
@@ -178,6 +209,55 @@ def test_a_useless_upload_is_refused_by_itself(bad: tuple[Tensor, Tensor, Tensor
     assert list(found) == [2]
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(found[2])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        torch.zeros(640, 4),
+        torch.full((640, 4), 500.0),
+        torch.full((640, 4), 1e30),
+        torch.logspace(-6, 6, 640)[:, None].expand(640, 4),
+    ],
+    ids=["zeros", "huge", "absurd", "spread"],
+)
+def test_a_liar_with_many_embeddings_gets_no_honest_client_refused(lie: Tensor) -> None:
+    """640 against six: were it the median of all embeddings, the liar would say what is usual."""
+    told = lie.contiguous(), torch.arange(640) // 64, torch.ones(640, dtype=torch.int64)
+    honest = {c: upload(k * torch.ones(2, 4), [0, 2], [5, 6]) for c, k in enumerate((1.0, 2.0, 3.0))}
+    found = faults({**honest, 7: told}, classes=10)
+    assert set(found) == (set() if float(lie.max()) == 0 else {7})
+
+
+def test_the_width_is_the_prior_s_also_of_one_alone() -> None:
+    wide = upload(torch.ones(2, 5), [0, 1], [1, 1])
+    assert set(faults({0: wide}, 3, width=4)) == {0}
+    assert set(faults({0: wide, 1: wide, 2: GOOD}, 3, width=4)) == {0, 1}
+
+
+def test_no_more_embeddings_of_a_label_than_the_method_makes() -> None:
+    three = upload(torch.ones(3, 4), [1, 1, 1], [1, 1, 1])
+    assert faults({0: three}, 3, most=3) == {}
+    assert faults({0: three}, 3, most=2) == {0: "3 embeddings of one label, 2 are allowed"}
+
+
+# ---------------------------------------------------------------- counts
+@given(st.lists(st.lists(st.integers(0, 1 << 53), max_size=5), min_size=1, max_size=5))
+def test_nobody_counts_for_more_than_twice_the_next(counts: list[list[int]]) -> None:
+    before = {c: torch.tensor(n, dtype=torch.int64) for c, n in enumerate(counts)}
+    after = fair(before)
+    said = {c: sum(n) for c, n in enumerate(counts)}
+    for c, n in after.items():
+        others = [t for other, t in said.items() if other != c]
+        assert n.dtype == torch.int64
+        assert sum(n.tolist()) <= (2 * max(others) if others else said[c])
+        if not others or said[c] <= 2 * max(others):
+            assert n.tolist() == counts[c]
+
+
+def test_clients_of_like_size_count_as_they_say() -> None:
+    counts = {0: torch.tensor([20, 3]), 1: torch.tensor([40]), 2: torch.empty(0, dtype=torch.int64)}
+    assert {c: n.tolist() for c, n in fair(counts).items()} == {0: [20, 3], 1: [40], 2: []}
 
 
 def test_good_uploads_and_empty_ones_are_taken() -> None:

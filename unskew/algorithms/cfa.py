@@ -39,6 +39,7 @@ from unskew.protocol import (
     Keep,
     Me,
     Plan,
+    SampleCount,
     Schedule,
     SgdConfig,
     Step,
@@ -55,7 +56,7 @@ class Weighed:
     """A device's model, for its neighbours, and the examples behind it."""
 
     model: Carried
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)

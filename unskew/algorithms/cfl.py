@@ -36,7 +36,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights
+from unskew.algorithms.fedavg import Trained, Weighting, Weights, weights_of
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, map_params, squared_norm, weighted_sum
 
@@ -168,8 +168,7 @@ class CFL:
 
     def mean(self, updates: Mapping[ClientId, Params], n: Mapping[ClientId, int]) -> Params:
         """sum_k omega_k D_k."""
-        omega = [float(n[c]) if self.weighting == "samples" else 1.0 for c in updates]
-        return weighted_sum(list(updates.values()), [w / sum(omega) for w in omega])
+        return weighted_sum(list(updates.values()), weights_of([n[c] for c in updates], self.weighting))
 
     def serve(self, state: Tree, client: ClientId | None) -> Params | None:
         """The model of this client's cluster; for the world at large, if there can only ever be one."""

@@ -17,8 +17,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, Term, ask, sgd, step
-from unskew.tree import Params, weighted_mean
+from unskew.errors import QuorumError
+from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, Term, ask, sgd, step
+from unskew.tree import Params, weighted_sum
 
 Weighting = Literal["samples", "uniform"]
 
@@ -35,7 +36,7 @@ class Trained:
     """A client's model after local training, and the examples it was trained on."""
 
     params: Params
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,25 @@ class FedAvg:
 
 
 def average(models: Sequence[Params], n: Sequence[int], weighting: Weighting) -> Params:
-    """Mean of models, weighted by examples or alike."""
-    return weighted_mean(models, [float(k) for k in n] if weighting == "samples" else [1.0] * len(n))
+    """Mean of models, weighted by examples or alike.
+
+    Raises:
+        QuorumError: If there is no model, or no example behind any.
+    """
+    return weighted_sum(models, weights_of(n, weighting))
+
+
+def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:
+    """Weights of clients with so many examples in a mean, with the sum 1: by examples, or alike.
+
+    Raises:
+        QuorumError: If there is no client, or none has examples where they count.
+    """
+    weights = [float(k) for k in n] if weighting == "samples" else [1.0] * len(n)
+    total = sum(weights)
+    if not total > 0.0:
+        raise QuorumError(f"a mean needs one client with training examples, got {len(n)} clients and {sum(n)} examples")
+    return [w / total for w in weights]
 
 
 def only(params: Params, names: Collection[str]) -> Params | None:

@@ -38,9 +38,9 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.feddyn import corrected, share, sizes
-from unskew.algorithms.fednova import require_linear, work
+from unskew.algorithms.fednova import require_linear, steps_of, work
 from unskew.algorithms.fedprox import Size
-from unskew.protocol import Aux, ClientId, Federation, Fitted, Me, Plan, SgdConfig, Step, ask, fit, step
+from unskew.protocol import Aux, ClientId, Federation, Fitted, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
 from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
 
@@ -79,7 +79,7 @@ class Drifted:
 
     dy: Params
     dc: Params
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)
@@ -211,15 +211,3 @@ class FedDC:
     def serve(self, state: Decoupled, client: ClientId | None) -> Params | None:
         """The global model."""
         return state.params
-
-
-def steps_of(local: SgdConfig, n: float) -> int:
-    """Mini-batch steps of a client with `n` examples, as the published code counts them: a short batch is a batch.
-
-    >>> steps_of(SgdConfig(local_epochs=5, batch_size=50), 120.0)
-    15
-    """
-    if local.local_steps is not None:
-        return local.local_steps
-    assert local.epochs is not None  # epochs, unless steps were chosen
-    return local.epochs * (1 if local.batch_size is None else int(-(-n // local.batch_size)))

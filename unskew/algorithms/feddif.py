@@ -48,8 +48,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fednova import work
-from unskew.errors import ConfigError, DataError, QuorumError
-from unskew.keys import Key
+from unskew.errors import ConfigError, DataError, QuorumError, WireError
 from unskew.protocol import (
     Aux,
     Carried,
@@ -61,6 +60,7 @@ from unskew.protocol import (
     Layout,
     Me,
     Plan,
+    SampleCount,
     SgdConfig,
     Step,
     ask,
@@ -128,7 +128,7 @@ class Trained:
 
     model: Carried
     dol: DoL
-    n: int
+    n: SampleCount
     ds: Carried | None
 
 
@@ -405,6 +405,11 @@ class FedDif:
                 f"plain or heavy-ball SGD, got {got}; leave drift out, or change local"
             )
 
+    @property
+    def unrepeatable(self) -> bool:
+        """Whether clients draw noise of their own; masks of sums leave no trace."""
+        return self.sigma > 0.0
+
     # ------------------------------------------------------------------ the station
     def init(self, params: Params, fed: Federation) -> Diffused:
         """The initial model.
@@ -645,7 +650,8 @@ class FedDif:
         """What this client's data would do for each model (eq. 1); no local work."""
         if me.n == 0:
             return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), mine
-        counts = torch.stack([d for d in msg.dols if isinstance(d, Tensor)]).double()
+        # A degree of learning is another client's word: below 0 it would make this client's bids no numbers.
+        counts = torch.stack([d for d in msg.dols if isinstance(d, Tensor)]).double().clamp(min=0.0)
         # Rows: now, before the last move if that is what counts, and with this client's data.
         rows = torch.cat([counts, counts[:, :1] + me.histogram], dim=1)
         distance = iid_distance(shares(rows), self.aim(msg.target, len(me.histogram)), self.metric)
@@ -662,18 +668,22 @@ class FedDif:
         if isinstance(msg.counts, Tensor):
             return Tally(Keep(msg.counts + me.histogram), None), mine
         # Sums of int64 wrap around, so with a mask drawn from all of them a masked sum tells nothing.
-        low, high = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
-        mask = torch.randint(low, high, me.histogram.shape, generator=(me.key / "mask").generator())
+        mask = (me.private / "mask").bits(*me.histogram.shape).to(me.histogram)
         return Tally(Keep(mask + me.histogram), Keep(mask)), mine
+
+    def admit(self, step: str, reply: Trained | Bids | Tally, model: Params, layout: Layout) -> None:
+        """Refuse a training without its change of s_i where drift is regularised: eq. 5 needs all of them."""
+        if isinstance(reply, Trained) and self.drift is not None and reply.ds is None:
+            raise WireError("a training must bring the change of its gradient state, got none")
 
     def learned(self, me: Me, dol: DoL | None) -> Tensor:
         """The degree of learning after training here."""
         own = me.histogram.double()
         if self.sigma > 0.0 and (dol is None or self.noise == "every"):
             # One draw for a client and run: drawn anew in every round, the noise would average out.
-            draw = (Key(me.key.seed) / "feddif" / "noise" / me.id).generator()
-            own = me.n * project(shares(own) + self.sigma * torch.randn(own.shape, generator=draw, dtype=torch.float64))
-        before = dol[0].double() if isinstance(dol, Tensor) else None
+            draw = (me.lasting / "feddif" / "noise").normal(*own.shape).to(own)
+            own = me.n * project(shares(own) + self.sigma * draw)
+        before = dol[0].double().clamp(min=0.0) if isinstance(dol, Tensor) else None
         now = own if before is None else before + own
         rows = [now] if self.valuation == "current" else [now, now if before is None else before]
         return torch.stack(rows).float()

@@ -33,7 +33,22 @@ from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.feddw import add_soft_labels
 from unskew.algorithms.moon import masked_mean
 from unskew.errors import WireError
-from unskew.protocol import Aux, Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.protocol import (
+    Aux,
+    Batch,
+    ClientId,
+    Federation,
+    Layout,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    fold,
+    sgd,
+    step,
+)
 from unskew.tree import Params
 
 Averaging = Literal["clients", "examples"]
@@ -199,7 +214,7 @@ class Taught:
     """A client's model, its training examples, and what the model says of each class."""
 
     params: Params
-    n: int
+    n: SampleCount
     outputs: Outputs
 
 

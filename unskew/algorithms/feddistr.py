@@ -17,9 +17,11 @@ Server     aligns embeddings of equal label; keeps the dominant one of each para
 Client     I images of each label, shared out over its embeddings by n, by sampling from the prior;  trains a classifier
            from the common initial model on them and its own images, every label equally often         (1')
 Server     the same with the images alone: the global model; nobody sends or is sent anything for it   (2')
+Counts     no client counts for more than twice what the next has in total, whatever it says
 Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
+           a private draw: in a deployment it comes from a secret of the client's
            one example changes embeddings of its own label alone, m of them at most, each by 2 R at most: m Gaussian
-           mechanisms of multiplier sigma / 2.  Counts are not sent then
+           mechanisms of multiplier sigma / 2.  Counts, and how many examples a classifier had, are not sent then
 Departures Embeddings carry a label: without one nobody could label what is imagined; clusters lie within a label.
            v begins at one place for all: from random places embeddings of like images end far apart.  m is 3, or fewer
            for fewer than 12 images each: with the built-in prior one embedding says little more than a mean.  While the
@@ -36,6 +38,7 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Gt, Interval
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from unskew.errors import ConfigError
@@ -52,11 +55,12 @@ from unskew.protocol import (
     SgdConfig,
     Step,
     ask,
+    no_device,
     run,
     step,
 )
 from unskew.server import privacy
-from unskew.server.alignment import align, faults, lengths_apart
+from unskew.server.alignment import MOST_PER_LABEL, align, fair, faults, lengths_apart
 from unskew.server.kmeans import count_by_silhouette, kmeans
 from unskew.tree import Params
 
@@ -70,8 +74,8 @@ PER_CLUSTER = 12
 SHOWN = 1 << 14
 """Numbers of embeddings, and pairs, that facts hold at most."""
 
-COMPARED = 1000
-"""Images on each side that are looked at for copies."""
+AT_ONCE = 1024
+"""Images on each side that are compared at once, when copies are looked for."""
 
 _OVER = "FedDistr is over after its first round: the later rounds of this experiment change nothing for it"
 
@@ -86,11 +90,11 @@ class Begin:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Embeddings (K, width) float32, their labels (K,) int64, and the examples behind them (K,) int64."""
+    """Embeddings, their labels, and the examples behind them."""
 
-    embeddings: Tensor
-    labels: Tensor
-    counts: Tensor
+    embeddings: Float32[Tensor, "embeddings width"]
+    labels: Int64[Tensor, "embeddings"]
+    counts: Int64[Tensor, "embeddings"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ class Sets:
 class Learned:
     """How many examples a client's classifier had to choose from, and how near the nearest image is to one of its own.
 
-    `closest` is in medians of the distance from one of its own images to the next; None is not known, or not told.
+    `closest` is in medians of the distance from one of its own images to the next; None is not known.  Under noise
+    neither is told, for both depend on single examples: 0 and None.
     """
 
     examples: int
@@ -296,7 +301,7 @@ def mixed(local: Local, x: Tensor, y: Tensor, own: bool) -> tuple[Examples, floa
     mine, labels = local.x.cpu(), local.y.cpu()
     every = torch.cat([y, labels])
     examples = Examples(torch.cat([x, mine]), every, balanced(every, local.key / "rows"), jitter)
-    return examples, _closest(x, y, mine, labels)
+    return examples, nearest(x, mine, local.key / "yardstick")
 
 
 def balanced(labels: Tensor, key: Key) -> Tensor:
@@ -337,14 +342,47 @@ def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
     return moved * (1 + 0.2 * draw(n, 1, 1, 1))
 
 
-def _closest(x: Tensor, y: Tensor, own: Tensor, own_y: Tensor) -> float | None:
-    """The least distance from an image to one of the client's own, over the median from one of its own to the next."""
-    own, own_y = own[:COMPARED].flatten(1), own_y[:COMPARED]
-    made = x[torch.isin(y, own_y)][:COMPARED].flatten(1)
+def nearest(made: Tensor, own: Tensor, key: Key) -> float | None:
+    """The least distance from an image to one of the client's own, over the median from one of its own to the next.
+
+    All images are compared with all, whatever their labels, and a copy is at 0; the median is over 1024 of the client's
+    own, or all of fewer.
+
+    Args:
+        made: (n, ...).
+        own: (N, ...).
+        key: Which of its own the median is over.
+
+    Returns:
+        None if there is nothing to compare, or the client's own images are so often the same that the median is 0 and
+        no other is.
+    """
     if len(own) < 2 or not len(made):
         return None
-    among = torch.cdist(own, own).fill_diagonal_(torch.inf).amin(1).median()
-    return float(torch.cdist(made, own).amin() / among) if among > 0 else None
+    some = torch.randperm(len(own), generator=key.generator())[:AT_ONCE]
+    least = float(_to_next(made, own).amin())
+    among = float(_to_next(own[some], own, some).median())
+    return least / among if among > 0 else 0.0 if least == 0 else None
+
+
+def _to_next(images: Tensor, own: Tensor, places: Tensor | None = None) -> Tensor:
+    """The distance from each image to the next of `own`, (n,); with `places`, where it stands in `own`, to another."""
+    out = []
+    for start in range(0, len(images), AT_ONCE):
+        x = images[start : start + AT_ONCE].flatten(1).double()
+        best = torch.full((len(x),), torch.inf, dtype=x.dtype)
+        for first in range(0, len(own), AT_ONCE):
+            y = own[first : first + AT_ONCE].flatten(1).double()
+            apart = torch.cdist(x, y)
+            if places is not None:
+                itself = places[start : start + AT_ONCE, None] == torch.arange(first, first + len(y))
+                apart = apart.masked_fill(itself, torch.inf)
+            distance, which = apart.min(1)
+            # Of products, as cdist works, equal images are not quite at 0; of differences they are.
+            exact = (x - y[which]).norm(dim=1)
+            best = torch.minimum(best, torch.where(distance.isinf(), distance, exact))
+        out.append(best)
+    return torch.cat(out)
 
 
 def _predictions(local: Local, prior: str, embeddings: Tensor, seed: int) -> Tensor:
@@ -353,6 +391,10 @@ def _predictions(local: Local, prior: str, embeddings: Tensor, seed: int) -> Ten
 
 def _start(local: Local, prior: str) -> Tensor:
     return local.imagery(prior).start()
+
+
+def _width(local: Local, prior: str) -> int:
+    return local.imagery(prior).width
 
 
 def _changes(local: Local, prior: str) -> str | None:
@@ -394,7 +436,7 @@ class FedDistr:
     images: Annotated[int, Ge(1)] = 150
     guidance: Annotated[float, Ge(0.0)] | None = None
     sampling_steps: Annotated[int, Ge(1)] | None = None
-    classifier: SgdConfig = SgdConfig(0.002, local_steps=400, batch_size=64, optimizer="adam")
+    classifier: SgdConfig = SgdConfig(0.001, local_steps=800, batch_size=64, optimizer="adam")
     server_model: bool = True
     dp: Noise | None = None
 
@@ -419,16 +461,19 @@ class FedDistr:
         seed = travelling(fed.key / "feddistr")
         replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), Begin(seed)))
         parts = {c: (r.embeddings, r.labels, r.counts) for c, r in replies.items()}
-        refused = faults(parts, fed.num_classes)
+        refused = faults(
+            parts, fed.num_classes, self.width(fed), MOST_PER_LABEL if self.m == "oracle" else self.releases
+        )
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
             return replace(state, diary=Diary(ignored=ignored, warnings=("no client sent an embedding of use",)))
         owners = tuple(c for c, r in taken.items() for _ in range(len(r.labels)))
+        counts = fair({c: r.counts.cpu() for c, r in taken.items()})
         uploads = Prompts(
             torch.cat([r.embeddings.cpu().float() for r in taken.values()]),
             torch.cat([r.labels.cpu() for r in taken.values()]),
-            torch.cat([r.counts.cpu() for r in taken.values()]),
+            torch.cat(list(counts.values())),
         )
         found = align(self.distances(uploads.embeddings, seed, fed), *_lists(uploads), owners, self.tau)
         kept = torch.tensor(found.kept)
@@ -436,7 +481,7 @@ class FedDistr:
             Prompts(uploads.embeddings[kept], uploads.labels[kept], torch.tensor(found.counts, dtype=torch.int64)), seed
         )
         learned = yield from ask(self.learn, dict.fromkeys(fed.clients, sets), at_least=0)
-        warnings: list[str] = []
+        warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
         params = state.params
         if self.server_model:
             params, changes = fed.work(lambda me: self.imagined(me, sets))
@@ -447,6 +492,13 @@ class FedDistr:
         pairs = tuple((p.i, p.j, p.distance) for p in found.pairs)
         diary = Diary(uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings))
         return Distributed(params, sets.prompts, diary)
+
+    def width(self, fed: Federation) -> int | None:
+        """Of the prior's embeddings, as the server's own device has it; None if it has no device."""
+        if fed.work is no_device:
+            return None
+        found: int = fed.work(lambda me: run(_width, self.prior))
+        return found
 
     def distances(self, embeddings: Tensor, seed: int, fed: Federation) -> Tensor:
         """How far embeddings are apart, (K, K)."""
@@ -469,14 +521,14 @@ class FedDistr:
         if self.dp is None:
             return prompts, mine
         start = yield from run(_start, self.prior)
-        v = noised(prompts.embeddings, start, self.dp.clip, self.dp.std(self.releases), me.key / "noise")
+        v = noised(prompts.embeddings, start, self.dp.clip, self.dp.std(self.releases), me.private / "noise")
         return Prompts(v, prompts.labels, torch.zeros_like(prompts.counts)), mine
 
     @step
     def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
         """A classifier on what the embeddings tell and this client's own data (eq. 1'); it stays here."""
         fitted, examples, closest = yield from self.taught(me, msg, own=True)
-        return Learned(examples, closest if self.dp is None else None), fitted.params
+        return Learned(examples, closest) if self.dp is None else Learned(0, None), fitted.params
 
     def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, int, float | None]]:
         """A classifier from the common initial model; also the examples it had, and how near a copy is."""
@@ -495,6 +547,11 @@ class FedDistr:
         return state.params
 
     # ------------------------------------------------------------------ the record
+    @property
+    def unrepeatable(self) -> bool:
+        """Whether clients draw noise of their own."""
+        return self.dp is not None
+
     @property
     def releases(self) -> int:
         """Embeddings that one example may change."""
@@ -532,22 +589,27 @@ class FedDistr:
 
     def spent(self) -> dict[str, Any]:
         """What the upload tells of one example, and what each party saw."""
-        counted = "counts of its clusters" if self.dp is None else "no counts"
-        seen = {
-            "server": f"each participant's embeddings, its labels and {counted}"
-            + (", and how near the nearest image is to one of its own" if self.dp is None else "")
-            + "; no model and no image",
-            "clients": "the embeddings that were kept, their labels and counts, and not whose they are",
-        }
         if self.dp is None:
+            seen = {
+                "server": "each participant's embeddings, its labels and counts of its clusters, from every client how "
+                "many examples its classifier had, which is how many it holds, and how near the nearest image is to "
+                "one of its own; no model and no image",
+                "clients": "the embeddings that were kept, their labels and counts, and not whose they are",
+            }
             return {"epsilon": "no guarantee", "seen": seen}
+        seen = {
+            "server": "each participant's noised embeddings, its labels and into how many clusters they fell; over a "
+            "network, from a client whose metrics are on, also its number of examples, losses and test results, "
+            "without noise; no model and no image",
+            "clients": "the noised embeddings that were kept and their labels, and not whose they are",
+        }
         z = self.dp.multiplier(self.releases)
         return {
             "epsilon": _accounted(z, self.releases, self.dp.delta),
             "delta": self.dp.delta,
             "sigma": round(2.0 * z, 6),
             "covers": "the embeddings of one client, if an example is added or removed; not which labels it has, nor "
-            "in how many clusters",
+            "in how many clusters, nor what a client tells whose metrics are on",
             "seen": seen,
         }
 
@@ -563,6 +625,11 @@ def _accounted(multiplier: float, releases: int, delta: float) -> float | str:
 def travelling(key: Key) -> int:
     """A seed of 53 bits for a key: what every reader of JSON takes for the same whole number."""
     return key.number() >> 10
+
+
+def lowered(client: ClientId) -> str:
+    """What to say of a client whose counts were scaled down."""
+    return f"client {client} says it has more than twice as many examples as any other, and counts for twice as many"
 
 
 def _lists(prompts: Prompts) -> tuple[list[int], list[int]]:
@@ -582,8 +649,7 @@ def noised(embeddings: Tensor, start: Tensor, clip: float, std: float, key: Key)
     """
     moved = embeddings - start
     length = moved.norm(dim=1, keepdim=True).clamp(min=torch.finfo(moved.dtype).tiny)
-    noise = torch.randn(moved.shape, generator=key.generator())
-    out: Tensor = start + moved * (clip / length).clamp(max=1.0) + std * noise
+    out: Tensor = start + moved * (clip / length).clamp(max=1.0) + std * key.normal(*moved.shape).to(moved)
     return out
 
 

@@ -22,8 +22,8 @@ Bias       The paper's layer has none.  An algorithm cannot rebuild the network,
 Privacy    The uploads tell class counts and how a model sees each class.  With `dp` every one has Gaussian noise: an
            example changes one row of the sums by probabilities, whose L2 norm is at most 1, and one count by 1, so the
            sensitivity is sqrt(2).  What is stated is the cost of these uploads alone: the models beside them, and
-           whatever else the method sends, have no guarantee.  As every draw, the noise is keyed by the run's seed,
-           which in a federation that means it must stay on the client.
+           whatever else the method sends, have no guarantee.  The noise is a private draw: in a deployment it comes
+           from a secret of the client's, in a simulation from the run's seed.
 Departures The paper leaves the first SL open: one-hot rows, as its code has them.  Its wire count has the class counts
            going down as well; no client has a use for everybody's, so C floats less travel.  A client that trains
            several times in a round counts once, with its last labels.  The paper's analysis takes L_reg for a function
@@ -282,12 +282,11 @@ def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
 
 def noised(soft: SoftLabels, sigma: float, key: Key) -> SoftLabels:
     """Sums and counts, each number with noise of standard deviation `sigma`."""
-    draws = key.generator()
 
-    def blur(t: Tensor) -> Tensor:
-        return t + sigma * torch.randn(t.shape, generator=draws, dtype=torch.float64).to(t)
+    def blur(t: Tensor, key: Key) -> Tensor:
+        return t + sigma * key.normal(*t.shape).to(t)
 
-    return SoftLabels(blur(soft.sums), blur(soft.counts))
+    return SoftLabels(blur(soft.sums, key / "sums"), blur(soft.counts, key / "counts"))
 
 
 def renewed(sl: Tensor, totals: Totals, momentum: float, sigma: float) -> Tensor:
@@ -382,6 +381,11 @@ class FedDW(ABC):
         if self.dw.dp is not None:
             privacy.require()
 
+    @property
+    def unrepeatable(self) -> bool:
+        """Whether clients draw noise of their own."""
+        return self.dw.dp is not None or bool(getattr(self.of, "unrepeatable", False))
+
     @abstractmethod
     def init(self, params: Params, fed: Federation) -> Any:
         """The method's initial state, and one-hot soft labels.
@@ -468,7 +472,7 @@ class FedDW(ABC):
             sums = yield from fold(add_soft_labels, fits[-1].params, torch.zeros_like(msg.sl))
             soft = SoftLabels(sums, me.histogram.to(msg.sl))
             if self.dw.dp is not None:
-                soft = noised(soft, self.dw.dp.sigma, me.key / "soft labels")
+                soft = noised(soft, self.dw.dp.sigma, me.private / "soft labels" / name)
         return self.reported[name](reply, soft, bool(pulled)), kept
 
     def admit(self, step: str, reply: Any, model: Params, layout: Layout) -> None:

@@ -34,7 +34,21 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import average
 from unskew.errors import ConfigError, WireError
-from unskew.protocol import Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.protocol import (
+    Batch,
+    ClientId,
+    Federation,
+    Layout,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    fold,
+    sgd,
+    step,
+)
 from unskew.tree import Params, weighted_sum, zeros_like
 
 FLOOR = 1e-7
@@ -73,7 +87,7 @@ class Scored:
     """A trained model, its training examples, the received model's accuracy on them, and trainings so far."""
 
     params: Params
-    n: int
+    n: SampleCount
     accuracy: float
     trained: int
 

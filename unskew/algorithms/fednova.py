@@ -22,17 +22,18 @@ Departures Momentum and pull together: the published code chains the two recurre
            minimised then is F_k + decay/2 ||y||^2.  Buffers are averaged with weights p_k.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from annotated_types import Ge, Interval
 
-from unskew.algorithms.fedavg import Weighting, Weights, without
+from unskew.algorithms.fedavg import Weighting, Weights, weights_of, without
 from unskew.algorithms.fedopt import Rolling, trainable
 from unskew.algorithms.fedprox import Proximal
 from unskew.errors import ConfigError, WireError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fit, step
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
 from unskew.server.optimise import momentum
 from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
@@ -49,7 +50,7 @@ class Update:
 
     delta: Params
     norm: float
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ class FedNova:
     def round(self, state: Rolling, fed: Federation) -> Plan[Rolling]:
         """Send the model to a cohort; average what came back per unit of work, at the cohort's mean amount of work."""
         replies = (yield from ask(self.train, {c: Weights(state.params) for c in fed.sample()})).values()
-        n = [float(r.n) if self.weighting == "samples" else 1.0 for r in replies]
-        p = [k / sum(n) for k in n]
+        p = weights_of([r.n for r in replies], self.weighting)
         effective = sum(p_k * r.norm for p_k, r in zip(p, replies, strict=True))
         update = weighted_sum(
             [trainable(r.delta, fed) for r in replies],
@@ -101,9 +101,23 @@ class FedNova:
         return Update(map_params(torch.sub, done.params, msg.params), norm, me.n), None
 
     def admit(self, step: str, reply: Update, model: Params, layout: Layout) -> None:
-        """Refuse work that is less than a step, by which the plan would divide."""
-        if not reply.norm >= 1.0:
-            raise WireError(f"local work must be at least 1, got {reply.norm:g}")
+        """Refuse work that is less than a step, by which the plan would divide, or more than so many examples make."""
+        most = self.most(reply.n)
+        if not 1.0 <= reply.norm <= most:
+            raise WireError(
+                f"local work on {reply.n} examples must be 1 to {most:g} gradient steps, got {reply.norm:g}"
+            )
+
+    def most(self, n: int) -> float:
+        """Most that ||a||_1 can be for a client that says it has `n` examples, rounding allowed for.
+
+        Without a pull all a_i are the largest they can be under any pull that lets gradient descent settle,
+        eta mu <= 2 (1 + rho): the closed form under momentum.  Under a stronger one they grow without bound.
+        """
+        steps, rho = steps_of(self.local, n), self.local.momentum
+        if self.local.lr * self.mu > 2.0 * (1.0 + rho):
+            return math.inf
+        return (1.0 + 1e-6) * (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho)
 
     def serve(self, state: Rolling, client: ClientId | None) -> Params | None:
         """The global model."""
@@ -130,6 +144,18 @@ def responses(steps: int, momentum: float = 0.0, pull: float = 0.0) -> tuple[flo
 def work(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
     """||a||_1: how many plain gradient steps a local optimisation amounts to."""
     return sum(map(abs, responses(steps, momentum, pull)))
+
+
+def steps_of(local: SgdConfig, n: float) -> int:
+    """Mini-batch steps of a client with `n` examples, a short batch being a batch: no client makes more.
+
+    >>> steps_of(SgdConfig(local_epochs=5, batch_size=50), 120.0)
+    15
+    """
+    if local.local_steps is not None:
+        return local.local_steps
+    assert local.epochs is not None  # epochs, unless steps were chosen
+    return local.epochs * (1 if local.batch_size is None else int(-(-n // local.batch_size)))
 
 
 def require_linear(local: SgdConfig, who: str) -> None:

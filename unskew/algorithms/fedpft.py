@@ -15,17 +15,21 @@ Server     the same with the images alone: the global model
 Departures The paper trains a linear head on features of a foundation model, which is all its clients have in common.
            Here latents are decoded to images, so that the task's own network is trained and methods can be compared.
            Mixtures are k-means clusters, not fitted by EM; covariances are diagonal.
-Later      Rounds after the first change nothing.
+Counts     no client counts for more than twice what the next has in total, whatever it says
+Later      Rounds after the first change nothing, and say so.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from unskew.algorithms.feddistr import PER_CLUSTER, Ignored, mixed, travelling
+from unskew.algorithms.feddistr import PER_CLUSTER, Ignored, lowered, mixed, travelling
+from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.protocol import (
     ClientId,
@@ -39,12 +43,15 @@ from unskew.protocol import (
     SgdConfig,
     Step,
     ask,
+    no_device,
     run,
     step,
 )
-from unskew.server.alignment import ABSURD, faults
+from unskew.server.alignment import ABSURD, fair, faults, usual
 from unskew.server.kmeans import kmeans
 from unskew.tree import Params
+
+_OVER = "FedPFT is over after its first round: the later rounds of this experiment change nothing for it"
 
 
 # ---------------------------------------------------------------- messages
@@ -55,12 +62,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Components:
-    """Means and variances of components (K, D) float32, their labels (K,) and image counts (K,) int64 (eq. 1)."""
+    """Means and variances of components, their labels and image counts (eq. 1)."""
 
-    means: Tensor
-    variances: Tensor
-    labels: Tensor
-    counts: Tensor
+    means: Float32[Tensor, "components numbers"]
+    variances: Float32[Tensor, "components numbers"]
+    labels: Int64[Tensor, "components"]
+    counts: Int64[Tensor, "components"]
 
 
 @dataclass(frozen=True)
@@ -80,11 +87,14 @@ class Learned:
 
 @dataclass(frozen=True)
 class Shared:
-    """The server's state: the global model if there is one, what was distributed, and refused uploads."""
+    """The server's state: the global model if there is one, what was distributed; of the last round, what was refused
+    and what the user should know.
+    """
 
     params: Params | None
     components: Components | None
-    ignored: tuple[Ignored, ...]
+    ignored: tuple[Ignored, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------- on the clients
@@ -125,10 +135,19 @@ class Decode:
         return mixed(local, *self.made(local, mixture), self.own)
 
     def made(self, local: Local, mixture: Mixture) -> tuple[Tensor, Tensor]:
-        """`images` inputs of each label and their labels."""
+        """`images` inputs of each label and their labels.
+
+        Raises:
+            DataError: If components are not of the prior's latents.
+        """
         imagery, parts = local.imagery(self.prior), mixture.components
         g = (Key(mixture.seed) / "images").generator()
         shape = imagery.latent_shape
+        if parts.means.ndim != 2 or parts.means.shape[1] != math.prod(shape):
+            raise DataError(
+                f"components must have the {math.prod(shape)} numbers of a latent of {self.prior}, got "
+                f"{tuple(parts.means.shape)}; server and clients need the same prior"
+            )
         x, y = [], []
         for label in torch.unique(parts.labels).tolist():
             mine = (parts.labels == label).nonzero()[:, 0]
@@ -157,35 +176,44 @@ class FedPFT:
     prior: str = "built-in"
     m: Annotated[int, Ge(1)] = 3
     images: Annotated[int, Ge(1)] = 150
-    classifier: SgdConfig = SgdConfig(0.002, local_steps=400, batch_size=64, optimizer="adam")
+    classifier: SgdConfig = SgdConfig(0.001, local_steps=800, batch_size=64, optimizer="adam")
     server_model: bool = True
 
     def init(self, params: Params, fed: Federation) -> Shared:
         """The initial model, and nothing known."""
-        return Shared(params if self.server_model else None, None, ())
+        return Shared(params if self.server_model else None, None)
 
     def round(self, state: Shared, fed: Federation) -> Plan[Shared]:
         """In round 1 all of it, later nothing."""
         if state.components is not None:
-            return state
+            return replace(state, ignored=(), warnings=(_OVER,))
         replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), Call()))
-        refused = unusable(replies, fed.num_classes)
+        refused = unusable(replies, fed.num_classes, self.width(fed), self.m)
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
-        taken = [r for c, r in replies.items() if c not in refused and len(r.labels)]
+        taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
-            return Shared(state.params, None, ignored)
+            return Shared(state.params, None, ignored, ("no client sent components of use",))
+        counts = fair({c: r.counts.cpu() for c, r in taken.items()})
         parts = Components(
-            torch.cat([r.means.cpu().float() for r in taken]),
-            torch.cat([r.variances.cpu().float() for r in taken]),
-            torch.cat([r.labels.cpu() for r in taken]),
-            torch.cat([r.counts.cpu() for r in taken]),
+            torch.cat([r.means.cpu().float() for r in taken.values()]),
+            torch.cat([r.variances.cpu().float() for r in taken.values()]),
+            torch.cat([r.labels.cpu() for r in taken.values()]),
+            torch.cat(list(counts.values())),
         )
         mixture = Mixture(parts, travelling(fed.key / "fedpft"))
         yield from ask(self.learn, dict.fromkeys(fed.clients, mixture), at_least=0)
         params = state.params
         if self.server_model:
             params, _ = fed.work(lambda me: self.taught(me, mixture, own=False))
-        return Shared(params, parts, ignored)
+        warnings = tuple(lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu()))
+        return Shared(params, parts, ignored, warnings)
+
+    def width(self, fed: Federation) -> int | None:
+        """Numbers of a latent, as the server's own device has it; None if it has no device."""
+        if fed.work is no_device:
+            return None
+        found: int = fed.work(lambda me: run(_width, self.prior))
+        return found
 
     @step
     def summarise(self, me: Me, msg: Call, mine: Params | None) -> Step[tuple[Components, Params | None]]:
@@ -221,25 +249,31 @@ class FedPFT:
             "components": {str(y): labels.count(y) for y in sorted(set(labels))},
             "epsilon": "no guarantee",
             "seen": {
-                "server": "means, variances and sizes of each participant's clusters of latents, by label; no model",
+                "server": "means, variances and sizes of each participant's clusters of latents, by label, and from "
+                "every client how many examples its classifier had, which is how many it holds; no model",
                 "clients": "the same of all participants, and not whose they are",
             },
+            "warnings": list(state.warnings),
             "ignored": ignored,
         }
 
 
-def unusable(replies: dict[ClientId, Components], classes: int) -> dict[ClientId, str]:
-    """Why components of some clients cannot be used, by client."""
+def _width(local: Local, prior: str) -> int:
+    return math.prod(local.imagery(prior).latent_shape)
+
+
+def unusable(replies: dict[ClientId, Components], classes: int, width: int | None, most: int) -> dict[ClientId, str]:
+    """Why components of some clients cannot be used, by client; `width` and `most` are as in `alignment.faults`."""
     found = {c: "means and variances differ in shape" for c, r in replies.items() if r.means.shape != r.variances.shape}
     for c, r in replies.items():
-        if c not in found and not bool((r.variances.isfinite() & (r.variances >= 0)).all()):
+        if c not in found and not bool((r.variances.float().isfinite() & (r.variances >= 0)).all()):
             found[c] = "a variance is negative, NaN or infinite"
     rest = {c: (r.means, r.labels, r.counts) for c, r in replies.items() if c not in found}
-    found |= {c: f"means: {why}" for c, why in faults(rest, classes).items()}
-    lengths = [v.double().norm(dim=1) for c, (v, _, _) in rest.items() if c not in found and len(v)]
-    most = ABSURD * float(torch.cat(lengths).quantile(0.5)) if lengths else 0.0
+    found |= {c: f"means: {why}" for c, why in faults(rest, classes, width, most).items()}
+    middle = usual([v.double().norm(dim=1) for c, (v, _, _) in rest.items() if c not in found])
+    limit = ABSURD * max(0.0 if middle is None else middle, 1e-6)
     for c in rest.keys() - found.keys():
         spread = replies[c].variances.double().sum(1).sqrt()
-        if len(spread) and float(spread.max()) > max(most, 1e-6):
+        if len(spread) and float(spread.max()) > limit:
             found[c] = f"a spread of {float(spread.max()):.4g}, {ABSURD:g} times the median length of means"
     return found

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, Trained, Weighting, Weights
 from unskew.errors import ConfigError
-from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
+from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, step
 from unskew.tree import Params, weighted_mean
 
 Sampling = Literal["uniform", "size"]
@@ -82,7 +82,7 @@ class Sized:
 class Size:
     """A client's number of training examples."""
 
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,21 @@ from annotated_types import Ge
 
 from unskew.algorithms.fedavg import Weights
 from unskew.keys import Key
-from unskew.protocol import Carried, ClientId, Federation, Keep, Me, Plan, SgdConfig, Step, ask, collect, sgd, step
+from unskew.protocol import (
+    Carried,
+    ClientId,
+    Federation,
+    Keep,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    collect,
+    sgd,
+    step,
+)
 from unskew.tree import Params, weighted_mean
 
 Permutation = Literal["uniform", "derangement", "pairing"]
@@ -45,7 +59,7 @@ class Visited:
     """A model after a leg, or its handle, and the training examples of the client it was at."""
 
     model: Carried
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from annotated_types import Ge
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.ifca import Start, identical_starts, most_common, nearest, starts, train_losses
 from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, weighted_mean
 
 Ids = tuple[int, ...]
@@ -64,7 +64,7 @@ class Softly:
     """A trained model, its training examples, and the clusters it is for, ascending."""
 
     params: Params
-    n: int
+    n: SampleCount
     ids: Ids
 
 

@@ -40,7 +40,20 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, Weighting, Weights, average, only, without
 from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Exponential, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fit, step
+from unskew.protocol import (
+    ClientId,
+    Exponential,
+    Federation,
+    Layout,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    fit,
+    step,
+)
 from unskew.server import cluster
 from unskew.server.cluster import Alpha, Merge, Placed
 from unskew.tree import Params, weighted_mean
@@ -76,7 +89,7 @@ class Moved:
     """A client's model after local training, the examples it was trained on, and the mini-batch steps that took."""
 
     params: Params
-    n: int
+    n: SampleCount
     steps: int
 
 

@@ -32,9 +32,23 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average, without
+from unskew.algorithms.fedavg import Weighting, average, weights_of, without
 from unskew.errors import ConfigError
-from unskew.protocol import Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.protocol import (
+    Batch,
+    ClientId,
+    Federation,
+    Layout,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    fold,
+    sgd,
+    step,
+)
 from unskew.tree import Params, weighted_sum
 
 Start = Literal["distinct", "identical"]
@@ -72,7 +86,7 @@ class Chosen:
     """A trained model, its training examples, the cluster it is for, and whether another was just as good."""
 
     params: Params
-    n: int
+    n: SampleCount
     cluster: int
     tied: bool
 
@@ -150,9 +164,9 @@ class IFCA:
         own = [without(r.params, shared) for r in members]
         if self.averaging == "model":
             return {**model, **average(own, [r.n for r in members], self.weighting)}
-        omega = [float(r.n) if self.weighting == "samples" else 1.0 for r in members]
-        total = float(sum(r.n for r in replies)) if self.weighting == "samples" else float(len(replies))
-        change = weighted_sum([{n: y[n] - model[n] for n in y} for y in own], [w / total for w in omega])
+        of_all = weights_of([r.n for r in replies], self.weighting)
+        omega = [w for w, r in zip(of_all, replies, strict=True) if r.cluster == j]
+        change = weighted_sum([{n: y[n] - model[n] for n in y} for y in own], omega)
         return {n: t + change[n] if n in change else t for n, t in model.items()}
 
     def serve(self, state: Clusters, client: ClientId | None) -> Params | None:

@@ -40,7 +40,7 @@ from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.ifca import train_loss
 from unskew.algorithms.oneshot import longer
 from unskew.errors import ConfigError, WireError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, weighted_sum
 
 
@@ -63,10 +63,17 @@ class Appeal:
 # ---------------------------------------------------------------- the original
 @dataclass(frozen=True)
 class Appealing:
-    """The server's state: the model, and what clients said of the one before in this round."""
+    """The server's state.
+
+    Attributes:
+        params: The model.
+        appeals: What clients said of the one before in this round.
+        ignored: Clients that were to judge it and did not.
+    """
 
     params: Params
     appeals: dict[int, Appeal]
+    ignored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Judged:
     """A trained model, its training examples, and what the client says of the received one."""
 
     params: Params
-    n: int
+    n: SampleCount
     appeal: Appeal | None
 
 
@@ -126,15 +133,20 @@ class MaxFL:
         """Send the model to a cohort; go where those go for whom it is neither good enough nor hopeless (eq. 2)."""
         judge = fed.round > self.warmup
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Call(state.params, judge)))
-        mean = average([r.params for r in replies.values()], [r.n for r in replies.values()], "samples")
+        valid = {c: r for c, r in replies.items() if r.appeal is not None or not judge}
+        ignored = tuple(c for c in replies if c not in valid)
+        if not valid:
+            return Appealing(state.params, {}, ignored)
+        mean = average([r.params for r in valid.values()], [r.n for r in valid.values()], "samples")
         if not judge:
             return Appealing(mean, {})
-        appeals = {c: r.appeal for c, r in replies.items() if r.appeal is not None}
+        appeals = {c: r.appeal for c, r in valid.items() if r.appeal is not None}
         q = {c: float(a.q) for c, a in appeals.items()}
         scale = self.server_lr / (sum(q.values()) + self.epsilon)
         moved = [{n: replies[c].params[n] - state.params[n] for n in fed.layout.trainable} for c in appeals]
         change = weighted_sum(moved, [scale * weight for weight in q.values()])
-        return Appealing({n: state.params[n] + change[n] if n in change else t for n, t in mean.items()}, appeals)
+        params = {n: state.params[n] + change[n] if n in change else t for n, t in mean.items()}
+        return Appealing(params, appeals, ignored)
 
     @step
     def train(self, me: Me, msg: Call, mine: Solo | None) -> Step[tuple[Judged, Solo | None]]:
@@ -181,6 +193,7 @@ class MaxFL:
             "weights": {str(c): float(appeal.q) / (total + self.epsilon) for c, appeal in a.items()},
             "met": {str(c): appeal.met for c, appeal in a.items()},
             "appeal": sum(appeal.met for appeal in a.values()) / len(a) if a else None,
+            "ignored": [{"client": c, "step": "train", "reason": "did not judge the model"} for c in state.ignored],
             "warnings": warnings,
         }
 
@@ -218,7 +231,7 @@ class Decided:
     """A trained model for the group, or nothing from a client that trains alone; and its training examples."""
 
     params: Params | None
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)
@@ -278,6 +291,11 @@ class MaxFLHCCT:
         start = msg.params if joins or mine.own is None else mine.own
         y = yield from sgd(start, self.local)
         return Decided(y if joins else None, me.n), Alone(None if joins else y, mine.rho, mine.prior)
+
+    def admit(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
+        """Refuse parts of a model: who joins alone has nobody whose model says which are missing."""
+        if reply.params is not None and reply.params.keys() != model.keys():
+            raise WireError(f"a model has {len(model)} tensors, got {len(reply.params)}")
 
     def with_requirement(self, me: Me, mine: Alone) -> Step[Alone]:
         """This client's memory, with what its requirement is made of."""

@@ -30,6 +30,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from unskew.algorithms.fednova import require_linear, work
+from unskew.errors import WireError
 from unskew.protocol import Aux, ClientId, Federation, Layout, Local, Me, Plan, SgdConfig, Step, ask, fit, run, step
 from unskew.tree import Params, map_params, weighted_mean, weighted_sum, zeros_like
 
@@ -134,6 +135,11 @@ class Scaffold:
             scale = y.lr * work(y.steps, self.local.momentum)
             new = {n: -correction[n] - dy[n] / scale for n in c_i}
         return Moved(dy, map_params(torch.sub, new, c_i)), Variate(new, c_i, me.round)
+
+    def admit(self, step: str, reply: Moved, model: Params, layout: Layout) -> None:
+        """Refuse what has not moved the whole model, or other variates than there are."""
+        if reply.dy.keys() != model.keys() or reply.dc.keys() != set(self.controlled(layout)):
+            raise WireError(f"a reply moves {len(model)} tensors, got {len(reply.dy)}, and every variate")
 
     def variate(self, msg: Control, mine: Variate | None) -> Params:
         """This client's variate as far as the server knows of it."""

@@ -34,7 +34,7 @@ from torch import Tensor
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.feddyn import corrected
 from unskew.errors import ProtocolError, WireError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.server.ternary import Scheme, Sparse, compress, decompress
 from unskew.tree import Params, leaves, map_params, zeros_like
 
@@ -84,7 +84,7 @@ class Upload:
 
     update: Sparse
     buffers: Params
-    n: int
+    n: SampleCount
 
 
 @dataclass(frozen=True)

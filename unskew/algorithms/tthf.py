@@ -43,7 +43,21 @@ from torch import Tensor
 from unskew.algorithms.fedavg import Weighting
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.protocol import Carried, ClientId, Federation, Keep, Me, Plan, SgdConfig, Step, ask, collect, sgd, step
+from unskew.protocol import (
+    Carried,
+    ClientId,
+    Federation,
+    Keep,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    collect,
+    sgd,
+    step,
+)
 from unskew.server.graphs import Geometric, Graph, Links, Mixing, contraction, links, mixed, mixing_matrix
 from unskew.tree import Params, weighted_mean
 
@@ -80,7 +94,7 @@ class Local:
     """What is known of a device: the handle of its model, its examples, and ||w_i||_inf if eq. 3 needs it."""
 
     model: Carried
-    n: int
+    n: SampleCount
     height: float | None
 
 

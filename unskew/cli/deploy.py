@@ -89,6 +89,8 @@ def local(
     chosen = _experiment(experiment, settings)
     folder = out or Path("runs") / f"{_as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
     say = _silent if quiet else _say
+    if check_parity:
+        parity.comparable(chosen)
     say(f"run folder: {folder}")
     run = operate.local(chosen, clients, folder, say)
     found: list[Parity] = []

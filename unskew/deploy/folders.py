@@ -362,7 +362,8 @@ unskew deploy client .
 The second command says what would stop the third, which runs until it is stopped.  Nothing has to be opened in a
 firewall: this machine connects to the server, never the other way round.  Keep `state/` over restarts.
 
-`node.key` is secret: whoever has it can pose as this client.
+`node.key` is secret: whoever has it can pose as this client.  So is `state/draws.secret`, made when it runs: whoever
+has it can take the noise off what this client sends.
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import safetensors.torch
 
-from unskew.errors import RunError
+from unskew.errors import ConfigError, RunError
 from unskew.run import loop
 from unskew.run.config import Experiment, load
 from unskew.run.folder import LOGS, read_json, rows
@@ -51,6 +51,20 @@ def simulate(experiment: Experiment, folder: Path, watcher: loop.Watcher | None 
     if (folder / "run.json").exists():
         return loop.resume(folder, watcher).folder
     return loop.start(alone, folder, watcher).folder
+
+
+def comparable(experiment: Experiment) -> None:
+    """Refuse what no simulation can repeat, before anything is run.
+
+    Raises:
+        ConfigError: If clients of a method draw noise from secrets of their own.
+    """
+    labels = [m.label for m in experiment.methods if getattr(m.algorithm, "unrepeatable", False)]
+    if labels:
+        raise ConfigError(
+            f"a deployed run of {', '.join(labels)} has noise that each client draws from a secret of its own, which "
+            "no simulation can repeat; leave out --check-parity, or the noise"
+        )
 
 
 def compare(deployed: Path, simulated: Path) -> list[Parity]:

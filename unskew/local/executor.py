@@ -116,5 +116,5 @@ def at_server(
     if desk is None:
         return no_device
     own = key / "server" / round / "work"
-    me = Me(NOBODY, 0, torch.zeros(classes, dtype=torch.int64), round, own, layout, initial)
+    me = Me(NOBODY, 0, torch.zeros(classes, dtype=torch.int64), round, own, layout, initial, own, own)
     return lambda begin: drive_alone(desk, Work("work", lambda me, *_: begin(me), me, None, None)).value

@@ -6,6 +6,8 @@ black and white have become in the inputs is known from where they were read (`D
 """
 
 import functools
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,20 +38,67 @@ def _loaded(source: str, device: str) -> Prior:
     return priors.load(source, device)
 
 
-# What is made depends on the arguments alone: clients of one process that are to make the same images make them once.
-@functools.lru_cache(maxsize=16)
-def _made(
-    source: str,
-    device: str,
-    embeddings: tuple[bytes, int],
-    count: int,
-    key: Key,
-    guidance: float | None,
-    steps: int | None,
-) -> Tensor:
-    data, width = embeddings
-    table = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(-1, width)
-    return _loaded(source, device).sample(table, count, key, guidance, steps).float().cpu()
+@dataclass(frozen=True)
+class _Wanted:
+    """What images depend on, and nothing else.
+
+    Attributes:
+        embeddings: Bytes of float32 numbers, and how many one has.
+        size: (C, H, W) of an image in the end.
+    """
+
+    source: str
+    device: str
+    embeddings: tuple[bytes, int]
+    count: int
+    key: Key
+    guidance: float | None
+    steps: int | None
+    size: tuple[int, int, int]
+
+    def make(self) -> Tensor:
+        """Images in [0, 1] at the task's size, float32 (K x count, C, H, W), on the CPU."""
+        data, width = self.embeddings
+        table = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(-1, width)
+        prior = _loaded(self.source, self.device)
+        images = prior.sample(table, self.count, self.key, self.guidance, self.steps)
+        return priors.fitted(images.float().cpu().flatten(0, 1), self.size)
+
+
+class _Images:
+    """The images that were wanted last, so many bytes of them: clients of one process make the same ones once."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._kept: OrderedDict[_Wanted, Tensor] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, wanted: _Wanted) -> Tensor:
+        """Made, or as they were made before; not to be changed."""
+        with self._lock:
+            if wanted in self._kept:
+                self._kept.move_to_end(wanted)
+                return self._kept[wanted]
+            made = wanted.make()
+            self._kept[wanted] = made
+            self._bytes += _size(made)
+            while self._bytes > self.most_bytes:
+                self._bytes -= _size(self._kept.popitem(last=False)[1])
+            return made
+
+    def cache_clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+
+def _size(t: Tensor) -> int:
+    return t.untyped_storage().nbytes()
+
+
+_made = _Images(256 << 20)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +143,7 @@ class TaskImagery:
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Inputs of latents, (n, C, H, W), on the CPU."""
-        return self._inputs(self.prior.decode(latents).float().cpu())
+        return self._inputs(priors.fitted(self.prior.decode(latents).float().cpu(), self._size))
 
     def invert(
         self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
@@ -109,23 +158,27 @@ class TaskImagery:
         table = embeddings.detach().float().cpu().contiguous()
         if table.ndim != 2 or table.shape[1] != self.width or len(table) == 0:
             raise DataError(f"embeddings must have shape (K, {self.width}), K >= 1, got {tuple(table.shape)}")
-        name = (table.numpy().tobytes(), self.width)
-        images = _made(self.source, str(self.prior.device), name, count, key, guidance, steps)
-        return self._inputs(images.flatten(0, 1)).reshape(len(embeddings), count, *self.shape)
+        data, device = (table.numpy().tobytes(), self.width), str(self.prior.device)
+        wanted = _Wanted(self.source, device, data, count, key, guidance, steps, self._size)
+        return self._inputs(_made(wanted)).reshape(len(embeddings), count, *self.shape)
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
         """How differently noise is predicted under two embeddings, (K, K)."""
         return priors.distances(self.prior, embeddings, key)
 
+    @property
+    def _size(self) -> tuple[int, int, int]:
+        return self.shape[0], self.shape[1], self.shape[2]
+
     def _inputs(self, images: Tensor) -> Tensor:
-        fitted = priors.fitted(images, (self.shape[0], self.shape[1], self.shape[2]))
         black, white = self._levels(None)
-        return black + fitted * (white - black)
+        return black + images * (white - black)
 
     def _levels(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Black and white, (C, 1, 1) each."""
+        """Black and white, (C, 1, 1) each, where `x` is."""
+        device = None if x is None else x.device
         if self.levels is not None:
-            table = torch.tensor(self.levels, device=None if x is None else x.device)
+            table = torch.tensor(self.levels, device=device)
             return table[:, 0, None, None], table[:, 1, None, None]
         if x is not None and len(x):
             low, high = (float(v) for v in torch.aminmax(x))
@@ -134,4 +187,4 @@ class TaskImagery:
                     f"the inputs lie in [{low:.4g}, {high:.4g}] and it is not known what black and white are in them; "
                     "a prior needs images in [0, 1]: give uint8 images, or floating ones that are not standardised"
                 )
-        return torch.zeros(1, 1, 1), torch.ones(1, 1, 1)
+        return torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device)

@@ -196,13 +196,13 @@ def _provenance(result: Result) -> str:
     )
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float, float] | None:
-    """Mean and Student's 95 % interval of paired differences; None of fewer than two, or if they do not vary."""
+def interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float, float] | None:
+    """Mean and Student's interval of paired differences; None of fewer than two, or if they do not vary."""
     d = np.asarray(differences)
     # 0.3 - 0.1 and 0.4 - 0.2 are not quite the same; what only rounding tells apart has no spread.
     if len(d) < 2 or np.ptp(d) <= 1e-12 * max(1.0, float(np.abs(d).max())):
         return None
-    half = float(stats.t.ppf(0.975, len(d) - 1)) * float(d.std(ddof=1)) / len(d) ** 0.5
+    half = float(stats.t.ppf(0.5 + level / 2, len(d) - 1)) * float(d.std(ddof=1)) / len(d) ** 0.5
     return float(d.mean()), float(d.mean()) - half, float(d.mean()) + half
 
 

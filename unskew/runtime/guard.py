@@ -6,13 +6,15 @@ message of this run: tensors that are not the model's, NaN and infinity, norms a
 
 import dataclasses
 import math
+import operator
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, NewType, Union, get_args, get_origin
 
 import torch
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 from torch import Tensor
 
 from unskew import wire
@@ -20,6 +22,8 @@ from unskew.errors import WireError
 from unskew.protocol import ClientId, Layout
 from unskew.runtime.letter import COUNT
 from unskew.tree import Params, is_record, leaves
+
+_HOLDING = (tuple, list, dict, Mapping, Sequence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +73,21 @@ class Guard:
                         f"tensor {name} must be {model.dtype} {tuple(model.shape)}, got {t.dtype} {tuple(t.shape)} "
                         f"(at {path or 'top'})"
                     )
-        bound = dict(self.sizes)
-        for path, t, names in _declared(value, of):
-            for name, found in zip(names, t.shape, strict=True):
-                if found != bound.setdefault(name, found):
-                    raise WireError(
-                        f"a tensor must have {bound[name]} {name}, got the shape {tuple(t.shape)} for "
-                        f"({', '.join(names)}) (at {path or 'top'})"
-                    )
+        bound: dict[str, int | tuple[int, ...]] = dict(self.sizes)
+        for path, leaf, kinds in _declared(value, of):
+            if isinstance(leaf, Tensor):
+                named = next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(leaf, m)), None)
+                dims = [] if named is None else named.dim_str.split()
+                for name, found in _lengths(dims, leaf.shape if dims else ()):
+                    if found != bound.setdefault(name, found):
+                        raise WireError(
+                            f"a tensor must have {bound[name]} {name}, got the shape {tuple(leaf.shape)} for "
+                            f"({', '.join(dims)}) (at {path or 'top'})"
+                        )
+            elif isinstance(leaf, int | float):
+                broken = [_broken(leaf, said) for m, said in kinds if m is type(leaf)]
+                if broken and all(broken):
+                    raise WireError(f"a number must be {broken[0]}, got {_shown(leaf)} (at {path or 'top'})")
         squares = 0.0
         for path, leaf in leaves(value):
             if isinstance(leaf, Tensor):
@@ -85,8 +96,9 @@ class Guard:
                 wanted = "at most 2**53 in size" if math.isfinite(leaf) else "finite"
                 raise WireError(f"a number must be {wanted}, got {leaf:g} (at {path or 'top'})")
             elif isinstance(leaf, int) and not self.least <= leaf <= COUNT:
-                got = leaf if abs(leaf) <= COUNT else f"one of {leaf.bit_length()} bits"
-                raise WireError(f"a whole number must be {self.least} to 2**53, got {got} (at {path or 'top'})")
+                raise WireError(
+                    f"a whole number must be {self.least} to 2**53, got {_shown(leaf)} (at {path or 'top'})"
+                )
         # Written so that NaN, the norm of finite numbers whose squares overflow, is refused too.
         if not math.sqrt(squares) <= self.max_norm:
             raise WireError(f"tensors of norm {math.sqrt(squares):.3g} exceed the {self.max_norm:g} allowed")
@@ -103,23 +115,27 @@ def sizes_of(classes: int, layout: Layout, model: Params) -> dict[str, int]:
     return {"classes": classes, **({"features": last.shape[1]} if last is not None and last.ndim == 2 else {})}
 
 
-def odd_ones(replies: Mapping[ClientId, Any]) -> dict[ClientId, str]:
+def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[ClientId, str]:
     """Whose reply has another outline than the other replies to the same ask, and what is odd about it.
 
     One step sends the same parts of the model from every client, and in each field tensors of one element type and
     number of dimensions; a reply that does not was made by something else, and averaged it would end the round.  A
     tensor that is the whole value, one that was kept on a client, has one shape on all.  The majority of those who fill
-    a field decides; between equal parties, the one that names more.
+    a field decides; between equal parties, the one that names more.  A `sketch` of the reply, as the step makes it of
+    no training, has a vote too: so a client that is alone cannot leave parts of the model out.
     """
     outlines = {c: dict(_outline(r)) for c, r in replies.items()}
+    sketched = dict(_outline(sketch))
     odd: dict[ClientId, str] = {}
     for path in dict.fromkeys(p for outline in outlines.values() for p in outline):
         found = {c: outline[path] for c, outline in outlines.items() if path in outline}
-        votes = Counter(found.values())
-        usual = max(votes, key=lambda outline: (votes[outline], len(outline), outline))
+        others = Counter(found.values())
+        votes = others + Counter([sketched[path]] if path in sketched else [])
+        usual = max(votes, key=lambda o: (votes[o], len(o), o == sketched.get(path), o))
         for c, outline in found.items():
             if outline != usual:
-                odd.setdefault(c, f"its reply has other tensors than those of {votes[usual]} other clients")
+                whose = f"those of {others[usual]} other clients" if others[usual] else "its step sends"
+                odd.setdefault(c, f"its reply has other tensors than {whose}")
     return odd
 
 
@@ -163,21 +179,75 @@ def _tables(
             yield from _tables(getattr(value, f.name), f"{path}/{f.name}", getattr(value, "part_names", frozenset()))
 
 
-def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Tensor, list[str]]]:
-    """Tensors whose type names their dimensions, with those names; numbers in the place of names say it all."""
-    members = get_args(of) if get_origin(of) in (Union, types.UnionType) else (of,)
-    if isinstance(value, Tensor):
-        fitting = [m for m in members if hasattr(m, "dim_str") and isinstance(value, m)]
-        if fitting:
-            yield path, value, fitting[0].dim_str.split()
-    elif is_record(value):
+Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
+"""What a value may be: the members of its type, each with what `Annotated` says of it."""
+
+
+def _kinds(of: Any, said: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    if get_origin(of) is Annotated:
+        inner, *own = get_args(of)
+        yield from _kinds(inner, (*said, *own))
+    elif isinstance(of, NewType):
+        yield from _kinds(of.__supertype__, said)
+    elif get_origin(of) in (Union, types.UnionType):
+        for member in get_args(of):
+            yield from _kinds(member, said)
+    else:
+        yield of, said
+
+
+def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, Kinds]]:
+    """Leaves with their paths and what their types say; of a value whose type is not known nothing."""
+    kinds = list(_kinds(of))
+    if is_record(value):
         kind: type = type(value)
         for name, hint in wire.hints_of(kind).items():
             yield from _declared(getattr(value, name), hint, f"{path}/{name}")
     elif isinstance(value, tuple | list | dict):
-        inner = next((get_args(m) for m in members if get_origin(m) in (tuple, list, dict)), ())
+        inner = next((get_args(m) for m, _ in kinds if get_origin(m) in _HOLDING), ())
         for i, (k, v) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
             if inner:
                 fixed = isinstance(value, tuple) and Ellipsis not in inner
                 part = inner[i] if fixed else inner[-1 if isinstance(value, dict) else 0]
                 yield from _declared(v, part, f"{path}/{k}")
+    else:
+        yield path, value, kinds
+
+
+def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, int | tuple[int, ...]]]:
+    """Named dimensions of a tensor that is of this type, and how long they are; of `*name`, all its lengths."""
+    free = [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]
+    if free:
+        (i,) = free
+        end = len(shape) - (len(dims) - i - 1)
+        found: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]
+    else:
+        found = list(shape)
+    for name, length in zip(dims, found, strict=True):
+        if name.lstrip("*").isidentifier() and not name.lstrip("*").startswith("_"):
+            yield name, length
+
+
+_BOUNDS: tuple[tuple[type, str, Callable[[Any, Any], bool], str], ...] = (
+    (Ge, "ge", operator.ge, "at least"),
+    (Gt, "gt", operator.gt, "more than"),
+    (Le, "le", operator.le, "at most"),
+    (Lt, "lt", operator.lt, "less than"),
+)
+
+
+def _broken(number: float, said: Sequence[Any]) -> str | None:
+    """The first bound of its type that a number does not keep, in words."""
+    for each in said:
+        for bound in each if isinstance(each, GroupedMetadata) else (each,):
+            for kind, name, holds, words in _BOUNDS:
+                if isinstance(bound, kind) and not holds(number, limit := getattr(bound, name)):
+                    return f"{words} {limit:g}"
+    return None
+
+
+def _shown(number: float) -> str:
+    """A number that somebody else wrote; one of thousands of digits by its length."""
+    if isinstance(number, int):
+        return str(number) if abs(number) <= COUNT else f"one of {number.bit_length()} bits"
+    return f"{number:g}"

@@ -4,6 +4,7 @@ A letter is an action, a head of plain JSON and the encoded payloads the ledger 
 below and is built as one, like any message: nothing else can be in it.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -241,7 +242,7 @@ def split(payload: bytes, sizes: list[int]) -> tuple[bytes, ...]:
     """
     if any(n < 0 for n in sizes) or sum(sizes) != len(payload):
         raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {len(payload)} bytes came")
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    ends = itertools.accumulate(sizes)
     return tuple(payload[end - n : end] for end, n in zip(ends, sizes, strict=True))
 
 

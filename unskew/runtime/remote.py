@@ -25,16 +25,24 @@ from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor, at_server
 from unskew.local.solo import Solo
 from unskew.protocol import (
+    NOBODY,
     Algorithm,
     Ask,
     ClientId,
     Collect,
     Federation,
+    Fitted,
+    Fold,
     Held,
+    Keep,
     Layout,
+    Me,
     Probe,
+    Sgd,
     drive,
+    held_at,
     map_held,
+    map_keep,
     refuse_request,
     steps_of,
 )
@@ -205,12 +213,12 @@ class Remote(Generic[S]):
         for c, outcome in self.post("examine", t, NO_HOP, letters, self.terms.deadline_s).items():
             try:
                 head = self.opened(outcome, "examine", Examined, nonces[c], 0)
-                scores = {name: Score(a, loss, float(n)) for name, a, loss, n in head.scores}
                 self._guard.check(head)
+                scores = {name: Score(a, loss, float(n)) for name, a, loss, n in head.scores}
                 if not scores.keys() <= set(parts) or any(not 0 <= s.accuracy <= 1 or s.n < 1 for s in scores.values()):
                     raise WireError("scores must be accuracies in [0, 1] on at least one example of what was asked for")
             except WireError as error:
-                self._failures.append(Failure(t, c, "examine", str(error)))
+                self._failures.append(Failure(t, c, "examine", printable(str(error))))
                 continue
             for name, score in scores.items():
                 found[name][c] = score
@@ -289,6 +297,7 @@ class _Round:
         self.trace = Trace()
         self.hop = 0
         self.asked: Counter[str] = Counter()
+        self.sketched: dict[str, Any] = {}
 
     def answer(self, want: object) -> Any:
         if isinstance(want, Ask):
@@ -337,12 +346,13 @@ class _Round:
             try:
                 reply, size = self.receive(want.step, c, outcomes[c], nonces[c])
             except WireError as error:
-                lost[c] = str(error)
+                lost[c] = printable(str(error))  # it may quote the client
                 continue
             if fates[c] is None:
                 replies[c] = reply
                 self.charge(node(c), SERVER, size, wire.kind(reply))
-        for c, reason in odd_ones(replies).items():
+        sketch = self.sketch(want.step, next(iter(reached.values()))) if replies else None
+        for c, reason in odd_ones(replies, sketch).items():
             del replies[c]
             lost[c] = f"refused: {reason}"
         lost = {c: lost.get(c) or str(fates[c]) for c in want.to if c in lost or fates[c] is not None}
@@ -374,7 +384,8 @@ class _Round:
         try:
             remote._guard.check(head)
             reply = remote._guard.decode(data, remote._signatures[step].reply)
-            map_held(lambda h: self.own(h, client), reply)
+            for path, held in held_at(reply).items():
+                self.own(held, client, path)
             if remote._admit is not None:
                 remote._admit(step, reply, remote.model.initial, remote.model.layout)
         except WireError as error:
@@ -386,11 +397,45 @@ class _Round:
             remote.memory.stage(client, self.t)
         return reply, len(data)
 
-    def own(self, held: Held, client: ClientId) -> Held:
-        """A client may hold values for itself only, made in this very exchange."""
-        if held.owner != client or held.key.partition("/")[0] != str(self.hop):
-            raise WireError(f"client {client} claims to hold {held.key[:40]!r} of client {held.owner}")
-        return held
+    def own(self, held: Held, client: ClientId, path: str) -> None:
+        """A client may hold values for itself only, made in this very exchange, and each in its own place."""
+        if held != Held(client, f"{self.hop}{path}"):
+            raise WireError(
+                f"client {client} claims to hold {held.key[:40]!r} of client {held.owner} (at {path or 'top'})"
+            )
+
+    def sketch(self, step: str, message: Any) -> Any:
+        """A reply as the step makes it of training that ends where it began; None where that cannot be told.
+
+        Nobody has sent it, and of its numbers nothing is used: it says which tensors such a reply has.
+        """
+        remote = self.remote
+        classes = remote.model.num_classes
+        key = remote.key / "sketch"
+        me = Me(
+            NOBODY,
+            classes,
+            torch.ones(classes, dtype=torch.int64),
+            self.t,
+            key,
+            remote.model.layout,
+            remote.model.initial,
+            key,
+            key,
+        )
+        try:
+            message = map_held(lambda h: self.sketched[h.key], message)
+            reply, _ = drive(remote._steps[step](me, message, None), _stand_still)
+        except Exception:
+            # Local code without data, a memory that is not there: then other clients' replies must do.
+            return None
+
+        def keep(value: Keep, path: str) -> Held:
+            key = f"{self.hop}{path}"
+            self.sketched[key] = value.value
+            return Held(NOBODY, key)
+
+        return map_keep(keep, reply)
 
     # ------------------------------------------------------------------ held values
     def fetch(self, held: Sequence[Held], deadline_s: float) -> dict[Held, Any]:
@@ -416,15 +461,18 @@ class _Round:
                 for h, data in zip(mine, reply.parts, strict=True):
                     values[h] = self.kept(data)
             except WireError as error:
-                self.missing(values, mine, str(error))
+                self.missing(values, mine, printable(str(error)))
         # What stood in the same field of their replies.
         alike: dict[str, dict[int, Any]] = {}
+        sketches: dict[str, Any] = {}
         everything = list(values)
         for i, h in enumerate(everything):
             if isinstance(values[h], _Value):
-                alike.setdefault(h.key.partition("/")[2], {})[i] = values[h].value
-        for same in alike.values():
-            for i, why in odd_ones(same).items():
+                field = h.key.partition("/")[2]
+                alike.setdefault(field, {})[i] = values[h].value
+                sketches[field] = self.sketched.get(h.key)
+        for field, same in alike.items():
+            for i, why in odd_ones(same, sketches[field]).items():
                 self.missing(values, [everything[i]], f"refused: {why}")
         return values
 
@@ -476,6 +524,14 @@ class _Value:
     value: Any
     data: bytes
     kind: str
+
+
+def _stand_still(request: Any) -> Any:
+    if isinstance(request, Sgd):
+        return Fitted(request.start, 1, request.config.lr, 0.0, 1)
+    if isinstance(request, Fold):
+        return request.init
+    raise ProtocolError(f"without data there is no {type(request).__name__}")
 
 
 def _held_elsewhere(message: Any, client: ClientId) -> tuple[Held, ...]:

@@ -61,8 +61,7 @@ _WHAT = {
 
 
 def _short(value: object) -> str:
-    text = ", ".join(value) if isinstance(value, tuple) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return printable(", ".join(value) if isinstance(value, tuple) else str(value), 60)
 
 
 def layout_hash(model: Params) -> str:
@@ -219,6 +218,7 @@ class Roll:
         self.note(f"client {head.client} is here")
 
     def _keep_out(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
+        reason = printable(reason)
         if not for_now:
             self._refused[node] = (client, reason)
         if (node, reason) not in self._noted:

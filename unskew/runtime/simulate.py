@@ -72,7 +72,8 @@ class Population:
     def me(self, client: ClientId, round: int, key: Key) -> Me:
         """What a client knows about itself in an ask."""
         histogram = self.histograms[client]
-        return Me(client, int(histogram.sum()), histogram, round, key, self.layout, self.initial)
+        lasting = Key(key.seed) / "client" / client / "lasting"
+        return Me(client, int(histogram.sum()), histogram, round, key, self.layout, self.initial, key, lasting)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Nothing is kept in the process, which may live for one letter only: what a client remembers lies in files.
 
     STATE/                           the client's own disk
+        draws.secret                 32 random bytes, from which noise and masks are drawn that the server must not know
         <run>/<cell>/                by the run's random name, and by seed and method
             000012-0001-0003         round 12, first start of the server, hop 3: one answer and all that came of it
 
@@ -16,11 +17,12 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal, NamedTuple
@@ -304,7 +306,7 @@ def _work(site: Site, head: Order, parts: tuple[bytes, ...], folder: Path, names
     mine = None if before is None else wire.decode(before.memory, memory_type)
     message = _message(site, head, parts, folder, guard, signatures[head.step].message, desk)
     key = Key(desk.seed) / "round" / place.round / "client" / client / head.index
-    me = desk.me(client, place.round, key)
+    me = _me(site, desk, place, key, digest)
     done = drive_alone(desk.solo, Work(head.step, steps[head.step], me, message, mine))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
@@ -319,6 +321,46 @@ def _work(site: Site, head: Order, parts: tuple[bytes, ...], folder: Path, names
     encoded = wire.encode(map_keep(keep, reply))
     answer = Answer(memory is not None, me.n, done.examples, done.losses, "")
     return _Kept(digest, answer, encoded, wire.encode(memory), held)
+
+
+def _me(site: Site, desk: Desk, place: Place, key: Key, what: str) -> Me:
+    """What this client knows about itself, with private draws that nobody can repeat.
+
+    They depend on its data and on what it is asked to do.  Two uploads with the same noise tell their difference as it
+    is, so only an order that is the same to the byte, on the same data, may draw the same again.
+    """
+    own = Key(int.from_bytes(_secret(site), "big")) / site.introduction.data
+    asked = own / "ask" / place.run / place.cell / place.round / what
+    lasting = own / "lasting" / place.config / place.cell
+    return replace(desk.me(site.client, place.round, key), private=asked, lasting=lasting)
+
+
+def _secret(site: Site) -> bytes:
+    """The client's own 32 random bytes, made when they are first asked for.
+
+    Raises:
+        RunError: If they are damaged, or anybody but the owner of the file may read it.
+    """
+    path = site.state / "draws.secret"
+    name = path.relative_to(site.state.parent)
+    if not path.exists():
+        site.state.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+                f.write(secrets.token_bytes(32))
+                f.flush()
+                os.fsync(f.fileno())
+            with suppress(FileExistsError):  # another process of this client's was first: all go by that one
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    if path.stat().st_mode & 0o077:
+        raise RunError(f"{name} can be read by others than its owner; chmod 600 it, or remove it and a new one is made")
+    secret = path.read_bytes()
+    if len(secret) != 32:
+        raise RunError(f"{name} must hold 32 bytes, got {len(secret)}; restore it from a copy, or remove it")
+    return secret
 
 
 def _message(site: Site, head: Order, parts: tuple[bytes, ...], folder: Path, guard: Guard, of: Any, desk: Desk) -> Any:
@@ -378,7 +420,7 @@ def _examine(site: Site, head: Examine, parts: tuple[bytes, ...]) -> Letter:
         kept = _latest(folder, _names(folder), place, head.since)
         mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(desk.algorithm))
         key = Key(desk.seed) / "round" / place.round / "client" / site.client / "personalise"
-        work = Work("personalise", personalise, desk.me(site.client, place.round, key), model, mine)
+        work = Work("personalise", personalise, _me(site, desk, place, key, "personalise"), model, mine)
         model = drive_alone(desk.solo, work).value
     scores = []
     for part in head.parts:

@@ -7,7 +7,8 @@ Notation   v_i, y_i, n_i, k_i   embedding i, its label, the examples behind it, 
 Assignment for each pair of clients and each label: the matching of as many pairs as can be, of least total d (Kuhn-
            Munkres)                                                                                    (1)
 Threshold  a matched pair is parallel if d_ij <= tau;
-           tau = 1/2 median of d_ij over pairs of one client and one label                             (2)
+           tau = 1/2 median over clients of the median d_ij of its own pairs of one label               (2)
+           but no more than the same of its own pairs of any labels
 Sets       parallel pairs, nearest first, join their sets, unless that would put two embeddings of one client together
 Kept       of each set the embedding with the largest n; the set's count is the sum of n               (3)
            a set of one is orthogonal to all others
@@ -17,6 +18,8 @@ Departures (13) has no threshold, and a matching pairs everybody it can: of two 
            where no client has two, nothing is parallel.  The paper matches client 1 with every other; here all pairs
            are matched, and sets are closed so that no client is in one twice.  A parallel pair that is missed costs
            generation time, a wrong one loses a distribution: in doubt nothing is merged.
+Votes      In medians over clients each has one vote, whatever it sends.  Who is alone in having two of a label is held
+           to what all say of any labels; only who is alone in having two at all sets tau by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +34,13 @@ from torch import Tensor
 from unskew.errors import ConfigError
 
 MOST_PER_LABEL = 64
-"""Embeddings of one label that a client may send."""
+"""Embeddings of one label that a client may send, where the method sets no bound."""
 
 ABSURD = 20.0
-"""No embedding may be longer than this many times the median of all that were sent."""
+"""No embedding may be longer than this many times the usual: the median over clients of the median length of each."""
+
+AHEAD = 2
+"""A client may count for this many times what any other says it has in total."""
 
 
 class Pair(NamedTuple):
@@ -118,13 +124,46 @@ def matched(distances: Tensor, labels: Sequence[int], owners: Sequence[int]) -> 
 
 
 def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], share: float = 0.5) -> float:
-    """tau (eq. 2): `share` of the median distance of one client's embeddings; 0 where no client has two."""
-    one = [(i, j) for i, j in combinations(range(len(labels)), 2) if owners[i] == owners[j]]
-    alike = [(i, j) for i, j in one if labels[i] == labels[j]] or one
-    if not alike:
-        return 0.0
-    rows, columns = (list(side) for side in zip(*alike, strict=True))
-    return share * float(distances.double()[rows, columns].quantile(0.5))
+    """tau (eq. 2): `share` of how far apart one client's embeddings usually are; 0 where no client has two."""
+    table = distances.double()
+    alike: list[Tensor] = []
+    any_label: list[Tensor] = []
+    for k in sorted(set(owners)):
+        mine = torch.tensor([i for i, owner in enumerate(owners) if owner == k])
+        y = torch.tensor([labels[i] for i in mine.tolist()])
+        rows, columns = torch.triu_indices(len(mine), len(mine), 1)
+        between, same = table[mine[rows], mine[columns]], y[rows] == y[columns]
+        alike.append(between[same])
+        any_label.append(between)
+    found = [usual(votes) for votes in (alike, any_label)]
+    return share * min((median for median in found if median is not None), default=0.0)
+
+
+def usual(values: Sequence[Tensor]) -> float | None:
+    """The median over clients of the median of each client's values; None if nobody has any.
+
+    One vote a client: however many values one sends, it moves the result no further than to its neighbours' values.
+    """
+    votes = [v.double().median() for v in values if len(v)]
+    return float(torch.stack(votes).quantile(0.5)) if votes else None
+
+
+def fair(counts: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Counts of each client, none of whom has in total more than twice what the next has; scaled down if need be.
+
+    Args:
+        counts: int64 (K,) of each client, 0 to 2**53.
+
+    >>> fair({0: torch.tensor([10, 20]), 1: torch.tensor([900, 300])})[1].tolist()
+    [45, 15]
+    """
+    totals = {c: sum(n.tolist()) for c, n in counts.items()}
+    out = {}
+    for c, n in counts.items():
+        most = AHEAD * max((t for other, t in totals.items() if other != c), default=totals[c])
+        whole = n.tolist()
+        out[c] = torch.tensor([v * most // totals[c] for v in whole]) if totals[c] > most else n
+    return out
 
 
 def joined(parallel: Sequence[Pair], owners: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -149,7 +188,10 @@ def lengths_apart(embeddings: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------- what an upload may be
 def faults(
-    uploads: Mapping[int, tuple[Tensor, Tensor, Tensor]], classes: int, width: int | None = None
+    uploads: Mapping[int, tuple[Tensor, Tensor, Tensor]],
+    classes: int,
+    width: int | None = None,
+    most: int = MOST_PER_LABEL,
 ) -> dict[int, str]:
     """Why uploads of some clients cannot be used, by client.
 
@@ -157,6 +199,7 @@ def faults(
         uploads: (embeddings, labels, counts) of each client, if it is honest (K, width) floating, (K,) and (K,) int64.
         classes: Of the task.
         width: Of an embedding; None is the one most clients sent, in a tie the lowest client's.
+        most: Embeddings of one label that a client may send.
     """
     found: dict[int, str] = {}
     for c, (v, y, n) in uploads.items():
@@ -167,7 +210,7 @@ def faults(
             )
         elif y.dtype != torch.int64 or n.dtype != torch.int64:
             found[c] = f"labels and counts must be int64, got {y.dtype} and {n.dtype}"
-        elif not bool(v.isfinite().all()):
+        elif not bool(v.float().isfinite().all()):
             found[c] = "an embedding is NaN or infinite"
         elif bool(((y < 0) | (y >= classes)).any()):
             wrong = int(y[(y < 0) | (y >= classes)][0])
@@ -176,17 +219,17 @@ def faults(
             found[c] = f"a count is negative: {int(n.min())}"
         elif bool((n > 1 << 53).any()):  # sums over clients could overflow
             found[c] = f"a count is above 2**53: {int(n.max())}"
-        elif len(y) and int(torch.bincount(y).max()) > MOST_PER_LABEL:
-            found[c] = f"{int(torch.bincount(y).max())} embeddings of one label, {MOST_PER_LABEL} are allowed"
+        elif len(y) and int(torch.bincount(y).max()) > most:
+            found[c] = f"{int(torch.bincount(y).max())} embeddings of one label, {most} are allowed"
     widths = [int(v.shape[1]) for c, (v, _, _) in sorted(uploads.items()) if c not in found and len(v)]
     if widths:
-        usual = max(widths, key=widths.count) if width is None else width
+        expected = max(widths, key=widths.count) if width is None else width
         for c, (v, _, _) in uploads.items():
-            if c not in found and len(v) and v.shape[1] != usual:
-                found[c] = f"embeddings of width {v.shape[1]}, expected {usual}: they belong to another prior"
+            if c not in found and len(v) and v.shape[1] != expected:
+                found[c] = f"embeddings of width {v.shape[1]}, expected {expected}: they belong to another prior"
     norms = {c: v.double().norm(dim=1) for c, (v, _, _) in uploads.items() if c not in found and len(v)}
-    if norms:
-        middle = float(torch.cat(list(norms.values())).quantile(0.5))
+    middle = usual(list(norms.values()))
+    if middle is not None:
         for c, length in norms.items():
             if float(length.max()) > ABSURD * max(middle, 1e-6):
                 found[c] = (

@@ -1,0 +1,232 @@
+"""A client that lies to FedDistr or to Gaussian mixtures, over the network's own messages: alone, and among two.
+
+Each lie is told in a run of its own, since both methods have one round.  What is asked of every method is asked here:
+refused and recorded, or harmless; never the end of a run.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr")
+
+import loopback
+import toy_prior
+from flwr.app import Message
+
+from unskew import wire
+from unskew.algorithms.feddistr import FedDistr
+from unskew.algorithms.fedpft import FedPFT
+from unskew.errors import QuorumError
+from unskew.local.solo import Shelf, Solo
+from unskew.protocol import SgdConfig
+from unskew.runtime.flower import pack, unpack
+from unskew.runtime.letter import ASKED, Letter, Order, read
+from unskew.runtime.simulate import Population
+from unskew.tree import leaves
+
+QUICK = SgdConfig(0.02, local_steps=2, batch_size=16, optimizer="adam")
+METHODS: dict[str, Any] = {
+    "feddistr": FedDistr(steps=2, images=3, classifier=QUICK),
+    "fedpft": FedPFT(images=3, classifier=QUICK),
+}
+FIRST = {"feddistr": "disentangle", "fedpft": "summarise"}
+VECTORS = {"feddistr": ("embeddings",), "fedpft": ("means", "variances")}
+
+
+@pytest.fixture(autouse=True)
+def _toy() -> Iterator[None]:
+    with toy_prior.toy():
+        yield
+    loopback.built.cache_clear()
+
+
+def first_of(clients: int) -> tuple[Population, Solo]:
+    """The first few of the toy's clients, of which the last is the liar."""
+    population, solo = toy_prior.clients()
+    s = solo.shelf
+    shelf = Shelf(s.x, s.y, s.train[:clients], s.val[:clients], None, s.x_test, s.y_test, s.groups)
+    few = Solo(solo.task, shelf)
+    return dataclasses.replace(population, histograms=population.histograms[:clients], desk=few), few
+
+
+# ---------------------------------------------------------------- lies
+Lie = Callable[[Any], Any]
+
+
+def each(names: tuple[str, ...], change: Callable[[Tensor], Tensor]) -> Lie:
+    return lambda reply: dataclasses.replace(reply, **{n: change(getattr(reply, n)) for n in names})
+
+
+def many(names: tuple[str, ...], change: Callable[[Tensor], Tensor], number: int) -> Lie:
+    """So many vectors of each label."""
+
+    def lie(reply: Any) -> Any:
+        vectors = {n: change(getattr(reply, n)[:1].expand(3 * number, -1).clone()) for n in names}
+        labels = torch.arange(3).repeat_interleave(number)
+        return dataclasses.replace(reply, **vectors, labels=labels, counts=torch.ones_like(labels))
+
+    return lie
+
+
+def impossible(names: tuple[str, ...]) -> dict[str, Lie]:
+    """What no client can have; it has to be refused."""
+    return {
+        "wider": each(names, lambda t: torch.cat([t, t[:, :1]], 1)),
+        "narrower": each(names, lambda t: t[:, :5]),
+        "without a width": each(names, lambda t: t[:, :0]),
+        "flat": each(names, lambda t: t.flatten()),
+        "of a dimension more": each(names, lambda t: t[None]),
+        "whole numbers": each(names, lambda t: t.long()),
+        "not a number": each(names, lambda t: torch.full_like(t, math.nan)),
+        "infinite": each(names, lambda t: torch.full_like(t, math.inf)),
+        "absurd": each(names, lambda t: torch.full_like(t, 1e30)),
+        "finite in more bits only": each(names, lambda t: torch.full_like(t, 1e300, dtype=torch.float64)),
+        "a row too many": each(names, lambda t: torch.cat([t, t[-1:]])),
+        "a label too many": each(("labels",), lambda t: torch.cat([t, t[-1:]])),
+        "labels beyond": each(("labels",), lambda t: t + 3),
+        "labels below": each(("labels",), lambda t: t - 5),
+        "broken labels": each(("labels",), lambda t: t.float()),
+        "counts beyond": each(("counts",), lambda t: torch.full_like(t, (1 << 53) + 1)),
+        "counts below": each(("counts",), lambda t: -1 - t),
+        "broken counts": each(("counts",), lambda t: t.double()),
+        "counts without a dimension": each(("counts",), lambda t: t.sum()),
+        "hundreds of a label": many(names, torch.zeros_like, 214),
+    }
+
+
+def possible(names: tuple[str, ...]) -> dict[str, Lie]:
+    """What might be so, and must not end a run."""
+    return {
+        "zeros": each(names, torch.zeros_like),
+        "tiny": each(names, lambda t: torch.full_like(t, 1e-30)),
+        "others": each(names, lambda t: 7 * t.roll(1, 1)),
+        "all one label": each(("labels",), torch.zeros_like),
+        "nothing counted": each(("counts",), torch.zeros_like),
+        "everything counted": each(("counts",), lambda t: torch.full_like(t, 1 << 53)),
+        "zeros, as many as can be": many(names, torch.zeros_like, 3),
+        "spread, as many as can be": many(names, lambda t: t + torch.arange(len(t))[:, None], 3),
+        "none at all": each((*names, "labels", "counts"), lambda t: t[:0]),
+    }
+
+
+def told(lie: Any, step: str, said: list[Any]) -> Callable[[Message], Message]:
+    """A client that answers one step with a lie."""
+    there, client = said
+
+    def answer(message: Message) -> Message:
+        honest = there.fresh(client)(message)
+        asked, reply = read(unpack(message.content), ASKED), unpack(honest.content)
+        if not isinstance(asked, Order) or asked.step != step or reply.action != "ask":
+            return honest
+        of = wire.signatures(there.algorithm)[step].reply
+        parts = tuple(wire.encode(lie(wire.decode(part, of))) for part in reply.parts)
+        return Message(pack(Letter(reply.action, reply.head, parts)), reply_to=message)
+
+    return answer
+
+
+def lived(
+    name: str, clients: int, lie: Lie, step: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[Any, dict[str, Any], set[int]]:
+    """The state and facts of the round, and whose replies were lost or refused; the last client lies."""
+    algorithm = dataclasses.replace(METHODS[name], **options)
+    monkeypatch.setattr(loopback, "make", lambda case: algorithm)
+    monkeypatch.setattr(loopback, "world", lambda network, pooled: first_of(clients))
+    loopback.built.cache_clear()
+    there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients)
+    there.remote.model = dataclasses.replace(there.remote.model, desk=there.solo)
+    liar = clients - 1
+    there.grid.handlers[there.node(liar)] = told(lie, step, [there, liar])
+    try:
+        state, trace = there.remote.round(there.remote.start(), 1)
+    except QuorumError:  # nobody is left
+        return None, {}, {liar}
+    facts = algorithm.facts(state)
+    json.dumps(facts, allow_nan=False)
+    assert all(bool(t.isfinite().all()) for _, t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
+    lost = {f.client for f in trace.failures} | {i["client"] for i in facts["ignored"]}
+    assert lost <= {liar}
+    there.remote.round(state, 2)
+    return state, facts, lost
+
+
+CASES = [(name, clients) for name in METHODS for clients in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("name", "clients"), CASES)
+def test_what_cannot_be_is_refused_and_the_round_goes_on_without(
+    name: str, clients: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, (what, lie) in enumerate(impossible(VECTORS[name]).items()):
+        state, _, lost = lived(name, clients, lie, FIRST[name], tmp_path / str(number), monkeypatch)
+        assert lost == {clients - 1}, what
+        kept = state and (state.prompts if name == "feddistr" else state.components)
+        # The honest ones are in the majority, but alone none of them is left to learn from.
+        assert (kept is None) is (clients == 1), what
+
+
+@pytest.mark.parametrize(("name", "clients"), CASES)
+def test_what_might_be_ends_no_run(name: str, clients: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (what, lie) in enumerate(possible(VECTORS[name]).items()):
+        state, _, _ = lived(name, clients, lie, FIRST[name], tmp_path / str(number), monkeypatch)
+        assert state is not None or clients == 1, what
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_client_says_of_its_classifier_ends_no_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [{"examples": n} for n in (-1, 0, 1 << 53, 1 << 60)]
+    if name == "feddistr":
+        said += [{"closest": x} for x in (None, -1.0, 0.0, 1e-300, 1e300, math.nan)]
+    for number, change in enumerate(said):
+
+        def lie(reply: Any, change: dict[str, Any] = change) -> Any:
+            return dataclasses.replace(reply, **change)
+
+        state, _, _ = lived(name, 2, lie, "learn", tmp_path / str(number), monkeypatch)
+        assert state is not None
+
+
+# ---------------------------------------------------------------- what lies are worth
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_that_counts_countless_examples_counts_for_twice_the_next(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients 0 and 1 have 23 and 20 images; the third says 2 ** 53 of each of its two clusters: 46 in all."""
+    lie = each(("counts",), lambda t: torch.full_like(t, 1 << 53))
+    state, facts, _ = lived(name, 3, lie, FIRST[name], tmp_path, monkeypatch, m=1)
+    counts = state.diary.uploads.counts if name == "feddistr" else state.components.counts
+    assert counts.tolist() == [23, 20, 23, 23]
+    assert facts["warnings"] == [
+        "client 2 says it has more than twice as many examples as any other, and counts for twice as many"
+    ]
+
+
+def test_a_client_alone_with_several_embeddings_merges_nobody_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far apart as they are, they are no yardstick for others.
+
+    Client 0 alone of the honest has two of one label, and 2 two of any: the median of any is honest.  What 1 and
+    2 have in common, label 1 in one style, is found; of the liar's nothing is joined to anything.
+    """
+
+    def far(reply: Any) -> Any:
+        v = torch.stack([torch.full((16,), x) for x in (-8.0, 8.0, -8.0, 8.0)])
+        labels = torch.tensor([1, 1, 2, 2])
+        return dataclasses.replace(reply, embeddings=v, labels=labels, counts=torch.ones(4, dtype=torch.int64))
+
+    state, _, lost = lived("feddistr", 4, far, "disentangle", tmp_path, monkeypatch, m="oracle", steps=100)
+    owners, sets = state.diary.owners, state.diary.sets
+    assert not lost
+    assert [{owners[i] for i in s} for s in sets if len(s) > 1] == [{1, 2}]
+    assert state.diary.tau < 3.0
