@@ -15,8 +15,8 @@ from unskew import papers
 from unskew.data import sources
 from unskew.errors import ConfigError, DataError
 from unskew.papers import Request, feddistr
-from unskew.papers.feddistr import Ground, Level, Noises, Rounds, counted, nearest, ordered, reaching, slower, within
-from unskew.papers.result import Result, Row
+from unskew.papers.feddistr import Ground, Level, Noises, Rounds, counted, nearest, reaching, slower, within
+from unskew.papers.result import Result, Row, ordered
 from unskew.run.history import History
 from unskew.run.loop import Silent
 

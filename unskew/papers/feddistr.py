@@ -13,7 +13,6 @@ Numbers    bytes of our wire over four, headers and labels included.
 
 import importlib.util
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,8 +32,7 @@ from unskew.data.dataset import Dataset
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.hcct import same
-from unskew.papers.result import Claim, Curve, Request, Result, Row, decide, interval, plot, ran
+from unskew.papers.result import Claim, Curve, Request, Result, Row, decide, interval, ordered, plot, ran, same
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.run import config
 from unskew.run.folder import read_json
@@ -378,38 +376,6 @@ def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Cl
     holds = False if False in verdicts else True if verdicts and all(verdicts) else None
     most = max(found.values(), key=lambda c: abs(float(np.mean(steps[c.text]))))
     return Claim(text, holds, f"of {len(steps)} differences the largest: {most.text} {most.evidence}")
-
-
-def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that all of several paired differences are above zero; the evidence has the smallest of them.
-
-    It holds if the 95 % interval of every one is above zero: all have to be, so their number makes that no easier.  It
-    does not hold if one lies below even when its interval is widened for the number of them (Bonferroni): of many
-    intervals one in forty lies below zero by chance.  Differences that do not vary decide by their sign.
-    """
-    level = 1.0 - 0.05 / max(len(steps), 1)
-    verdicts: list[bool | None] = []
-    shown: list[tuple[float, str]] = []
-    for name, differences in steps.items():
-        plain, wide = interval(differences), interval(differences, level)
-        if plain is not None and wide is not None:
-            mean, low, high = plain
-            verdicts.append(True if low > 0 else False if wide[2] < 0 else None)
-            between = f"95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]"
-            if len(steps) > 1:
-                between += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
-            shown.append((mean, f"{name} {100 * mean:+.2f} points, {between}"))
-        elif len(differences) > 1:
-            mean = differences[0]
-            verdicts.append(None if mean == 0 else mean > 0)
-            shown.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
-        else:
-            verdicts.append(None)
-            shown.append((math.inf, f"{name} {len(differences)} seed, no interval"))
-    holds = False if False in verdicts else True if verdicts and all(verdicts) else None
-    below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
-    least = f"of {len(steps)} differences{below} the smallest: {min(shown)[1]}" if shown else "nothing to compare"
-    return Claim(text, holds, least)
 
 
 # ---------------------------------------------------------------- utility loss against rounds

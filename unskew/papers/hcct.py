@@ -33,7 +33,7 @@ from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.papers.result import Claim, Curve, Request, Result, Row, curves_of, interval, ran
+from unskew.papers.result import SAME, Claim, Curve, Request, Result, Row, curves_of, ordered, ran, same
 from unskew.run import config
 from unskew.run.folder import rows as log
 from unskew.run.folder import write_atomically
@@ -45,9 +45,6 @@ Divide = Callable[[Dataset, Key], Clients]
 
 LOCAL = {"lr": 0.1, "batch_size": 64, "lr_schedule": {"name": "exponential", "decay": 0.995}}
 """Table III: plain SGD, 0.1 x 0.995^(t-1)."""
-
-SAME = 0.01
-"""Two errors are called equal if the interval of their difference lies within one point of zero."""
 
 
 # ---------------------------------------------------------------- data
@@ -301,51 +298,6 @@ def _curves(found: Sequence[History]) -> tuple[Curve, ...]:
 
 
 # ---------------------------------------------------------------- claims
-def same(text: str, differences: Sequence[float], margin: float = SAME) -> Claim:
-    """The claim that paired differences are zero within a margin: it is the interval that has to lie there."""
-    found = interval(differences)
-    n = len(differences)
-    if found is None:
-        if n < 2:
-            return Claim(text, None, f"{n} seed{'s' * (n != 1)}, no interval")
-        at = 100 * differences[0]
-        return Claim(text, abs(differences[0]) <= margin, f"{at:+.2f} points in each of {n} seeds")
-    mean, low, high = found
-    holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
-    return Claim(text, holds, f"{_points(mean, low, high)} over {n} seeds, {100 * margin:g} allowed")
-
-
-def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that all of several paired differences are above zero.
-
-    It holds if every interval is above zero, does not if one is below, and is undecided otherwise; the evidence is the
-    smallest of them.
-    """
-    verdicts: list[bool | None] = []
-    shown: list[tuple[float, str]] = []
-    for name, differences in steps.items():
-        found = interval(differences)
-        if found is not None:
-            mean, low, high = found
-            verdicts.append(True if low > 0 else False if high < 0 else None)
-            shown.append((mean, f"{name} {_points(mean, low, high)}"))
-        elif len(differences) > 1:
-            mean = differences[0]
-            verdicts.append(None if mean == 0 else mean > 0)
-            shown.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
-        else:
-            verdicts.append(None)
-            shown.append((math.inf, f"{name} {len(differences)} seed, no interval"))
-    holds = False if False in verdicts else True if verdicts and all(verdicts) else None
-    return Claim(
-        text, holds, f"of {len(steps)} differences the smallest: {min(shown)[1]}" if shown else "nothing to compare"
-    )
-
-
-def _points(mean: float, low: float, high: float) -> str:
-    return f"{100 * mean:+.2f} points, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]"
-
-
 def _apart(above: Sequence[Floats], below: Sequence[Floats]) -> list[float]:
     """Paired differences of mean errors."""
     return [a - b for a, b in zip(_means(above), _means(below), strict=True)]

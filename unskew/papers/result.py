@@ -6,10 +6,11 @@ its side, does not hold if the whole interval is on the other, and is undecided 
 
 import io
 import json
+import math
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -196,6 +197,10 @@ def _provenance(result: Result) -> str:
     )
 
 
+SAME = 0.01
+"""Two errors are called equal if the interval of their difference lies within one point of zero."""
+
+
 def interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float, float] | None:
     """Mean and Student's interval of paired differences; None of fewer than two, or if they do not vary."""
     d = np.asarray(differences)
@@ -222,6 +227,56 @@ def decide(
     holds = True if low > 0 else False if high < 0 else None
     between = f"[{low:{form}}, {high:{form}}]"
     return Claim(text, holds, f"{mean:{form}} {unit}, 95 % interval {between} over {len(differences)} seeds")
+
+
+def same(text: str, differences: Sequence[float], margin: float = SAME) -> Claim:
+    """The claim that paired differences are zero within a margin: it is the interval that has to lie there."""
+    found = interval(differences)
+    n = len(differences)
+    if found is None:
+        if n < 2:
+            return Claim(text, None, f"{n} seed{'s' * (n != 1)}, no interval")
+        at = 100 * differences[0]
+        return Claim(text, abs(differences[0]) <= margin, f"{at:+.2f} points in each of {n} seeds")
+    mean, low, high = found
+    holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
+    return Claim(text, holds, f"{_points(mean, low, high)} over {n} seeds, {100 * margin:g} allowed")
+
+
+def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
+    """The claim that all of several paired differences are above zero; the evidence has the smallest of them.
+
+    It holds if the 95 % interval of every one is above zero: all have to be, so their number makes that no easier.  It
+    does not hold if one lies below even when its interval is widened for the number of them (Bonferroni): of many
+    intervals one in forty lies below zero by chance.  Differences that do not vary decide by their sign.
+    """
+    level = 1.0 - 0.05 / max(len(steps), 1)
+    verdicts: list[bool | None] = []
+    shown: list[tuple[float, str]] = []
+    for name, differences in steps.items():
+        plain, wide = interval(differences), interval(differences, level)
+        if plain is not None and wide is not None:
+            mean, low, high = plain
+            verdicts.append(True if low > 0 else False if wide[2] < 0 else None)
+            said = f"{name} {_points(mean, low, high)}"
+            if len(steps) > 1:
+                said += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
+            shown.append((mean, said))
+        elif len(differences) > 1:
+            mean = differences[0]
+            verdicts.append(None if mean == 0 else mean > 0)
+            shown.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
+        else:
+            verdicts.append(None)
+            shown.append((math.inf, f"{name} {len(differences)} seed, no interval"))
+    holds = False if False in verdicts else True if verdicts and all(verdicts) else None
+    below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
+    least = f"of {len(steps)} differences{below} the smallest: {min(shown)[1]}" if shown else "nothing to compare"
+    return Claim(text, holds, least)
+
+
+def _points(mean: float, low: float, high: float) -> str:
+    return f"{100 * mean:+.2f} points, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]"
 
 
 def ran(experiment: config.Experiment, folder: Path, watcher: Watcher) -> History:
