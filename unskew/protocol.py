@@ -540,6 +540,15 @@ class Me:
 
 Step = Generator[Sgd | Fold | Run, Any, T]
 
+
+@dataclass(frozen=True)
+class Ignored:
+    """A reply that a method did not take, for the state of methods that refuse some."""
+
+    client: int
+    reason: str
+
+
 NOBODY = -1
 """Who the server is where it does local work of its own: `Me.id` of no client."""
 

@@ -1,11 +1,13 @@
 """Small functions on trees: nested dictionaries, tuples, lists and dataclasses; tensors and scalars are the leaves."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from unskew.errors import WireError
 
 Params = dict[str, Tensor]
 T = TypeVar("T")
@@ -47,6 +49,25 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(v, f"{path}/{i}")
     else:
         yield path, tree
+
+
+def require_names(got: Collection[str], expected: Collection[str], what: str) -> None:
+    """Refuse tables of other tensors than expected.
+
+    Raises:
+        WireError: Which says what is missing and what is too many.
+
+    >>> require_names({"w"}, {"w", "b"}, "a model")
+    Traceback (most recent call last):
+    unskew.errors.WireError: a model has 2 tensors, got 1: without b
+    """
+    wrong = {
+        "without": [n for n in expected if n not in got],
+        "and besides": [n for n in got if n not in expected],
+    }
+    if any(wrong.values()):
+        said = ", ".join(f"{how} {', '.join(names)}" for how, names in wrong.items() if names)
+        raise WireError(f"{what} has {len(expected)} tensors, got {len(got)}: {said}")
 
 
 def zeros_like(params: Mapping[str, Tensor]) -> Params:

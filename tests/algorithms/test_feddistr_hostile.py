@@ -180,19 +180,13 @@ def test_what_might_be_ends_no_run(name: str, clients: int, tmp_path: Path, monk
         assert state is not None or clients == 1, what
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_what_a_client_says_of_its_classifier_ends_no_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = [{"examples": n} for n in (-1, 0, 1 << 53, 1 << 60)]
-    if name == "feddistr":
-        said += [{"closest": x} for x in (None, -1.0, 0.0, 1e-300, 1e300, math.nan)]
-    for number, change in enumerate(said):
+def test_what_a_client_says_of_its_classifier_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, said in enumerate((None, -1.0, 0.0, 1e-300, 1e300, math.nan)):
 
-        def lie(reply: Any, change: dict[str, Any] = change) -> Any:
-            return dataclasses.replace(reply, **change)
+        def lie(reply: Any, said: float | None = said) -> Any:
+            return dataclasses.replace(reply, closest=said)
 
-        state, _, _ = lived(name, 2, lie, "learn", tmp_path / str(number), monkeypatch)
+        state, _, _ = lived("feddistr", 2, lie, "learn", tmp_path / str(number), monkeypatch)
         assert state is not None
 
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from recipe import bits
-from toy_prior import HOLDINGS, clients, simulator, toy
+from toy_prior import HOLDINGS, clients, played, same_deployed, simulator, toy
 
 from unskew import wire
 from unskew.algorithms import fedpft
@@ -29,16 +30,6 @@ GOOD = FedPFT(images=12, classifier=SgdConfig(0.02, local_steps=60, batch_size=1
 def _toy() -> Iterator[None]:
     with toy():
         yield
-
-
-def played(algorithm: FedPFT = FEDPFT, rounds: int = 1, **options: Any) -> tuple[Simulator[Any], list[Any], list[Any]]:
-    sim: Simulator[Any] = simulator(algorithm, **options)
-    states, traces = [sim.start()], []
-    for t in range(1, rounds + 1):
-        state, trace = sim.round(states[-1], t)
-        states.append(state)
-        traces.append(trace)
-    return sim, states, traces
 
 
 def test_everybody_learns_labels_that_nobody_showed_them() -> None:
@@ -79,15 +70,15 @@ def test_images_follow_the_components_by_their_sizes() -> None:
 
 
 def test_later_rounds_rest_and_no_model_travels() -> None:
-    _, states, traces = played(rounds=2)
-    assert [len(t.transfers) for t in traces] == [12, 0]  # what a call without content weighs is nothing
+    _, states, traces = played(FEDPFT, rounds=2)
+    assert [len(t.transfers) for t in traces] == [8, 0]  # a call, or an answer, without content weighs nothing
     assert {t.kind for t in traces[0].transfers} == {"control"}
     assert wire.encode(dataclasses.replace(states[2], warnings=())) == wire.encode(states[1])
 
 
 def test_later_rounds_say_that_it_is_over_and_repeat_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {2: "no"})
-    sim, states, _ = played(rounds=3)
+    sim, states, _ = played(FEDPFT, rounds=3)
     facts = [sim.algorithm.facts(s) for s in states[1:]]
     assert [i["client"] for i in facts[0]["ignored"]] == [2]
     assert [f["ignored"] for f in facts[1:]] == [[], []]
@@ -115,7 +106,7 @@ def test_useless_components_are_refused(change: dict[str, torch.Tensor], why: st
 
 def test_if_all_are_refused_nothing_is_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {c: "no" for c in replies})
-    sim, states, _ = played()
+    sim, states, _ = played(FEDPFT)
     assert states[-1].components is None
     facts = sim.algorithm.facts(states[-1])
     assert len(facts["ignored"]) == 4
@@ -144,9 +135,9 @@ def test_components_of_another_prior_are_refused_whoever_sends_them() -> None:
 
 
 def test_codec_resume_and_seed() -> None:
-    sim, states, _ = played(rounds=2)
-    coded, again, _ = played(rounds=2, codec=True)
-    _, other, _ = played(rounds=2, seed=1)
+    sim, states, _ = played(FEDPFT, rounds=2)
+    coded, again, _ = played(FEDPFT, rounds=2, codec=True)
+    _, other, _ = played(FEDPFT, rounds=2, seed=1)
     assert bits(sim, states[1]) == bits(coded, again[1])
     assert wire.encode(states[1]) != wire.encode(other[1])
     of, kept = wire.memory_type(FEDPFT), bits(sim, states[1])
@@ -162,7 +153,7 @@ def open_cell(index: int) -> Cell:
 
 
 def test_stacked_clients_and_workers_end_with_the_bits_of_the_sequential_executor() -> None:
-    alone, states, traces = played()
+    alone, states, traces = played(FEDPFT)
     population, solo = clients()
     stacked: Simulator[Any] = Simulator(FEDPFT, population, Stacked(solo))
     state, trace = stacked.round(stacked.start(), 1)
@@ -176,6 +167,10 @@ def test_stacked_clients_and_workers_end_with_the_bits_of_the_sequential_executo
         pool.close()
     assert bits(many, state) == bits(alone, states[-1])
     assert trace == traces[0]
+
+
+def test_a_deployed_run_is_the_simulated_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_deployed("fedpft", FEDPFT, tmp_path, monkeypatch)
 
 
 def test_a_client_that_is_lost_later_uses_the_global_model() -> None:

@@ -136,8 +136,8 @@ def test_many_clients_share_jobs_and_end_with_the_same_bits(
     alone = Simulator(make(case), population, Sequential(solo))
     pool = Pool(lambda _: Cell(make(case), solo, population.me), 2, 1 << 12)
     together: list[int] = []
-    jobs = pool._jobs
-    monkeypatch.setattr(pool, "_jobs", lambda what: [together.append(len(j.names)) or j for j in jobs(what)])
+    jobs = workers._jobs
+    monkeypatch.setattr(workers, "_jobs", lambda *args: [together.append(len(j.names)) or j for j in jobs(*args)])
     try:
         many = Simulator(make(case), population, Workers(pool, 0, make(case)))
         for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
@@ -150,16 +150,12 @@ def test_many_clients_share_jobs_and_end_with_the_same_bits(
 
 def test_jobs_become_smaller_towards_the_end() -> None:
     """Two workers, so an eighth of what is left, at most eight: 80 clients begin with eights, and end one by one."""
-    own = Pool(open_cell, workers=2, model_bytes=1 << 12)
-    own.close()
-    own.workers = [None, None]  # type: ignore[list-item]
-    jobs = list(own._jobs({c: {} for c in range(80)}))
+    jobs = list(workers._jobs({c: {} for c in range(80)}, 2, workers._together(1 << 12)))
     assert [name for job in jobs for name in job.names] == list(range(80))
     sizes = [len(job.names) for job in jobs]
     assert sizes == sorted(sizes, reverse=True)
     assert (sizes[:3], sizes[-8:]) == ([8, 8, 8], [1] * 8)
-    own.model_bytes = 10 << 20  # room for 8 models and a megabyte: two of a reply with a memory of one model each
-    assert max(len(job.names) for job in own._jobs({c: {} for c in range(80)})) == 2
+    assert workers._together(10 << 20) == 2  # room for 8 models and a megabyte, each client's share is four
 
 
 def test_the_failure_of_one_client_among_several_is_its_own(crowd: Callable[[], tuple[Population, Solo]]) -> None:

@@ -5,20 +5,25 @@ predicts is the one that would be right if the latent were the embedding.  So th
 embedding is the mean of its latents, and what is sampled is the embedding with a little noise.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import pytest
 import torch
+from recipe import bits
 from torch import Tensor, nn
 
-from unskew import priors
+from unskew import priors, wire
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.executor import Sequential
 from unskew.local.solo import Shelf, Solo
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.simulate import Population, Simulator, Trace
 from unskew.task import Task, make_task
 
 CLASSES = 3
@@ -128,3 +133,36 @@ def simulator(algorithm: object, network: str = "perceptron", **options: object)
     """A run on these clients, about to begin."""
     population, solo = clients(network)
     return Simulator(algorithm, population, Sequential(solo), **options)  # type: ignore[arg-type]
+
+
+def played(algorithm: object, rounds: int = 1, **options: Any) -> tuple[Simulator[Any], list[Any], list[Trace]]:
+    """A run on these clients: the simulator, the states from the initial one on, and the trace of each round."""
+    sim: Simulator[Any] = simulator(algorithm, **options)
+    states, traces = [sim.start()], []
+    for t in range(1, rounds + 1):
+        state, trace = sim.round(states[-1], t)
+        states.append(state)
+        traces.append(trace)
+    return sim, states, traces
+
+
+def same_deployed(name: str, algorithm: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over Flower's messages, every client a fresh process: the bits and the bytes of the simulator, for two rounds."""
+    pytest.importorskip("flwr")
+    import loopback
+
+    monkeypatch.setattr(loopback, "make", lambda case: algorithm)
+    monkeypatch.setattr(loopback, "world", lambda network, pooled: clients(network))
+    loopback.built.cache_clear()
+    there = loopback.Deployed(name, "perceptron", folder, seed=11)
+    there.remote.model = dataclasses.replace(there.remote.model, desk=there.solo)
+    sim, states, traces = played(algorithm, rounds=2, seed=11)
+    state = there.remote.start()
+    for t in (1, 2):
+        state, trace = there.remote.round(state, t)
+        assert wire.encode(state) == wire.encode(states[t])
+        assert trace.transfers == traces[t - 1].transfers
+        assert trace.work == traces[t - 1].work
+    for c in sim.population.clients:
+        assert there.remembered(c) == bits(sim, states[-1])[f"client {c}"]
+    loopback.built.cache_clear()

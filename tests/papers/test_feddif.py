@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from unskew.papers import Request, feddif
+from unskew.papers import Request, feddif, result
 from unskew.run.loop import Silent
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -42,9 +42,9 @@ def test_a_round_that_has_ended_keeps_its_last_distance() -> None:
 @pytest.mark.parametrize(("values", "verdict"), [((8.9, 9.0), True), ((8.9, 12.0), False)])
 def test_iterations_near_the_published_ones_are_confirmed(values: tuple[float, ...], verdict: bool) -> None:
     """579 / 65 = 8.91; within 15 % is 7.57 to 10.24."""
-    rows = [feddif._row("FedDif eps1, p000", "hard", "iterations_per_round", values, 579 / 65)]
+    rows = [result.over_seeds("FedDif eps1, p000", "hard", "iterations_per_round", values, 579 / 65)]
     rows += [
-        feddif._row(f"FedDif eps1, {who}", setting, "iterations_per_round", (base, base + 0.5))
+        result.over_seeds(f"FedDif eps1, {who}", setting, "iterations_per_round", (base, base + 0.5))
         for who, base in (("paper", 20.0), ("p000", 9.0))
         for setting in ("hard", "soft")
     ]

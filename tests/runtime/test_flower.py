@@ -699,17 +699,16 @@ def test_a_held_value_that_is_no_model_reaches_nobody(value: Any, tmp_path: Path
         one_round(there)
 
 
+def gone_when_fetched(message: Message, honest: Handler) -> Message:
+    """A client that dies after its step, before what it holds is collected."""
+    if unpack(message.content).action == "fetch":
+        return Message(Error(5, "gone"), reply_to=message)
+    return honest(message)
+
+
 def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_path: Path) -> None:
     there = deployed("relay", tmp_path)
-    instead(
-        there,
-        3,
-        lambda message, honest: (
-            honest(message)
-            if unpack(message.content).action != "fetch"
-            else Message(Error(5, "gone"), reply_to=message)
-        ),
-    )
+    instead(there, 3, gone_when_fetched)
     with pytest.raises(QuorumError, match="client lost: gone"):
         one_round(there)
     assert there.remote.memory.get(4) is None
@@ -718,15 +717,7 @@ def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_pa
 @pytest.mark.parametrize("case", ["feddif", "fedswap, d2d", "tthf"])
 def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp_path: Path) -> None:
     there = deployed(case, tmp_path)
-    instead(
-        there,
-        3,
-        lambda message, honest: (
-            honest(message)
-            if unpack(message.content).action != "fetch"
-            else Message(Error(5, "gone"), reply_to=message)
-        ),
-    )
+    instead(there, 3, gone_when_fetched)
     state, lost = there.remote.start(), []
     for t in (1, 2, 3):
         state, trace = there.remote.round(state, t)
@@ -738,15 +729,7 @@ def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp
 def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
     """FedDif's means over all clients' drifts would be wrong for good."""
     there = deployed("feddif, drift", tmp_path)
-    instead(
-        there,
-        3,
-        lambda message, honest: (
-            honest(message)
-            if unpack(message.content).action != "fetch"
-            else Message(Error(5, "gone"), reply_to=message)
-        ),
-    )
+    instead(there, 3, gone_when_fetched)
     with pytest.raises(QuorumError, match="held values are collected, and those of clients 3 did not come"):
         one_round(there)
 

@@ -56,6 +56,7 @@ from unskew.protocol import (
     Exponential,
     Federation,
     Held,
+    Ignored,
     Keep,
     Layout,
     Me,
@@ -174,14 +175,6 @@ class Hop:
     hop: int
     efficiency: float
     moves: tuple[Move, ...]
-
-
-@dataclass(frozen=True)
-class Ignored:
-    """Bids that the station did not take."""
-
-    client: int
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Counts     no client counts for more than twice what the next has in total, what
 Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
            a private draw: in a deployment it comes from a secret of the client's
            one example changes embeddings of its own label alone, m of them at most, each by 2 R at most: m Gaussian
-           mechanisms of multiplier sigma / 2.  Counts, and how many examples a classifier had, are not sent then
+           mechanisms of multiplier sigma / 2.  Counts, and how near a copy is, are not sent then
 Departures Embeddings carry a label: without one nobody could label what is imagined; clusters lie within a label.
            v begins at one place for all: from random places embeddings of like images end far apart.  m is 3, or fewer
            for fewer than 12 images each: with the built-in prior one embedding says little more than a mean.  While the
@@ -31,7 +31,7 @@ Later      Rounds after the first change nothing, and say so.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -48,6 +48,7 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
+    Ignored,
     Local,
     Me,
     Plan,
@@ -107,25 +108,16 @@ class Sets:
 
 @dataclass(frozen=True)
 class Learned:
-    """How many examples a client's classifier had to choose from, and how near the nearest image is to one of its own.
+    """That a classifier is trained, and how near the nearest image is to one of the client's own.
 
-    `closest` is in medians of the distance from one of its own images to the next; None is not known.  Under noise
-    neither is told, for both depend on single examples: 0 and None.
+    `closest` is in medians of the distance from one of its own images to the next; None is not known, or not told:
+    under noise it is not, for it depends on single examples.
     """
 
-    examples: int
     closest: float | None
 
 
 # ---------------------------------------------------------------- what is kept
-@dataclass(frozen=True)
-class Ignored:
-    """An upload that the server did not take."""
-
-    client: int
-    reason: str
-
-
 @dataclass(frozen=True)
 class Diary:
     """What happened in a round; empty in all but the one that counts.
@@ -272,10 +264,13 @@ class Imagine:
     guidance: float | None
     steps: int | None
     own: bool
+    compare: bool
 
     def __call__(self, local: Local, sets: Sets) -> tuple[Examples, float | None]:
-        """The examples, and how near a copy of one of the client's own is among them."""
-        return mixed(local, *self.made(local, sets), self.own)
+        """The examples, and, if it is to `compare`, how near a copy of one of the device's own is among them."""
+        x, y = self.made(local, sets)
+        closest = nearest(x, local.x.cpu(), local.key / "yardstick") if self.compare else None
+        return mixed(local, x, y, self.own), closest
 
     def made(self, local: Local, sets: Sets) -> tuple[Tensor, Tensor]:
         """`images` inputs of each label, shared out over its embeddings by their counts, and their labels."""
@@ -294,14 +289,11 @@ class Imagine:
         return torch.cat([x[i] for i in range(len(each))]), prompts.labels.repeat_interleave(torch.tensor(each))
 
 
-def mixed(local: Local, x: Tensor, y: Tensor, own: bool) -> tuple[Examples, float | None]:
-    """Images with this device's own beside them or not, every label equally often, jittered; and the nearest copy."""
-    if not own:
-        return Examples(x, y, balanced(y, local.key / "rows"), jitter), None
-    mine, labels = local.x.cpu(), local.y.cpu()
-    every = torch.cat([y, labels])
-    examples = Examples(torch.cat([x, mine]), every, balanced(every, local.key / "rows"), jitter)
-    return examples, nearest(x, mine, local.key / "yardstick")
+def mixed(local: Local, x: Tensor, y: Tensor, own: bool) -> Examples:
+    """Images with this device's own beside them or not, every label equally often, jittered."""
+    if own:
+        x, y = torch.cat([x, local.x.cpu()]), torch.cat([y, local.y.cpu()])
+    return Examples(x, y, balanced(y, local.key / "rows"), jitter)
 
 
 def balanced(labels: Tensor, key: Key) -> Tensor:
@@ -462,7 +454,10 @@ class FedDistr:
         replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), Begin(seed)))
         parts = {c: (r.embeddings, r.labels, r.counts) for c, r in replies.items()}
         refused = faults(
-            parts, fed.num_classes, self.width(fed), MOST_PER_LABEL if self.m == "oracle" else self.releases
+            parts,
+            fed.num_classes,
+            width(fed, _width, self.prior),
+            MOST_PER_LABEL if self.m == "oracle" else self.releases,
         )
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
@@ -493,13 +488,6 @@ class FedDistr:
         diary = Diary(uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings))
         return Distributed(params, sets.prompts, diary)
 
-    def width(self, fed: Federation) -> int | None:
-        """Of the prior's embeddings, as the server's own device has it; None if it has no device."""
-        if fed.work is no_device:
-            return None
-        found: int = fed.work(lambda me: run(_width, self.prior))
-        return found
-
     def distances(self, embeddings: Tensor, seed: int, fed: Federation) -> Tensor:
         """How far embeddings are apart, (K, K)."""
         if self.distance == "l2":
@@ -509,7 +497,7 @@ class FedDistr:
 
     def imagined(self, me: Me, sets: Sets) -> Step[tuple[Params, str | None]]:
         """The global model (eq. 2'), and what was done to images on the way."""
-        fitted, _, _ = yield from self.taught(me, sets, own=False)
+        fitted, _ = yield from self.taught(me, sets, own=False)
         return fitted.params, (yield from run(_changes, self.prior))
 
     # ------------------------------------------------------------------ the clients
@@ -527,15 +515,16 @@ class FedDistr:
     @step
     def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
         """A classifier on what the embeddings tell and this client's own data (eq. 1'); it stays here."""
-        fitted, examples, closest = yield from self.taught(me, msg, own=True)
-        return Learned(examples, closest) if self.dp is None else Learned(0, None), fitted.params
+        fitted, closest = yield from self.taught(me, msg, own=True)
+        return Learned(closest), fitted.params
 
-    def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, int, float | None]]:
-        """A classifier from the common initial model; also the examples it had, and how near a copy is."""
-        made = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own)
+    def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, float | None]]:
+        """A classifier from the common initial model; and how near a copy is, if that may be told."""
+        compare = own and self.dp is None
+        made = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own, compare)
         examples, closest = yield from run(made, sets)
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
-        return fitted, len(examples.y), closest
+        return fitted, closest
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
         """This client's own classifier; without one the global model, and at first the common initial one."""
@@ -591,9 +580,8 @@ class FedDistr:
         """What the upload tells of one example, and what each party saw."""
         if self.dp is None:
             seen = {
-                "server": "each participant's embeddings, its labels and counts of its clusters, from every client how "
-                "many examples its classifier had, which is how many it holds, and how near the nearest image is to "
-                "one of its own; no model and no image",
+                "server": "each participant's embeddings, its labels and counts of its clusters, and from every client "
+                "how near the nearest image is to one of its own; no model and no image",
                 "clients": "the embeddings that were kept, their labels and counts, and not whose they are",
             }
             return {"epsilon": "no guarantee", "seen": seen}
@@ -620,6 +608,14 @@ def _accounted(multiplier: float, releases: int, delta: float) -> float | str:
         return round(privacy.epsilon(multiplier, releases, delta), 6)
     except ConfigError as error:
         return f"not worked out: {error}"
+
+
+def width(fed: Federation, of: Callable[[Local, str], int], prior: str) -> int | None:
+    """How many numbers an upload's vectors have by the server's own prior; None if it has no device to look at it."""
+    if fed.work is no_device:
+        return None
+    found: int = fed.work(lambda me: run(of, prior))
+    return found
 
 
 def travelling(key: Key) -> int:

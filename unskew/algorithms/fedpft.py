@@ -28,7 +28,7 @@ from annotated_types import Ge
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from unskew.algorithms.feddistr import PER_CLUSTER, Ignored, lowered, mixed, travelling
+from unskew.algorithms.feddistr import PER_CLUSTER, lowered, mixed, travelling, width
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.protocol import (
@@ -36,6 +36,7 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
+    Ignored,
     Local,
     Me,
     Plan,
@@ -43,7 +44,6 @@ from unskew.protocol import (
     SgdConfig,
     Step,
     ask,
-    no_device,
     run,
     step,
 )
@@ -80,9 +80,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Learned:
-    """How many examples a client's classifier had to choose from."""
-
-    examples: int
+    """That a client's classifier is trained."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,8 @@ class Decode:
     images: int
     own: bool
 
-    def __call__(self, local: Local, mixture: Mixture) -> tuple[Examples, float | None]:
-        """The examples, and how near a copy of one of the client's own is among them."""
+    def __call__(self, local: Local, mixture: Mixture) -> Examples:
+        """The examples."""
         return mixed(local, *self.made(local, mixture), self.own)
 
     def made(self, local: Local, mixture: Mixture) -> tuple[Tensor, Tensor]:
@@ -188,7 +186,7 @@ class FedPFT:
         if state.components is not None:
             return replace(state, ignored=(), warnings=(_OVER,))
         replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), Call()))
-        refused = unusable(replies, fed.num_classes, self.width(fed), self.m)
+        refused = unusable(replies, fed.num_classes, width(fed, _width, self.prior), self.m)
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
@@ -204,16 +202,9 @@ class FedPFT:
         yield from ask(self.learn, dict.fromkeys(fed.clients, mixture), at_least=0)
         params = state.params
         if self.server_model:
-            params, _ = fed.work(lambda me: self.taught(me, mixture, own=False))
+            params = fed.work(lambda me: self.taught(me, mixture, own=False))
         warnings = tuple(lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu()))
         return Shared(params, parts, ignored, warnings)
-
-    def width(self, fed: Federation) -> int | None:
-        """Numbers of a latent, as the server's own device has it; None if it has no device."""
-        if fed.work is no_device:
-            return None
-        found: int = fed.work(lambda me: run(_width, self.prior))
-        return found
 
     @step
     def summarise(self, me: Me, msg: Call, mine: Params | None) -> Step[tuple[Components, Params | None]]:
@@ -223,14 +214,13 @@ class FedPFT:
     @step
     def learn(self, me: Me, msg: Mixture, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
         """A classifier on sampled images and this client's own (eq. 2); it stays here."""
-        params, examples = yield from self.taught(me, msg, own=True)
-        return Learned(examples), params
+        return Learned(), (yield from self.taught(me, msg, own=True))
 
-    def taught(self, me: Me, mixture: Mixture, own: bool) -> Step[tuple[Params, int]]:
-        """A classifier from the common initial model, and the examples it had."""
-        examples, _ = yield from run(Decode(self.prior, self.images, own), mixture)
+    def taught(self, me: Me, mixture: Mixture, own: bool) -> Step[Params]:
+        """A classifier from the common initial model."""
+        examples = yield from run(Decode(self.prior, self.images, own), mixture)
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
-        return fitted.params, len(examples.y)
+        return fitted.params
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
         """This client's own classifier; without one the global model, and at first the common initial one."""
@@ -249,8 +239,7 @@ class FedPFT:
             "components": {str(y): labels.count(y) for y in sorted(set(labels))},
             "epsilon": "no guarantee",
             "seen": {
-                "server": "means, variances and sizes of each participant's clusters of latents, by label, and from "
-                "every client how many examples its classifier had, which is how many it holds; no model",
+                "server": "means, variances and sizes of each participant's clusters of latents, by label; no model",
                 "clients": "the same of all participants, and not whose they are",
             },
             "warnings": list(state.warnings),

@@ -41,7 +41,7 @@ from unskew.algorithms.ifca import train_loss
 from unskew.algorithms.oneshot import longer
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
-from unskew.tree import Params, weighted_sum
+from unskew.tree import Params, require_names, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -294,8 +294,8 @@ class MaxFLHCCT:
 
     def admit(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
         """Refuse parts of a model: who joins alone has nobody whose model says which are missing."""
-        if reply.params is not None and reply.params.keys() != model.keys():
-            raise WireError(f"a model has {len(model)} tensors, got {len(reply.params)}")
+        if reply.params is not None:
+            require_names(reply.params, model, "a model")
 
     def with_requirement(self, me: Me, mine: Alone) -> Step[Alone]:
         """This client's memory, with what its requirement is made of."""

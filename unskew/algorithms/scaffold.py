@@ -30,9 +30,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from unskew.algorithms.fednova import require_linear, work
-from unskew.errors import WireError
 from unskew.protocol import Aux, ClientId, Federation, Layout, Local, Me, Plan, SgdConfig, Step, ask, fit, run, step
-from unskew.tree import Params, map_params, weighted_mean, weighted_sum, zeros_like
+from unskew.tree import Params, map_params, require_names, weighted_mean, weighted_sum, zeros_like
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,8 @@ class Scaffold:
 
     def admit(self, step: str, reply: Moved, model: Params, layout: Layout) -> None:
         """Refuse what has not moved the whole model, or other variates than there are."""
-        if reply.dy.keys() != model.keys() or reply.dc.keys() != set(self.controlled(layout)):
-            raise WireError(f"a reply moves {len(model)} tensors, got {len(reply.dy)}, and every variate")
+        require_names(reply.dy, model, "how far a model went")
+        require_names(reply.dc, self.controlled(layout), "how far a variate went")
 
     def variate(self, msg: Control, mine: Variate | None) -> Params:
         """This client's variate as far as the server knows of it."""

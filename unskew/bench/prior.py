@@ -53,7 +53,7 @@ def measure(
     config = Inversion(steps=steps)
     with one_thread():
         # A few steps only: rounding grows from step to step.
-        few = Inversion(steps=2)
+        few = Inversion(steps=5)
         together = invert(prior, clusters, key, config=few).embeddings
         apart = torch.cat([invert(prior, [c], key, config=few).embeddings for c in clusters])
         if not torch.allclose(together, apart, rtol=1e-2, atol=1e-2):

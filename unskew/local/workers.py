@@ -296,7 +296,7 @@ class Pool:
     # ------------------------------------------------------------------ jobs
     def run(self, what: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Bring requests to their end on whichever worker is free; (name, answer) of each as they end."""
-        queue = deque(self._jobs(what))
+        queue = deque(_jobs(what, len(self.workers), _together(self.model_bytes)))
         missing = len(queue)
         try:
             for _ in range(_AHEAD):
@@ -323,14 +323,6 @@ class Pool:
         except BaseException:
             self.close()  # answers still on their way belong to nobody
             raise
-
-    def _jobs(self, what: Mapping[Any, dict[str, Any]]) -> Iterator[_Job]:
-        """Requests put together, as many as a slot has room for and every worker still gets several of."""
-        left, parts = deque(what.items()), 4 * len(self.workers)
-        most = min(_TOGETHER, (_MODELS * self.model_bytes + (1 << 20)) // (4 * max(self.model_bytes, 1)))
-        while left:
-            several = [left.popleft() for _ in range(max(1, min(most, len(left) // parts)))]
-            yield _Job([w for _, w in several], [name for name, _ in several])
 
     def _send(self, worker: _Worker, job: _Job, where: str) -> None:
         used = {other.slot for other in worker.doing}
@@ -397,6 +389,19 @@ class Pool:
             f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {how}; "
             "the run stands at its last checkpoint"
         )
+
+
+def _jobs(what: Mapping[Any, dict[str, Any]], workers: int, most: int) -> Iterator[_Job]:
+    """Requests put together, `most` at most and so many that every worker still gets several jobs."""
+    left, parts = deque(what.items()), 4 * workers
+    while left:
+        several = [left.popleft() for _ in range(max(1, min(most, len(left) // parts)))]
+        yield _Job([w for _, w in several], [name for name, _ in several])
+
+
+def _together(model_bytes: int) -> int:
+    """How many clients of a job at most a slot has room for, at four models each."""
+    return min(_TOGETHER, (_MODELS * model_bytes + (1 << 20)) // (4 * max(model_bytes, 1)))
 
 
 def _revived(kind: str, text: str, trace: str) -> Exception:

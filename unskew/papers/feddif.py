@@ -21,7 +21,20 @@ from unskew.algorithms.feddif import feddif
 from unskew.data import sources
 from unskew.data.split import Dirichlet, assign
 from unskew.keys import Key
-from unskew.papers.result import Claim, Curve, Request, Result, Row, clock, curves_of, decide, interval, ran, rows_of
+from unskew.papers.result import (
+    Claim,
+    Curve,
+    Request,
+    Result,
+    Row,
+    clock,
+    curves_of,
+    decide,
+    interval,
+    over_seeds,
+    ran,
+    rows_of,
+)
 from unskew.run import bill, config, price, recorded, untrained
 from unskew.run.history import History
 from unskew.run.tariff import TARIFFS
@@ -40,11 +53,6 @@ def _histograms(setting: str, classes: int, per_class: int, clients: int, seed: 
     split = Dirichlet(alpha, by="capped", num_clients=clients, min_samples=classes)
     held = assign(split, labels, classes, Key(seed) / "split")
     return torch.from_numpy(np.stack([np.bincount(labels[c], minlength=classes) for c in held]))
-
-
-def _row(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Row(method, setting, metric, paper, float(np.mean(values)), std, "seeds", tuple(values))
 
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
@@ -98,7 +106,7 @@ def iterations(request: Request) -> Result:
                 histograms = _histograms(setting, 100, 500, CLIENTS, seed)
                 facts = [f for f, _ in untrained.rounds(algorithm, histograms, count, seed=seed, channel=channel)]
                 values.append(float(np.mean([f["iterations"] for f in facts])))
-            rows.append(_row(label, setting, "iterations_per_round", values, published))
+            rows.append(over_seeds(label, setting, "iterations_per_round", values, published))
             request.watcher.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     return Result(
         name=request.name,
@@ -155,7 +163,7 @@ def table3_formula(request: Request) -> Result:
     for (method, setting), (turns, passes, published) in TABLE3.items():
         ours = price.table3_mb(turns, passes)
         off[method, setting] = abs(ours - published)
-        rows.append(_row(method, setting, "cost_mb", [ours], published))
+        rows.append(over_seeds(method, setting, "cost_mb", [ours], published))
     printed = [at for at in off if at != ERRATUM]
     worst = max(off[at] for at in printed)
     without_t = abs(3.11 * MODELS * TABLE3[ERRATUM][1] - TABLE3[ERRATUM][2])
@@ -212,9 +220,9 @@ def subframes(request: Request) -> Result:
         scale=request.scale,
         seconds=clock() - began,
         rows=(
-            _row("FedAvg", "P001", "subframes_per_round", found["FedAvg"], FEDAVG_SUBFRAMES),
-            _row("FedDif", "P001, alpha 1, epsilon .04", "subframes_per_round", found["FedDif"]),
-            _row("FedDif", "P001, alpha 1, epsilon .04", "diffusion_rounds_per_round", hops, DIFFUSION_ROUNDS),
+            over_seeds("FedAvg", "P001", "subframes_per_round", found["FedAvg"], FEDAVG_SUBFRAMES),
+            over_seeds("FedDif", "P001, alpha 1, epsilon .04", "subframes_per_round", found["FedDif"]),
+            over_seeds("FedDif", "P001, alpha 1, epsilon .04", "diffusion_rounds_per_round", hops, DIFFUSION_ROUNDS),
         ),
         claims=(
             Claim(
@@ -250,8 +258,8 @@ def iid_distances(request: Request) -> Result:
             by_hop = _mean_by_hop(chains)
             ends = [by[-1] for by in by_hop]
             rows += [
-                _row(name, setting, "iid_distance.first", [by[0] for by in by_hop]),
-                _row(name, setting, "iid_distance.last", ends),
+                over_seeds(name, setting, "iid_distance.first", [by[0] for by in by_hop]),
+                over_seeds(name, setting, "iid_distance.last", ends),
             ]
             if name == "carried":
                 curves.append(_curve(f"{setting}, carried from hop to hop", by_hop))
@@ -482,7 +490,7 @@ def _accuracy_rows(found: History, run: recorded.Recorded, plan: Plan, setting: 
     spent = bill.bill(run, costs, bill.FEDAVG_PEAK).rows
     wanted = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")
     rows += [
-        _row(r["method"], where, r["metric"], r["seeds"])
+        over_seeds(r["method"], where, r["metric"], r["seeds"])
         for r in spent
         if r["metric"].removeprefix("to_target.") in wanted and r["metric"].startswith("to_target.")
     ]
@@ -491,7 +499,7 @@ def _accuracy_rows(found: History, run: recorded.Recorded, plan: Plan, setting: 
         ends = {t.seed: (t, first[method, t.seed]) for t in run.trainings if t.method == method}
         passes = [_passes(one, end) for one, end in ends.values() if end is not None]
         if passes:
-            rows.append(_row(method, where, "to_target.iterations", passes))
+            rows.append(over_seeds(method, where, "to_target.iterations", passes))
     return rows
 
 

@@ -32,7 +32,21 @@ from unskew.data.dataset import Dataset
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.result import Claim, Curve, Request, Result, Row, decide, interval, ordered, plot, ran, same
+from unskew.papers.result import (
+    Claim,
+    Curve,
+    Request,
+    Result,
+    Row,
+    decide,
+    final,
+    interval,
+    ordered,
+    over_seeds,
+    plot,
+    ran,
+    same,
+)
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.run import config
 from unskew.run.folder import read_json
@@ -310,14 +324,11 @@ def _experiment(
     return config.parse(raw, name)
 
 
-def _row(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Row(method, setting, metric, paper, float(np.mean(values)), std, "seeds", tuple(values))
-
-
 def _ends(found: History, method: str, metric: str) -> tuple[float, ...]:
-    """A result by seed."""
-    return next(tuple(r["seeds"]) for r in found.summary["rows"] if (r["method"], r["metric"]) == (method, metric))
+    """A result by seed, which there must be."""
+    values = final(found, method, metric)
+    assert values is not None
+    return values
 
 
 def _errors(found: History, method: str) -> tuple[float, ...]:
@@ -500,9 +511,9 @@ def _level(
     rows = _level_rows(level, f"{ground.data}, xi {xi:g}", sent)
     for metric, get in (("embeddings.sent", lambda f: f["sent"]), ("embeddings.kept", lambda f: len(f["kept"]))):
         counts = [float(get(facts)) for (m, _), facts in _facts(single).items() if m == "feddistr"]
-        rows.append(_row("feddistr", f"{ground.data}, xi {xi:g}", metric, counts))
+        rows.append(over_seeds("feddistr", f"{ground.data}, xi {xi:g}", metric, counts))
     assert many.path is not None
-    rows.append(_row("split", f"{ground.data}, xi {xi:g}", "xi.realised", _realised(many.path)))
+    rows.append(over_seeds("split", f"{ground.data}, xi {xi:g}", "xi.realised", _realised(many.path)))
     return level, rows, float(sum(run.summary["seconds"] for run in (many, single, members)))
 
 
@@ -510,14 +521,14 @@ def _level_rows(level: Level, where: str, sent: Mapping[str, Sequence[float]]) -
     rows = []
     for method, errors in level.errors.items():
         if method.endswith(" (server)"):
-            rows.append(_row(method.removesuffix(" (server)"), where, "error.server", errors))
+            rows.append(over_seeds(method.removesuffix(" (server)"), where, "error.server", errors))
             continue
         published = UTILITY_LOSS.get(method) if method != "moon" or level.xi == 0.0 else None
-        rows.append(_row(method, where, "error", errors, published))
-        rows.append(_row(method, where, "error.first", level.first.get(method, errors)))
+        rows.append(over_seeds(method, where, "error", errors, published))
+        rows.append(over_seeds(method, where, "error.first", level.first.get(method, errors)))
         if method in sent:
-            rows.append(_row(method, where, "bytes.total", sent[method]))
-            rows.append(_row(method, where, "numbers", [b / 4 for b in sent[method]]))
+            rows.append(over_seeds(method, where, "bytes.total", sent[method]))
+            rows.append(over_seeds(method, where, "numbers", [b / 4 for b in sent[method]]))
     return rows
 
 
@@ -609,7 +620,7 @@ def communication(request: Request) -> Result:
             mine, cost = _sent(once, "feddistr"), _running_bytes(many, "fedavg")
             rows += _feddistr_rows(once, where) + _fedavg_rows(many, where)
             assert many.path is not None
-            rows.append(_row("split", where, "xi.realised", _realised(many.path)))
+            rows.append(over_seeds("split", where, "xi.realised", _realised(many.path)))
             for whose, metric in (("clients", CLIENTS_ACCURACY), ("server", GLOBAL_ACCURACY)):
                 reached = reaching(_by_round(many, "fedavg"), _ends(once, "feddistr", metric))
                 if whose == "clients":
@@ -689,15 +700,18 @@ def _feddistr_rows(once: History, where: str) -> list[Row]:
     # Coordinates of a shown embedding are as many as the embedding's where it is shown as it is.
     width = [len(f["embeddings"][0]) for f in facts if f["coordinates"] == "embedding"]
     rows = [
-        _row("feddistr", where, "rounds.to_clients", [1.0] * len(facts), 1.0),
-        _row("feddistr", where, "error", _errors(once, "feddistr")),
-        _row("feddistr", where, "error.server", _global_errors(once, "feddistr")),
-        *(_row("feddistr", where, f"bytes.{way}", _ends(once, "feddistr", f"bytes.{way}")) for way in ("up", "down")),
-        _row("feddistr", where, "bytes.to_clients", _sent(once, "feddistr")),
+        over_seeds("feddistr", where, "rounds.to_clients", [1.0] * len(facts), 1.0),
+        over_seeds("feddistr", where, "error", _errors(once, "feddistr")),
+        over_seeds("feddistr", where, "error.server", _global_errors(once, "feddistr")),
+        *(
+            over_seeds("feddistr", where, f"bytes.{way}", _ends(once, "feddistr", f"bytes.{way}"))
+            for way in ("up", "down")
+        ),
+        over_seeds("feddistr", where, "bytes.to_clients", _sent(once, "feddistr")),
     ]
     if len(width) == len(facts):
         numbers = [float(w * f["sent"]) for w, f in zip(width, facts, strict=True)]
-        rows.append(_row("feddistr", where, "numbers.once", numbers, FEDDISTR_NUMBERS))
+        rows.append(over_seeds("feddistr", where, "numbers.once", numbers, FEDDISTR_NUMBERS))
     return rows
 
 
@@ -706,22 +720,22 @@ def _fedavg_rows(many: History, where: str) -> list[Row]:
     parameters = float(read_json(many.path / "run.json")["parameters"])
     best = [1.0 - max(values) for values in zip(*_by_round(many, "fedavg").values(), strict=True)]
     return [
-        _row("fedavg", where, "error", _global_errors(many, "fedavg")),
-        _row("fedavg", where, "error.best", best),
-        _row("fedavg", where, "numbers.once", [parameters] * len(best), FEDAVG_NUMBERS),
-        *(_row("fedavg", where, f"bytes.{way}", _ends(many, "fedavg", f"bytes.{way}")) for way in ("up", "down")),
+        over_seeds("fedavg", where, "error", _global_errors(many, "fedavg")),
+        over_seeds("fedavg", where, "error.best", best),
+        over_seeds("fedavg", where, "numbers.once", [parameters] * len(best), FEDAVG_NUMBERS),
+        *(over_seeds("fedavg", where, f"bytes.{way}", _ends(many, "fedavg", f"bytes.{way}")) for way in ("up", "down")),
     ]
 
 
 def _reached_rows(
     reached: Sequence[int | None], cost: Sequence[Sequence[float]], where: str, whose: str, paper: int | None
 ) -> list[Row]:
-    rows = [_row("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in reached])]
+    rows = [over_seeds("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in reached])]
     there = [(t, by[t - 1]) for t, by in zip(reached, cost, strict=True) if t is not None]
     if there:
         published = None if paper is None or whose != "clients" else float(paper)
-        rows.append(_row("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], published))
-        rows.append(_row("fedavg", where, f"bytes.to_{whose}", [spent for _, spent in there]))
+        rows.append(over_seeds("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], published))
+        rows.append(over_seeds("fedavg", where, f"bytes.to_{whose}", [spent for _, spent in there]))
     return rows
 
 
@@ -808,19 +822,19 @@ def privacy(request: Request) -> Result:
     accounted = False
     for m in experiment.methods:
         rows += [
-            _row(m.label, where, "error", errors[m.label]),
-            _row(m.label, where, "error.server", servers[m.label]),
+            over_seeds(m.label, where, "error", errors[m.label]),
+            over_seeds(m.label, where, "error.server", servers[m.label]),
         ]
         if m.label in copies:
-            rows.append(_row(m.label, where, "closest", copies[m.label]))
+            rows.append(over_seeds(m.label, where, "closest", copies[m.label]))
         epsilon = m.algorithm.spent()["epsilon"]
         if not isinstance(epsilon, str):
             accounted = True
-            rows.append(_row(m.label, where, "epsilon", [epsilon] * len(plan.seeds)))
+            rows.append(over_seeds(m.label, where, "epsilon", [epsilon] * len(plan.seeds)))
     if real:
-        rows.append(_row("real images", where, "closest", real))
+        rows.append(over_seeds("real images", where, "closest", real))
     assert found.path is not None
-    rows.append(_row("split", where, "xi.realised", _realised(found.path)))
+    rows.append(over_seeds("split", where, "xi.realised", _realised(found.path)))
     return Result(
         name=request.name,
         scale=request.scale,

@@ -28,7 +28,7 @@ from unskew.bench.feddw import measure
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.keys import Key
-from unskew.papers.result import Claim, Curve, Request, Result, Row, clock, curves_of, decide, ran
+from unskew.papers.result import Claim, Curve, Request, Result, Row, clock, curves_of, decide, final, over_seeds, ran
 from unskew.report import alone
 from unskew.report import feddw as report
 from unskew.run import config, recorded
@@ -274,19 +274,13 @@ def _experiment(
 
 
 # ---------------------------------------------------------------- numbers of a run
-def _row(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Row(method, setting, metric, paper, float(np.mean(values)), std, "seeds", tuple(values))
-
-
 def _share(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
 def _ends(found: History, method: str, kind: Kind = "G") -> tuple[float, ...] | None:
     """An accuracy after the last round, by seed; None if the method has none of that kind."""
-    rows = found.summary["rows"]
-    return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, ACCURACY[kind])), None)
+    return final(found, method, ACCURACY[kind])
 
 
 def _bests(found: History, method: str, kind: Kind) -> tuple[float, ...]:
@@ -305,9 +299,11 @@ def _accuracy_rows(found: History, method: str, where: str, paper: float | None)
     for kind, name in ACCURACY.items():
         values = _ends(found, method, kind)
         if values is not None:
-            rows.append(_row(method, where, f"{name} ({kind})", values, _share(paper) if kind == published else None))
+            rows.append(
+                over_seeds(method, where, f"{name} ({kind})", values, _share(paper) if kind == published else None)
+            )
     best = _bests(found, method, published)
-    return [*rows, _row(method, where, f"{ACCURACY[published]}.best ({published})", best)]
+    return [*rows, over_seeds(method, where, f"{ACCURACY[published]}.best ({published})", best)]
 
 
 def _minus(these: Sequence[float] | None, those: Sequence[float] | None) -> list[float]:
@@ -428,7 +424,7 @@ def compatibility(request: Request) -> Result:
             rows += _accuracy_rows(found, f"{base}+dw", where, mixed if comparable else None)
             apart = _minus(_ends(found, f"{base}+dw"), _ends(found, base))
             rows.append(
-                _row(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart,
+                over_seeds(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart,
                      _share(mixed - without) if comparable else None)
             )  # fmt: skip
             claims.append(decide(f"+dw helps {base} on {where}", apart))
@@ -542,8 +538,8 @@ def consistency(request: Request) -> Result:
             by_seed = [distances[method, seed] for seed in seeds]
             last[method, setting] = [by[-1] for by in by_seed]
             where = f"cifar10, {setting}"
-            rows.append(_row(method, where, "sl_cr_distance.first", [by[0] for by in by_seed]))
-            rows.append(_row(method, where, "sl_cr_distance.last", last[method, setting]))
+            rows.append(over_seeds(method, where, "sl_cr_distance.first", [by[0] for by in by_seed]))
+            rows.append(over_seeds(method, where, "sl_cr_distance.last", last[method, setting]))
             rows += _accuracy_rows(found, method, where, None)
             curves.append(_curve(f"{method}, {setting}", range(1, rounds + 1), by_seed))
     plain = last["fedavg", "non-IID"]
@@ -750,9 +746,9 @@ def overhead(request: Request) -> Result:
         dw, again, soft = (by[case, who] for who in ("feddw", "fedavg again", "soft labels"))
         paper = TABLE3["feddw"] / TABLE3["fedavg"] if case.startswith("resnet18") else None
         rows += [
-            _row("feddw", case, "cpu_time.ratio", [dw["ratio"]], paper),
-            _row("fedavg again", case, "cpu_time.ratio", [again["ratio"]]),
-            _row("soft-label pass alone", case, "cpu_time.ratio", [soft["ratio"]]),
+            over_seeds("feddw", case, "cpu_time.ratio", [dw["ratio"]], paper),
+            over_seeds("fedavg again", case, "cpu_time.ratio", [again["ratio"]]),
+            over_seeds("soft-label pass alone", case, "cpu_time.ratio", [soft["ratio"]]),
         ]
         if "bar" in dw:
             claims.append(_overhead_claim(case, dw, again))

@@ -33,7 +33,7 @@ from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.papers.result import SAME, Claim, Curve, Request, Result, Row, curves_of, ordered, ran, same
+from unskew.papers.result import SAME, Claim, Curve, Request, Result, Row, curves_of, ordered, over_seeds, ran, same
 from unskew.run import config
 from unskew.run.folder import rows as log
 from unskew.run.folder import write_atomically
@@ -274,12 +274,6 @@ def _seconds(found: Iterable[History]) -> float:
     return float(sum(run.summary["seconds"] for run in found))
 
 
-def _row(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    """Mean and spread over seeds."""
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Row(method, setting, metric, paper, float(np.mean(values)), std, "seeds", tuple(values))
-
-
 def _over_clients(method: str, setting: str, metric: str, errors: Sequence[Floats], paper: float | None = None) -> Row:
     """Mean, and the spread over clients, which is the population's, as the mean over seeds."""
     values, std = _means(errors), float(np.mean([e.std() for e in errors]))
@@ -351,10 +345,10 @@ def table2(request: Request) -> Result:
         mean, std = TABLE2_OVER[pattern]
         for client, (paper, _) in enumerate(published):
             values = [float(e[client]) for e in errors[pattern]]
-            rows.append(_row(pattern, f"client {client + 1}", "error", values, paper / 100))
-        rows.append(_row(pattern, "mean over clients", "error", _means(errors[pattern]), mean / 100))
+            rows.append(over_seeds(pattern, f"client {client + 1}", "error", values, paper / 100))
+        rows.append(over_seeds(pattern, "mean over clients", "error", _means(errors[pattern]), mean / 100))
         spread = [float(e.std()) for e in errors[pattern]]
-        rows.append(_row(pattern, "mean over clients", "error.clients_std", spread, std / 100))
+        rows.append(over_seeds(pattern, "mean over clients", "error.clients_std", spread, std / 100))
     return Result(
         name=request.name,
         scale=request.scale,
@@ -509,7 +503,7 @@ def table4(request: Request) -> Result:
             request.watcher.note(f"{task.name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
         errors = _errors(found)
         rows += _rows4(task, errors, alphas, found)
-        rows += [_row(f"pilot, alpha {s:g} D", task.name, "error.validation", v) for s, v in scores.items()]
+        rows += [over_seeds(f"pilot, alpha {s:g} D", task.name, "error.validation", v) for s, v in scores.items()]
         claims += _claims4(task, errors)
         sentences += _sentences(task, errors)
         curves = curves or _curves(found)
@@ -592,7 +586,7 @@ def _rows4(
             over = float(np.std(_means(values), ddof=1))
             rows.append(Row(method, task.name, "error.seeds_std", std / 100, over, None, "seeds", (over,)))
         best = [1.0 - max(_evaluated(run, method)) for run in found]
-        rows.append(_row(method, task.name, "error.best", best))
+        rows.append(over_seeds(method, task.name, "error.best", best))
         if task.name == "Digit":
             papers = [p / 100 for p in TABLE5[name][1:]] if name in TABLE5 else [None] * 3
             seen = {
@@ -601,8 +595,8 @@ def _rows4(
                 "max": [float(e.max()) for e in values],
             }
             for (metric, v), paper in zip(seen.items(), papers, strict=True):
-                rows.append(_row(method, task.name, f"error.{metric}", v, paper))
-    rows.append(_row(BY_RULE, task.name, "alpha", alphas))
+                rows.append(over_seeds(method, task.name, f"error.{metric}", v, paper))
+    rows.append(over_seeds(BY_RULE, task.name, "alpha", alphas))
     return rows
 
 
@@ -676,7 +670,10 @@ def groups(request: Request) -> Result:
     rows = []
     for k in FORCED:
         name = f"{k} groups"
-        rows += [_over_clients(name, "Digit", "error", errors[name]), _row(name, "Digit", "utility", utility[name])]
+        rows += [
+            _over_clients(name, "Digit", "error", errors[name]),
+            over_seeds(name, "Digit", "utility", utility[name]),
+        ]
     return Result(
         name=request.name,
         scale=request.scale,

@@ -65,6 +65,18 @@ class Row:
     seeds: tuple[float, ...]
 
 
+def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
+    """The mean and spread of a number's values, one of each seed."""
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Row(method, setting, metric, paper, float(np.mean(values)), std, "seeds", tuple(values))
+
+
+def final(found: History, method: str, metric: str) -> tuple[float, ...] | None:
+    """What a run's metric ended at, by seed; None if the method has none of that name."""
+    rows = found.summary["rows"]
+    return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), None)
+
+
 @dataclass(frozen=True)
 class Claim:
     """A sentence that can be true, and what the numbers say of it."""
