@@ -33,7 +33,20 @@ from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.papers.result import SAME, Claim, Curve, Request, Result, Row, curves_of, ordered, over_seeds, ran, same
+from unskew.papers.result import (
+    SAME,
+    Claim,
+    Curve,
+    Request,
+    Result,
+    Row,
+    curves_of,
+    decide,
+    ordered,
+    over_seeds,
+    ran,
+    same,
+)
 from unskew.run import config
 from unskew.run.folder import rows as log
 from unskew.run.folder import write_atomically
@@ -775,9 +788,9 @@ def newcomers(request: Request) -> Result:
         if method in new:
             rows.append(_over_clients(way, setting, "error.newcomers", new[method]))
     claims = [
-        ordered(
+        decide(
             f"{n} every {EVERY} rounds: newcomers placed by benefit err less than {other}",
-            {f"{other} above it by": _apart(new[f"{other}, {n} new"], new[f"hcct, {n} new"])},
+            _apart(new[f"{other}, {n} new"], new[f"hcct, {n} new"]),
         )
         for n in NEW
         for other in WAYS
