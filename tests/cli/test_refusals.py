@@ -55,6 +55,17 @@ SETTINGS = {
     "a file that is not here": (["task.data=npz:no.npz"], "DataError", "no.npz"),
     "no equals sign": (["rounds"], "ConfigError", "--set takes key.path=value", "'rounds'"),
     "no such entry": (["methods.7.mu=3"], "ConfigError", "methods.7.mu", "list of 2"),
+    "a prior that is not here": (
+        ["methods.0.name=feddistr", "methods.0.prior=nowhere"],
+        "DataError",
+        "feddistr: nowhere",
+        "model_index.json",
+    ),
+    "a prior that is a pickle": (
+        ["methods.0.name=fedpft", "methods.0.prior=model.ckpt"],
+        "ConfigError",
+        "fedpft: model.ckpt is a pickle",
+    ),
     "methods of one name": (["methods.1.label=fedavg"], "ConfigError", "two methods are called 'fedavg'"),
 }
 

@@ -492,6 +492,11 @@ def test_the_fingerprint_depends_on_what_changes_numbers(setting: str) -> None:
     assert config.fingerprint(parsed(setting)) != config.fingerprint(parsed())
 
 
+def test_what_may_be_a_word_or_a_number_is_told_as_both() -> None:
+    with pytest.raises(ConfigError, match=r"m must be an integer or 'auto', 'silhouette' or 'oracle', got \"many\"$"):
+        config.method("feddistr", {"m": "many"})
+
+
 def test_a_method_is_made_from_its_name() -> None:
     made = config.method("fedavg", {"personal": ["head"]}, "FedPer")
     assert (made.label, made.kind, made.is_fedavg) == ("FedPer", "global", False)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from unskew.bench.engine import require_known
 from unskew.deploy import operate, parity
 from unskew.run import config
 from unskew.run.config import Experiment
@@ -46,7 +47,11 @@ def measure(
         rounds: Timed, after one that is not.
         only: Sizes of the model; all by default.
         say: Gets a line for each measurement.
+
+    Raises:
+        ConfigError: If a size in `only` is not measured.
     """
+    require_known(only, list(SIZES), "bench deploy")
     found = []
     for case, hidden in SIZES.items():
         if only and case not in only:

@@ -13,7 +13,7 @@ that a busy machine slows all of them; bars are judged on the ratio of minima, m
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from unskew import models
 from unskew.algorithms.fedavg import FedAvg
+from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo
@@ -90,11 +91,16 @@ class Measured:
 
 
 def measure(repeats: int = 5, only: tuple[str, ...] = (), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """All cases as rows of the benchmark's JSON; `only` names workloads or whole cases such as W2/b50/c100."""
+    """All cases as rows of the benchmark's JSON; `only` names workloads or whole cases such as W2/b50/c100.
+
+    Raises:
+        ConfigError: If one in `only` is not measured.
+    """
+    called = {f"{name}/b{batch}/c{clients}": (name, f"{name}/b{batch}") for name, batch, clients, _ in CASES}
+    require_known(only, [*WORKLOADS, *called, *(short for _, short in called.values())], "bench engine")
     rows: list[dict[str, Any]] = []
-    for name, batch, clients, bar in CASES:
-        case = f"{name}/b{batch}/c{clients}"
-        if only and not {name, case, case.rpartition("/")[0]} & set(only):
+    for (case, names), (name, batch, clients, bar) in zip(called.items(), CASES, strict=True):
+        if only and not {case, *names} & set(only):
             continue
         found = _case(case, WORKLOADS[name], batch, clients, repeats)
         rows += _rows(found, bar)
@@ -259,6 +265,17 @@ def _plain(task: Task, x: Tensor, y: Tensor, batch: int) -> dict[str, Callable[[
 
     settings = [(t, fused) for t in sorted({1, cores()}) for fused in (False, True)]
     return {f"L1, {t} threads{', fused' * fused}": trainer(t, fused) for t, fused in settings}
+
+
+def require_known(only: Sequence[str], known: Sequence[str], command: str) -> None:
+    """Refuse a choice of what is not measured.
+
+    Raises:
+        ConfigError: Naming what is.
+    """
+    strange = [name for name in only if name not in known]
+    if strange:
+        raise ConfigError(f"{command} measures {', '.join(dict.fromkeys(known))}, got {strange[0]!r}; take one of them")
 
 
 @contextmanager

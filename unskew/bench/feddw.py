@@ -21,8 +21,7 @@ import torch
 from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddw import ClassRelation, add_soft_labels, with_term
-from unskew.bench.engine import one_thread
-from unskew.errors import ConfigError
+from unskew.bench.engine import one_thread, require_known
 from unskew.keys import Key
 from unskew.local.solo import Shelf, Solo
 from unskew.protocol import Aux, Fold, Me, Sgd, SgdConfig
@@ -82,10 +81,7 @@ def measure(turns: int = 60, only: tuple[str, ...] = (), say: Callable[[str], No
     Raises:
         ConfigError: If a network in `only` is not measured.
     """
-    known = list(dict.fromkeys(case.model for case in CASES))
-    strange = [name for name in only if name not in known]
-    if strange:
-        raise ConfigError(f"bench feddw measures {', '.join(known)}, got {strange[0]!r}; take one of them")
+    require_known(only, [case.model for case in CASES], "bench feddw")
     rows: list[dict[str, Any]] = []
     with one_thread():
         for case in CASES:

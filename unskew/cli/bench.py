@@ -10,6 +10,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from unskew.errors import ConfigError
+
 bench = typer.Typer(no_args_is_help=True, help="Measure unskew itself: ratios within one process, never a test.")
 
 AsJson = Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} on stdout, and nothing else there.')]
@@ -35,6 +37,8 @@ def engine(
     """
     from unskew.bench import engine as measured
 
+    if only and device != "cpu":
+        raise ConfigError(f"--only chooses among the cases on a CPU, got it with --device {device}; leave one out")
     rows = measured.measure(repeats, tuple(only or ()), _say) if device == "cpu" else _cuda(repeats, device)
     _show(rows, out, as_json, "samples per second against plain PyTorch")
 

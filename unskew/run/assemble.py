@@ -20,6 +20,7 @@ from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.keys import Key
+from unskew.local import imagery
 from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo, kernels
 from unskew.local.stacked import Stacked
@@ -293,13 +294,17 @@ def pool(experiment: Experiment, bench: Bench, feds: Mapping[int, FederatedData]
 
 
 def rehearse(experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
-    """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it.
+    """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
+    prior that is not to be had or takes no such inputs.
 
     Raises:
         ConfigError, DataError, ProtocolError: As a run would, naming the method.
     """
     layout = bench.task.layout
+    prior = getattr(method.algorithm, "prior", None)
     try:
+        if isinstance(prior, str):
+            imagery.of(prior, bench.device, bench.dataset.input_shape, bench.dataset.levels)
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, bench, fed, seed)
             if i == 0:

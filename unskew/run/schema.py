@@ -179,7 +179,7 @@ def sentence(error: pydantic.ValidationError, place: str) -> str:
     found = error.errors(include_url=False)
     # In a union every member complains; the deepest complaint is about the member that was meant.
     item = max(found, key=lambda e: (e["type"] not in {"none_required", "literal_error"}, len(e["loc"])))
-    keys = [str(part) for part in item["loc"] if not _is_member(str(part))]
+    keys = _keys(item)
     dotted = ".".join([p for p in (place, *keys) if p])
     context = item.get("ctx", {})
     got = show(item.get("input"))
@@ -195,9 +195,14 @@ def sentence(error: pydantic.ValidationError, place: str) -> str:
         bound = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
         return f"{dotted} must have a length of {bound}, got {context['actual_length']}"
     if kind in _WANTED:
-        return f"{dotted} must be {_WANTED[kind]}, got {got}"
+        words = [e["ctx"]["expected"] for e in found if e["type"] == "literal_error" and _keys(e) == keys]
+        return f"{dotted} must be {' or '.join([_WANTED[kind], *words])}, got {got}"
     text = str(context["error"]) if kind == "value_error" and "error" in context else item["msg"]
     return f"{dotted}: {text}, got {got}" if kind != "value_error" else f"{dotted}: {text}"
+
+
+def _keys(finding: Mapping[str, Any]) -> list[str]:
+    return [str(part) for part in finding["loc"] if not _is_member(str(part))]
 
 
 def _is_member(part: str) -> bool:
