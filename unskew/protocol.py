@@ -373,6 +373,7 @@ class Sgd:
             from 0.  Two with the same draw and the same counts of batches meet the same batches, augmentation and
             dropout.
         examples: What to train on; None is the client's own training data.
+        may_diverge: A loss or parameter that became NaN or infinite is answered by None and ends no run.
     """
 
     start: Params
@@ -381,6 +382,7 @@ class Sgd:
     aux: Aux = field(default_factory=dict)
     draw: int | str | None = None
     examples: Examples | None = None
+    may_diverge: bool = False
 
     def key(self, me: "Me", index: int) -> Key:
         """Root of its randomness as the step's optimisation number `index`."""

@@ -5,11 +5,19 @@ from typing import Any
 import pytest
 import torch
 
+from unskew.algorithms.cfl import CFL
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbn import fedbn
 from unskew.algorithms.fedper import fedper
+from unskew.algorithms.flsc import FLSC
+from unskew.algorithms.grouped import Grouped
+from unskew.algorithms.hcct import HCCT, hcct_e
+from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
+from unskew.algorithms.maxfl import MaxFLHCCT
+from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
+from unskew.runtime.memory import Memory
 from unskew.tree import Params, weighted_mean
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
@@ -79,3 +87,57 @@ def test_a_client_that_never_took_part_has_the_common_initial_layers(classes: An
     for client in set(range(4)) - cohort:
         equal(part(play.own(client), HEAD), part(world.population.initial, HEAD), atol=0.0)
         equal(part(play.own(client), {"fc.weight"}), part(play.states[-1].params, {"fc.weight"}), atol=0.0)
+
+
+# ---------------------------------------------------------------- inside groups
+OWN: dict[str, Any] = {"local": SMALL, "weighting": "samples", "personal": ("head",)}
+ONE_GROUP: dict[str, Any] = {
+    "grouped": Grouped(None, **OWN),
+    "hcct": HCCT(**OWN, warmup="global", groups=1),
+    "hcct_e": hcct_e(**OWN, warmup="global", groups=1),
+    "ifca": IFCA(clusters=1, **OWN),
+    "flsc": FLSC(clusters=1, memberships=1, **OWN),
+    "cfl": CFL(eps1=0.0, **OWN),
+    "maxfl_hcct": MaxFLHCCT(float("inf"), **OWN),
+}
+
+
+@pytest.mark.parametrize("name", ONE_GROUP)
+def test_in_one_group_of_all_any_clustered_method_with_own_heads_is_fedper(name: str, classes: Any, equal: Any) -> None:
+    """Also what travels: no head."""
+    world = classes(n=[4, 7, 9])
+    play, plain = world.play(ONE_GROUP[name]), world.play(fedper(SMALL))
+    for client in range(3):
+        equal(play.own(client), plain.own(client), atol=1e-12)
+    assert play.sim.algorithm.serve(play.states[-1], None) is None
+    up = [t.bytes for t in play.traces[-1].transfers if t.direction == "up"]
+    whole = [t.bytes for t in world.play(FedAvg(SMALL), 1).traces[-1].transfers if t.direction == "up"]
+    assert max(up) < min(whole)
+
+
+def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, equal: Any) -> None:
+    """Threshold -inf: after the warm-up both leave, the group's body under their own heads.  Threshold inf: back."""
+    world = classes(n=[4, 7])
+    algorithm = MaxFLHCCT(float("-inf"), warmup=1, **OWN)
+    sim = world.simulator(algorithm)
+    state, _ = sim.round(sim.start(), 1)
+    inside = [sim.memory.get(c) for c in (0, 1)]
+    assert all(set(m.own) == HEAD and not m.alone for m in inside)
+    state, trace = sim.round(state, 2)
+    outside = [sim.memory.get(c) for c in (0, 1)]
+    assert all(set(m.own) == set(world.population.initial) and m.alone for m in outside)
+    assert all(t.kind == "control" for t in trace.transfers if t.direction == "up")
+    again = world.simulator(MaxFLHCCT(float("inf"), warmup=1, **OWN))
+    again.memory = Memory(2, dict(enumerate(outside)))
+    start = {c: again.personal(state, [c], 3)[c] for c in (0, 1)}
+    for c in (0, 1):
+        equal(start[c], outside[c].own, atol=0.0)
+    again.round(state, 3)
+    assert all(set(again.memory.get(c).own) == HEAD and not again.memory.get(c).alone for c in (0, 1))
+
+
+def test_nothing_left_to_compare_is_refused(classes: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"CFL compares trainable tensors that travel, personal = \['all'\] leaves none"
+    ):
+        classes().play(CFL(personal=("all",)))

@@ -70,7 +70,7 @@ def test_previous_ids_are_those_found_a_round_before(classes: Any) -> None:
     assert len(set(first.values())) > 1  # drawn by client
     assert all(len(set(ids)) == 2 and ids == tuple(sorted(ids)) for ids in first.values())
     current = world.play(FLSC(clusters=4, memberships=2, local=SMALL), 1).states[1].ids
-    found = {c: sim.memory.get(c) for c in range(6)}
+    found = {c: sim.memory.get(c).ids for c in range(6)}
     assert found == current != first  # from the same models, the initial ones
     state, _ = sim.round(state, 2)
     assert state.ids == found

@@ -295,6 +295,33 @@ def test_an_update_that_is_not_finite_is_not_averaged_and_its_client_stays_alone
     assert server.round(good).groups == ((0, 1, 2),)
 
 
+def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) -> None:
+    """Curvature 1e200 at rate .5: w is of the order of 1e200 after a step, and infinite after the next."""
+    algorithm = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE, warmup="global")
+    play = springs([1.0, 1.0, 1.0], a=[1.0, 1e200, 1.0]).play(algorithm, 2)
+    first, second = (algorithm.facts(s) for s in play.states[1:])
+    assert first["groups"] == [[0, 1, 2]]
+    assert first["ignored"] == [{"client": 1, "step": "train", "reason": "its training diverged"}]
+    assert play.states[1].models[0]["head.weight"].item() == 0.875  # of the others: 1 - .5^3
+    assert second["groups"] == [[0, 2], [1]]
+    assert second["alone"] == [{"client": 1, "why": "its training diverged"}]
+    assert play.states[2].models[1]["head.weight"].item() == 0.875
+    assert [len(t.losses) for t in play.traces] == [2, 2]
+    assert not any(t.failures for t in play.traces)
+
+
+def test_between_partitions_one_that_does_not_move_has_no_utility() -> None:
+    server = Server(HCCT(alpha=HUGE, recluster_every=5, warmup="global"), 3)
+    server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
+    server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
+    state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
+    facts = server.algorithm.facts(state)
+    assert state.groups == ((0, 1, 2),)
+    assert facts["utility"][2] is None
+    assert facts["utility"][0] == pytest.approx(1.0 - HUGE / 20)
+    assert facts["alone"] == []
+
+
 def test_a_client_that_does_not_move_stays_alone() -> None:
     server = Server(HCCT(alpha=HUGE), 3)
     server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})

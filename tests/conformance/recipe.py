@@ -124,6 +124,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hcct, newcomers": ("hcct", {"alpha": 1.0, "arrivals": Arrivals(3, 1, 1, 1), "one_shot": True}),
     "hcct_e, published": ("hcct_e", {"alpha": 1.0, "score": "published"}),
     "hcct_p, averaged": ("hcct_p", {"alpha": 1.0, "averaged_heads": True}),
+    "ifca, own heads": ("ifca", {"clusters": 2, "personal": ("head",)}),
+    "flsc, own norms": ("flsc", {"ids": "previous", "personal": ("norm",)}),
+    "cfl, own heads": ("cfl", {"eps1": 100.0, "eps2": 0.0, "after": 0, "personal": ("head",)}),
+    "maxfl_hcct, own heads": ("maxfl_hcct", {"warmup": 1, "personal": ("head",)}),
     "cfl, split": ("cfl", {"eps1": 100.0, "eps2": 0.0, "after": 0}),
     "fedrep, own norm": (
         "fedrep",

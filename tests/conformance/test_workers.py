@@ -13,11 +13,13 @@ import torch
 from recipe import CASES, NETWORKS, bits, make, rounds, simulator, world
 from torch import Tensor
 
+from unskew import wire
 from unskew.errors import DivergedError, WorkerError
 from unskew.keys import Key
 from unskew.local import workers
 from unskew.local.executor import Paper, Sequential
 from unskew.local.solo import Shelf, Solo
+from unskew.local.stacked import Stacked
 from unskew.local.workers import Cell, Pool, Recipe, Workers
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
 from unskew.runtime.simulate import Population, Simulator
@@ -156,6 +158,27 @@ def test_jobs_become_smaller_towards_the_end() -> None:
     assert sizes == sorted(sizes, reverse=True)
     assert (sizes[:3], sizes[-8:]) == ([8, 8, 8], [1] * 8)
     assert workers._together(10 << 20) == 2  # room for 8 models and a megabyte, each client's share is four
+
+
+def test_a_method_that_lets_training_diverge_goes_on_everywhere(
+    crowd: Callable[[], tuple[Population, Solo]],
+) -> None:
+    population, solo = crowd()
+    solo.shelf.x[-3] = 1e38  # the last client's
+    hcct = make("hcct", local=SgdConfig(10.0, local_steps=3))
+    pool = Pool(lambda _: Cell(hcct, solo, population.me), 2, 1 << 12)
+    ends = []
+    try:
+        for executor in (Sequential(solo), Workers(pool, 0, hcct), Stacked(solo)):
+            sim = Simulator(hcct, population, executor)
+            state, trace = sim.round(sim.start(), 1)
+            assert state.evidence.unusable == {39: "its training diverged"}
+            assert (len(trace.failures), len(trace.losses)) == (0, 39)
+            ends.append(state)
+    finally:
+        pool.close()
+    assert wire.encode(ends[0]) == wire.encode(ends[1])
+    assert torch.allclose(ends[0].mean["0.weight"], ends[2].mean["0.weight"], atol=1e-5)
 
 
 def test_the_failure_of_one_client_among_several_is_its_own(crowd: Callable[[], tuple[Population, Solo]]) -> None:

@@ -104,6 +104,14 @@ def test_a_manifest_says_what_was_done():
     assert content["stats"]["js"] == pytest.approx(skew.js_divergence(fed.label_counts).mean())
 
 
+def test_a_manifest_names_the_domains_of_clients_that_have_one_each():
+    by_domain = federate(toy(groups=True), ByGroup(2), Key(0))
+    assert to_manifest(by_domain)["stats"]["domains"] == [0, 0, 1, 1]
+    mixed = federate(toy(groups=True), IID(4), Key(0))
+    assert "domains" not in to_manifest(mixed)["stats"]
+    assert "domains" not in to_manifest(federate(toy(), IID(4), Key(0)))["stats"]
+
+
 def test_a_manifest_of_other_data_is_refused(tmp_path: Path):
     path = save(tmp_path / "m.json", to_manifest(federate(toy(), IID(), Key(0))))
     with pytest.raises(DataError, match=rf"divides toy with SHA-256 {toy().sha256}, but toy has {toy(99).sha256}"):

@@ -77,6 +77,7 @@ def make_run(
     methods: Sequence[str] = ("independent", "hcct", "flsc"),
     options: str = "alpha = 5.0",
     split: Facts = GROUP,
+    domains: Sequence[int] = (0, 0, 1, 1),
     sizes: Sequence[int] = SIZES,
     seeds: Sequence[int] = (0,),
 ) -> Path:
@@ -106,7 +107,7 @@ def make_run(
     one = {
         "dataset": "made", "dataset_sha256": "d" * 64, "n": sum(sizes), "split": split, "sha256": "a" * 64,
         "stats": {"sizes": list(sizes), "label_counts": [[n, 0] for n in sizes], "iid_distance": 0.7, "js": 0.3,
-                  "effective_classes": 1.0},
+                  "effective_classes": 1.0, **({"domains": list(domains)} if domains else {})},
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text(
@@ -195,7 +196,7 @@ def test_agreement_with_the_domains_is_as_worked_out_by_hand(folder: Path) -> No
 
 def test_there_is_no_agreement_without_domains_or_with_overlapping_groups(folder: Path, tmp_path: Path) -> None:
     assert _grouping(folder, "flsc").rand is None
-    other = make_run(tmp_path / "run", split={"name": "dirichlet", "alpha": 0.1})
+    other = make_run(tmp_path / "run", split={"name": "dirichlet", "alpha": 0.1}, domains=())
     assert _grouping(other).rand is None
     assert "Groups against the clients’ domains" not in pages.said(write_report(other))
 
@@ -268,7 +269,7 @@ def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: P
     assert above.count("–") == 1
     assert above.count("group") == 1
     many = [{"groups": [list(range(25))], "utility": [0.5] * 25}]
-    folder = make_run(tmp_path / "run", {"hcct": many}, sizes=[20] * 25, split={"name": "iid"})
+    folder = make_run(tmp_path / "run", {"hcct": many}, sizes=[20] * 25, split={"name": "iid"}, domains=())
     text = pages.said(write_report(folder))
     assert "Should I join? The clients of hcct" in text
     assert "the groups’ numbers stand above" not in text
@@ -276,8 +277,8 @@ def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: P
 
 
 def test_the_page_says_which_clients_have_a_domain_in_common(page: Path, tmp_path: Path) -> None:
-    assert "Clients 0 to 1 have the first domain, the next 2 the second, and so on." in pages.said(page)
-    own = make_run(tmp_path / "run", split={**GROUP, "clients_per_group": 1})
+    assert "Clients with a domain in common: 0, 1; 2, 3." in pages.said(page)
+    own = make_run(tmp_path / "run", domains=(3, 2, 0, 1))
     assert "Every client has a domain of its own." in pages.said(write_report(own))
 
 
@@ -349,7 +350,12 @@ def test_a_hundred_restless_clients_make_a_small_page_and_a_thousand_leave_figur
         monkeypatch.setitem(OWN, "hcct", [0.5] * n)
         monkeypatch.setitem(OWN, "independent", [0.4] * n)
         folder = make_run(
-            tmp_path / str(n), {"hcct": rows(n, rounds)}, ("independent", "hcct"), sizes=[20] * n, split={"name": "iid"}
+            tmp_path / str(n),
+            {"hcct": rows(n, rounds)},
+            ("independent", "hcct"),
+            sizes=[20] * n,
+            split={"name": "iid"},
+            domains=(),
         )
         page = write_report(folder)
         text = pages.said(page)

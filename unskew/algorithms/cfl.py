@@ -36,7 +36,8 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, weights_of
+from unskew.algorithms.fedavg import Trained, Weighting, Weights, completed, only, weights_of, without
+from unskew.errors import ConfigError
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, map_params, squared_norm, weighted_sum
 
@@ -93,6 +94,7 @@ class CFL:
         linkage: "complete" as the authors' program, "single" for the least similarity across.
         local: The clients' optimisation.
         weighting: "uniform" as published, "samples" by training examples.
+        personal: Tensors that stay with each client, as in FedAvg; they are not compared.
     """
 
     eps1: Annotated[float, Ge(0.0)] = 0.4
@@ -103,10 +105,21 @@ class CFL:
     linkage: Linkage = "complete"
     local: SgdConfig = SgdConfig(momentum=0.9)
     weighting: Weighting = "uniform"
+    personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Tree:
-        """One cluster with the initial model."""
-        return Tree((Cluster(fed.clients, params),))
+        """One cluster with the initial model.
+
+        Raises:
+            ConfigError: If nothing that is trained is left to compare.
+        """
+        shared = without(params, fed.layout.select(self.personal))
+        if not any(name in shared for name in fed.layout.trainable):
+            raise ConfigError(
+                f"CFL compares trainable tensors that travel, personal = {list(self.personal)} leaves none; "
+                "choose others"
+            )
+        return Tree((Cluster(fed.clients, shared),))
 
     def round(self, state: Tree, fed: Federation) -> Plan[Tree]:
         """Send each client of a cohort its cluster's model; average, or split and average."""
@@ -124,9 +137,16 @@ class CFL:
         return Tree(tuple(clusters), tuple(splits))
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
-        """Train from the cluster's model."""
-        return Trained((yield from sgd(msg.params, self.local)), me.n), None
+    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+        """Train from the cluster's model, with this client's own tensors in their place."""
+        personal = me.layout.select(self.personal)
+        y = yield from sgd(completed(me, msg.params, personal, mine), self.local)
+        return Trained(without(y, personal), me.n), only(y, personal)
+
+    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+        """The cluster's model with this client's own tensors in their place."""
+        yield from ()
+        return completed(me, params, me.layout.select(self.personal), mine)
 
     def grown(
         self, cluster: Cluster, replies: Mapping[ClientId, Trained], fed: Federation
@@ -136,7 +156,7 @@ class CFL:
             return [replace(cluster, mean_norm=None, max_norm=None, held=False)], None
         delta = {c: map_params(torch.sub, r.params, cluster.params) for c, r in replies.items()}
         n = {c: r.n for c, r in replies.items()}
-        pulls = {c: {name: d[name] for name in fed.layout.trainable} for c, d in delta.items()}
+        pulls = {c: {name: d[name] for name in fed.layout.trainable if name in d} for c, d in delta.items()}
         mean_norm = math.sqrt(float(squared_norm(self.mean(pulls, n))))
         max_norm = math.sqrt(max(float(squared_norm(p)) for p in pulls.values()))
         rests = mean_norm < self.eps1 and max_norm > self.eps2
@@ -173,7 +193,7 @@ class CFL:
     def serve(self, state: Tree, client: ClientId | None) -> Params | None:
         """The model of this client's cluster; for the world at large, if there can only ever be one."""
         if client is None:
-            return state.clusters[0].params if self.eps1 == 0.0 else None
+            return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
     def facts(self, state: Tree) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Weighting, average
+from unskew.algorithms.fedavg import Weighting, average, completed, only, without
 from unskew.algorithms.ifca import Start, identical_starts, most_common, nearest, starts, train_losses
 from unskew.errors import ConfigError
 from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
@@ -69,6 +69,14 @@ class Softly:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A client's memory: its next clusters where it trains with previous ones, and its own tensors, if it has any."""
+
+    ids: Ids | None
+    own: Params | None
+
+
+@dataclass(frozen=True)
 class FLSC:
     """Federated learning with soft clustering.
 
@@ -79,6 +87,7 @@ class FLSC:
         start: "distinct" draws every model, "identical" copies one, as HCCT's released code does.
         local: The clients' optimisation.
         weighting: "uniform" as published, "samples" by training examples, as in HCCT's tables.
+        personal: Tensors that stay with each client, as in FedAvg; a client judges every cluster with its own.
 
     Raises:
         ConfigError: If a client is to be in more clusters than there are.
@@ -90,6 +99,7 @@ class FLSC:
     start: Start = "distinct"
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "uniform"
+    personal: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.memberships > self.clusters:
@@ -104,6 +114,7 @@ class FLSC:
         Raises:
             ConfigError: If two of them are the same though they should not be.
         """
+        params = without(params, fed.layout.select(self.personal))
         return Overlapping(starts(params, fed, self.clusters, self.start, list(params), "FLSC"), {})
 
     def round(self, state: Overlapping, fed: Federation) -> Plan[Overlapping]:
@@ -117,15 +128,23 @@ class FLSC:
         return Overlapping(models, ids, tuple(valid), tuple(c for c in replies if c not in valid))
 
     @step
-    def train(self, me: Me, msg: Offer, mine: Ids | None) -> Step[tuple[Softly, Ids | None]]:
-        """Find this client's clusters and train their mean (eq. 1, 2)."""
-        found = nearest((yield from train_losses(me, msg.models)), self.memberships)
+    def train(self, me: Me, msg: Offer, mine: Kept | None) -> Step[tuple[Softly, Kept | None]]:
+        """Find this client's clusters and train their mean (eq. 1, 2), with its own tensors in their place."""
+        personal, own = me.layout.select(self.personal), mine.own if mine else None
+        models = [completed(me, model, personal, own) for model in msg.models]
+        found = nearest((yield from train_losses(me, models)), self.memberships)
         if self.ids == "current":
-            ids, kept = found, None
+            ids, following = found, None
         else:
-            ids, kept = mine or self.drawn(me), found
-        y = yield from sgd(fused(msg.models, ids), self.local)
-        return Softly(y, me.n, ids), kept
+            ids, following = (mine and mine.ids) or self.drawn(me), found
+        y = yield from sgd(completed(me, fused(msg.models, ids), personal, own), self.local)
+        kept = Kept(following, only(y, personal))
+        return Softly(without(y, personal), me.n, ids), None if kept == Kept(None, None) else kept
+
+    def personalise(self, me: Me, params: Params, mine: Kept | None) -> Step[Params]:
+        """The fused model with this client's own tensors in their place."""
+        yield from ()
+        return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)
 
     def drawn(self, me: Me) -> Ids:
         """The first clusters where there are no previous ones: different ones, at random."""
@@ -143,7 +162,7 @@ class FLSC:
     def serve(self, state: Overlapping, client: ClientId | None) -> Params | None:
         """The fused model of this client's clusters; for the world at large, if there is only one cluster."""
         if client is None:
-            return state.models[0] if self.clusters == 1 else None
+            return state.models[0] if self.clusters == 1 and not self.personal else None
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
 

@@ -19,8 +19,9 @@ Newcomers  A client that is in no group trains, in the round it comes, from the 
            gradient places it in the next round in the group with the largest benefit, if that is positive (15), (16).
 State      One model per group, and between rounds the Gram matrix: gradients are gone when a round is over.
 Absent     A client that was not asked, or lost, goes where the larger part of its group (by examples) goes; its group
-           trains on without it.  One whose update is zero, not finite or of another shape is alone in the next
-           partition, and what cannot be averaged is not.
+           trains on without it.
+Alone      One whose training diverged says so: it is averaged with nobody, and alone in the next partition.  So is one
+           whose update is zero, which counts in its group's mean, as in FedAvg.
 Departures Algorithm 1 uses g^t before there is any: g^(t-1) decides.  Its gradient is one of parameters; the released
            code compares whole state dictionaries, where BatchNorm's statistics and counters drown everything else
            (`include_buffers`), and copies the first member's statistics into the group (`group_buffers`).  Under
@@ -44,14 +45,15 @@ from unskew.protocol import (
     ClientId,
     Exponential,
     Federation,
+    Fitted,
     Layout,
     Me,
     Plan,
     SampleCount,
+    Sgd,
     SgdConfig,
     Step,
     ask,
-    fit,
     step,
 )
 from unskew.server import cluster
@@ -86,11 +88,14 @@ class Arrivals:
 # ---------------------------------------------------------------- messages and state
 @dataclass(frozen=True)
 class Moved:
-    """A client's model after local training, the examples it was trained on, and the mini-batch steps that took."""
+    """A client's model after local training, the examples it was trained on, and the mini-batch steps that took.
+
+    If training diverged, `steps` is None and the model the one it was sent.
+    """
 
     params: Params
     n: SampleCount
-    steps: int
+    steps: int | None
 
 
 @dataclass(frozen=True)
@@ -296,9 +301,10 @@ class HCCT:
         k, n = basis.gram[rows][:, rows], [basis.n[i] for i in rows]
         alpha = tuple(self.alpha[c] for c in clients) if isinstance(self.alpha, tuple) else self.alpha
         due = round == 2 or (not self.one_shot and (round - 2) % self.recluster_every == 0)
-        new = [i for i, c in enumerate(clients) if c in basis.new]
-        settled = [i for i in range(len(clients)) if i not in set(new)]
-        alone = {c: why for c, why in basis.unusable.items() if c in there}
+        came = set(basis.new)
+        new = [i for i, c in enumerate(clients) if c in came]
+        settled = [i for i, c in enumerate(clients) if c not in came]
+        alone = {c: why for c, why in basis.unusable.items() if c in there} if due else {}
         if not clients:
             return before, Diary(basis, alone=alone)
         history: tuple[Merge, ...] = ()
@@ -321,10 +327,11 @@ class HCCT:
         else:
             row_of = {c: i for i, c in enumerate(clients)}
             # Who cannot be compared stays where it is, which `_with_absent` sees to.
-            usable = {c for c in clients if c not in basis.new and bool(k[row_of[c], row_of[c]] > 0)}
+            usable = {c for c in clients if c not in came and bool(k[row_of[c], row_of[c]] > 0)}
             by_row = [g for g in ([row_of[c] for c in g if c in usable] for g in before) if g]
             chosen = settled
-        waiting = [i for i in new if i not in set(chosen)]
+        asked = set(chosen)
+        waiting = [i for i in new if i not in asked]
         if waiting and self.placement == "greedy":
             rowwise, inserted = cluster.insert(k, n, alpha, by_row, waiting, leave_one_out=self.leave_one_out)
             by_row = [list(g) for g in rowwise]
@@ -396,7 +403,7 @@ class HCCT:
         froms = [starts[c] for c in heard]
         if not ends:
             return state.layer, torch.zeros(0, 0, dtype=torch.float64)
-        steps = torch.tensor([float(max(r.steps, 1)) for r in heard.values()], dtype=torch.float64)
+        steps = torch.tensor([float(max(r.steps or 1, 1)) for r in heard.values()], dtype=torch.float64)
         scale = (1.0 / steps if self.normalize == "mean" else torch.ones_like(steps))[:, None]
 
         def gram_of(names: Sequence[str]) -> Tensor:
@@ -409,7 +416,7 @@ class HCCT:
             for name, names in self.layers(layout, ends[0]).items():
                 gram = gram_of(names)
                 score = telling(gram) if self.score == "scale_free" else published_score(froms, ends, names)
-                if score > best:
+                if score > best or chosen is None:  # of NaN, the first
                     best, layer, chosen = score, name, gram
             assert chosen is not None
             return layer, chosen
@@ -448,7 +455,9 @@ class HCCT:
         """Train the group's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         start = msg.params if self.averaged_heads else self.plain.own(me, msg.params, mine)
-        done = yield from fit(start, self.local)
+        done: Fitted | None = yield Sgd(start, self.local, may_diverge=True)
+        if done is None:
+            return Moved(msg.params, me.n, None), mine
         travels = done.params if self.averaged_heads else without(done.params, personal)
         return Moved(travels, me.n, done.steps), only(done.params, personal)
 
@@ -493,7 +502,9 @@ class HCCT:
         if basis is not None:
             row = {c: i for i, c in enumerate(basis.clients)}
             alpha = tuple(self.alpha[c] for c in basis.clients) if isinstance(self.alpha, tuple) else self.alpha
-            groups = [[row[c] for c in g if c in row] for g in state.groups]
+            # Who does not move agrees with nobody, and is in a group of several only until the next partition.
+            moved = {c for c, i in row.items() if bool(basis.gram[i, i] > 0)}
+            groups = [[row[c] for c in g if c in (moved if len(g) > 1 else row)] for g in state.groups]
             found = cluster.utilities(
                 basis.gram, basis.n, alpha, [g for g in groups if g], leave_one_out=self.leave_one_out
             )
@@ -551,6 +562,8 @@ def _unusable(reply: Moved, start: Params) -> str | None:
             return f"its {name} has shape {tuple(reply.params[name].shape)}, the model's is {tuple(t.shape)}"
     if len(reply.params) != len(start):
         return f"its model has {len(reply.params)} tensors, not {len(start)}"
+    if reply.steps is None:
+        return "its training diverged"
     if not all(bool(torch.isfinite(t).all()) for t in reply.params.values()):
         return "its update is not finite"
     return None if reply.n > 0 else "it has no training examples"
@@ -696,6 +709,7 @@ def hcct_e(
     layer: str = "telling",
     score: Literal["scale_free", "published"] | None = None,
     weighting: Weighting = "samples",
+    personal: tuple[str, ...] = (),
     arrivals: Arrivals | None = None,
 ) -> HCCT:
     """HCCT-E: HCCT that compares one layer, by default the one that tells most.
@@ -703,7 +717,10 @@ def hcct_e(
     Raises:
         ConfigError: As HCCT.
     """
-    return hcct(preset, local, alpha, groups, warmup, layer=layer, score=score, weighting=weighting, arrivals=arrivals)
+    return hcct(
+        preset, local, alpha, groups, warmup, layer=layer, score=score, weighting=weighting, personal=personal,
+        arrivals=arrivals,
+    )  # fmt: skip
 
 
 def hcct_p(

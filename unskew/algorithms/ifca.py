@@ -32,7 +32,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average, weights_of, without
+from unskew.algorithms.fedavg import Weighting, average, completed, only, weights_of, without
 from unskew.errors import ConfigError
 from unskew.protocol import (
     Batch,
@@ -102,6 +102,7 @@ class IFCA:
         start: "distinct" draws every model, "identical" copies one; see above.
         local: The clients' optimisation.
         weighting: "uniform" as published, "samples" by training examples, as in HCCT's tables.
+        personal: Tensors that stay with each client, as in FedAvg; a client judges every cluster with its own.
     """
 
     clusters: Annotated[int, Ge(1)] = 4
@@ -110,6 +111,7 @@ class IFCA:
     start: Start = "distinct"
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "uniform"
+    personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Clusters:
         """One model per cluster; the first is the common initial model.
@@ -117,6 +119,7 @@ class IFCA:
         Raises:
             ConfigError: If two of them are the same though they should not be.
         """
+        params = without(params, fed.layout.select(self.personal))
         return Clusters(starts(params, fed, self.clusters, self.start, fed.layout.select(self.clustered), "IFCA"), {})
 
     def round(self, state: Clusters, fed: Federation) -> Plan[Clusters]:
@@ -143,13 +146,20 @@ class IFCA:
         )
 
     @step
-    def train(self, me: Me, msg: Menu, mine: None) -> Step[tuple[Chosen, None]]:
-        """Choose a model and train it (eq. 1, 2)."""
-        models = [{n: own[n] if n in own else msg.shared[n] for n in me.initial} for own in msg.own]
+    def train(self, me: Me, msg: Menu, mine: Params | None) -> Step[tuple[Chosen, Params | None]]:
+        """Choose a model and train it (eq. 1, 2), with this client's own tensors in their place."""
+        personal = me.layout.select(self.personal)
+        whole = [{**msg.shared, **own} for own in msg.own]
+        models = [{n: m[n] for n in me.initial} for m in (completed(me, w, personal, mine) for w in whole)]
         losses = yield from train_losses(me, models)
         (j,) = nearest(losses, 1)
         y = yield from sgd(models[j], self.local)
-        return Chosen(y, me.n, j, losses.count(losses[j]) > 1), None
+        return Chosen(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
+
+    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+        """The cluster's model with this client's own tensors in their place."""
+        yield from ()
+        return completed(me, params, me.layout.select(self.personal), mine)
 
     def mean(self, replies: Sequence[Chosen], names: Collection[str]) -> Params:
         """Mean of the named tensors over all who replied."""
@@ -172,7 +182,7 @@ class IFCA:
     def serve(self, state: Clusters, client: ClientId | None) -> Params | None:
         """The model that this client chose last; for the world at large, if there is only one."""
         if client is None:
-            return state.models[0] if self.clusters == 1 else None
+            return state.models[0] if self.clusters == 1 and not self.personal else None
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 

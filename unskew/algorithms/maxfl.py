@@ -36,7 +36,7 @@ from annotated_types import Ge, Gt
 from jaxtyping import Float
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average
+from unskew.algorithms.fedavg import Weighting, average, completed, only, without
 from unskew.algorithms.ifca import train_loss
 from unskew.algorithms.oneshot import longer
 from unskew.errors import ConfigError, WireError
@@ -239,14 +239,16 @@ class Alone:
     """A client's memory.
 
     Attributes:
-        own: Its model while it trains alone.
+        own: Its model while it trains alone; in the group its own tensors, if it has any.
         rho: Its requirement by eq. 3, once known.
         prior: What it trained alone at first, for eq. 5.
+        alone: Whether it trains alone.
     """
 
     own: Params | None
     rho: float | None
     prior: Params | None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,7 @@ class MaxFLHCCT:
         warmup: Rounds at first in which all are in the group.
         local: The clients' optimisation.
         weighting: Of the group's models: "samples" by training examples, "uniform" all alike.
+        personal: Tensors that stay with each client, as in FedAvg, also from joining to leaving and back.
     """
 
     threshold: float | Literal["solo_loss", "sqdist"] = "solo_loss"
@@ -267,10 +270,11 @@ class MaxFLHCCT:
     warmup: Annotated[int, Ge(0)] = 5
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "samples"
+    personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Group:
-        """The initial model."""
-        return Group(params, {})
+        """The initial model, without what stays on clients."""
+        return Group(without(params, fed.layout.select(self.personal)), {})
 
     def round(self, state: Group, fed: Federation) -> Plan[Group]:
         """Offer the model to a cohort; average what those send who take it (eq. 4)."""
@@ -283,19 +287,22 @@ class MaxFLHCCT:
     @step
     def train(self, me: Me, msg: Call, mine: Alone | None) -> Step[tuple[Decided, Alone | None]]:
         """Decide, then train the group's model or this client's own."""
+        personal = me.layout.select(self.personal)
         mine = mine or Alone(None, None, None)
+        offered = completed(me, msg.params, personal, mine.own)
         joins = True
         if msg.judge:
             mine = yield from self.with_requirement(me, mine)
-            joins = (yield from train_loss(me, msg.params)) < self.requirement(me, msg.params, mine)
-        start = msg.params if joins or mine.own is None else mine.own
-        y = yield from sgd(start, self.local)
-        return Decided(y if joins else None, me.n), Alone(None if joins else y, mine.rho, mine.prior)
+            joins = (yield from train_loss(me, offered)) < self.requirement(me, offered, mine)
+        y = yield from sgd(mine.own if mine.alone and mine.own and not joins else offered, self.local)
+        kept = only(y, personal) if joins else y
+        sent = without(y, personal) if joins else None
+        return Decided(sent, me.n), Alone(kept, mine.rho, mine.prior, not joins)
 
     def admit(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
         """Refuse parts of a model: who joins alone has nobody whose model says which are missing."""
         if reply.params is not None:
-            require_names(reply.params, model, "a model")
+            require_names(reply.params, without(model, layout.select(self.personal)), "a model")
 
     def with_requirement(self, me: Me, mine: Alone) -> Step[Alone]:
         """This client's memory, with what its requirement is made of."""
@@ -303,8 +310,8 @@ class MaxFLHCCT:
             return mine
         alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
         if self.threshold == "sqdist":
-            return Alone(mine.own, None, alone)
-        return Alone(mine.own, (yield from train_loss(me, alone)), None)
+            return Alone(mine.own, None, alone, mine.alone)
+        return Alone(mine.own, (yield from train_loss(me, alone)), None, mine.alone)
 
     def requirement(self, me: Me, params: Params, mine: Alone) -> float:
         """rho_k: a number, or by eq. 3 or 5."""
@@ -315,11 +322,13 @@ class MaxFLHCCT:
     def personalise(self, me: Me, params: Params, mine: Alone | None) -> Step[Params]:
         """The group's model, or this client's own while it trains alone."""
         yield from ()
-        return params if mine is None or mine.own is None else mine.own
+        if mine is not None and mine.alone and mine.own is not None:
+            return mine.own
+        return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)
 
     def serve(self, state: Group, client: ClientId | None) -> Params | None:
-        """The group's model."""
-        return state.params
+        """The group's model; as long as parts of it live on clients there is none for the world at large."""
+        return None if client is None and self.personal else state.params
 
     def facts(self, state: Group) -> dict[str, Any]:
         """The group first, then everybody who trains alone, by what they decided last."""

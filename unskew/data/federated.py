@@ -57,6 +57,14 @@ class FederatedData:
         trains = [c.train.numpy() for c in self.clients]
         return skew.label_counts(trains, self.dataset.y_train.numpy(), self.dataset.num_classes)
 
+    @property
+    def domains(self) -> list[int] | None:
+        """The domain of each client, where all of a client's training examples are of one; None otherwise."""
+        if self.dataset.groups is None:
+            return None
+        each = [set(self.dataset.groups[c.train].tolist()) for c in self.clients]
+        return [found.pop() for found in each] if all(len(found) == 1 for found in each) else None
+
     def entanglement(self, bases: str = "both") -> Entanglement:
         """How much the clients' training parts overlap; `bases` is as in `unskew.data.split.Entangled`.
 
@@ -132,10 +140,10 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
     """The division as JSON (schema 1): indices per client with their hash, and statistics of the training parts."""
     counts = fed.label_counts
     found = skew.summary(counts)
-    reached: dict[str, Any] = {}
+    reached: dict[str, Any] = {} if fed.domains is None else {"domains": fed.domains}
     if fed.split["name"] == "entangled":
         both = fed.entanglement(fed.split["bases"])
-        reached = {"entanglement": both.average, "largest_entanglement": both.maximum}
+        reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}
     return {
         "schema": SCHEMA,
         "dataset": fed.dataset.name,

@@ -191,11 +191,11 @@ class Solo:
         return _Local(self, me, me.key / "run" / index)
 
     # ------------------------------------------------------------------ Sgd
-    def fit(self, me: Me, job: Sgd, key: Key) -> Fitted:
+    def fit(self, me: Me, job: Sgd, key: Key) -> Fitted | None:
         """Minimise task loss plus terms from `job.start`.
 
         Raises:
-            DivergedError: If the loss or a parameter became NaN or infinite; names client, round and step.
+            DivergedError: If the loss or a parameter became NaN or infinite and may not; names client, round and step.
             DataError: If BatchNorm meets a client with a single example.
             ProtocolError: If a tensor is missing from `job.start`, or the server is to train on data of its own.
         """
@@ -204,6 +204,8 @@ class Solo:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
+            if job.may_diverge:
+                return None
             self._fit(me, job, key, watch=True)  # once more, to name the step: draws are keyed, so it goes the same way
             raise DivergedError(
                 f"round {me.round}, client {me.id}: the sum of losses over {fitted.steps} steps became {fitted.loss} "

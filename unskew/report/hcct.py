@@ -35,7 +35,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from unskew.errors import ConfigError
 from unskew.report import figures, tables
-from unskew.report.record import Partition, Record, Row, configured, facts_of
+from unskew.report.record import Record, Row, configured, facts_of
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.cluster import alphas
 
@@ -253,7 +253,7 @@ class Grouping:
         several: Groups of two or more in the last round, by seed.
         alone: Clients by themselves in the last round, by seed.
         overlapping: Whether a client was in two groups at once.
-        planted: The domain of each client, empty where the split is not by domain.
+        planted: The domain of each client, empty where clients are not of one domain each.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
         gains: Own accuracy less that of training alone, a fraction, seed -> client.
     """
@@ -295,7 +295,7 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
     """
     seeds = [s for s in tables.counted(record, method) if s in record.partitions]
     clients = {s: len(record.partitions[s].sizes) for s in seeds}
-    planted = {s: domains(record.partitions[s]) for s in seeds}
+    planted = {s: record.partitions[s].domains for s in seeds}
     rand: dict[int, dict[int, float]] = {}
     ends: dict[int, Groups] = {}
     seen: list[Seen] = []
@@ -306,7 +306,7 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
         groups = ends[seed] = read_groups(facts, clients[seed])
         overlapping |= len({c for g in groups for c in g}) < sum(map(len, groups))
         where = planted[seed]
-        if where is not None and groups and not overlapping:
+        if len(set(where)) > 1 and groups and not overlapping:
             rand.setdefault(seed, {})[at] = adjusted_rand(groups, where)
         if seed == seeds[0]:
             seen.append(Seen(at, groups, tracks.number(groups)))
@@ -324,18 +324,10 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
         several=tables.Spread(tuple(float(sum(len(g) > 1 for g in groups)) for groups in ends.values())),
         alone=tables.Spread(tuple(float(sum(len(g) == 1 for g in groups)) for groups in ends.values())),
         overlapping=overlapping,
-        planted=planted[seeds[0]] or (),
+        planted=planted[seeds[0]],
         rand=None if overlapping else _curve(list(rand.values())),
         gains={} if base is None else gains(record, method, base),
     )
-
-
-def domains(partition: Partition) -> tuple[int, ...] | None:
-    """The domain of each client, where the split is by domain: consecutive clients share one."""
-    each = partition.split.get("clients_per_group")
-    if partition.split.get("name") != "group" or not isinstance(each, int) or each < 1:
-        return None
-    return tuple(c // each for c in range(len(partition.sizes)))
 
 
 def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
@@ -529,10 +521,14 @@ def _rand_chart(found: Sequence[Grouping], marks: Mapping[str, figures.Look]) ->
 
 def _planted(g: Grouping) -> str:
     """Which clients have a domain in common."""
-    each = g.planted.count(0)
-    if each == 1:
+    members: dict[int, list[str]] = {}
+    for c, domain in enumerate(g.planted):
+        members.setdefault(domain, []).append(str(c))
+    if len(members) == len(g.planted):
         return "Every client has a domain of its own. "
-    return f"Clients 0 to {each - 1} have the first domain, the next {each} the second, and so on. "
+    if len(g.planted) > MOST_NAMED:
+        return f"The {len(g.planted)} clients are of {len(members)} domains. "
+    return f"Clients with a domain in common: {'; '.join(', '.join(same) for same in members.values())}. "
 
 
 def _flow_chart(g: Grouping, name: str) -> Chart | None:

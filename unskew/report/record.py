@@ -34,7 +34,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Partition:
-    """How one seed divided the data: clients' sizes, their label counts [client][label], and the skew measures."""
+    """How one seed divided the data: clients' sizes, their label counts [client][label], and the skew measures.
+
+    `domains` has one of each client, and none where a client has examples of several, or the data no domains.
+    """
 
     dataset: str
     dataset_sha256: str
@@ -46,6 +49,7 @@ class Partition:
     iid_distance: float
     js: float
     effective_classes: float
+    domains: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -492,6 +496,9 @@ def _partitions(path: Path) -> dict[int, Partition]:
         labels = tuple(stats.counts("label_counts", counts) for counts in stats.items("label_counts"))
         if len(labels) != len(sizes) or len({len(counts) for counts in labels}) > 1:
             raise stats.refuse(f"label_counts must be a table with a row for each of {len(sizes)} clients")
+        domains = stats.counts("domains", stats.items("domains")) if "domains" in stats.values else ()
+        if len(domains) not in (0, len(sizes)):
+            raise stats.refuse(f"domains must have one for each of {len(sizes)} clients, got {len(domains)}")
         found[int(seed)] = Partition(
             dataset=row.text("dataset"),
             dataset_sha256=row.text("dataset_sha256"),
@@ -503,6 +510,7 @@ def _partitions(path: Path) -> dict[int, Partition]:
             iid_distance=stats.number("iid_distance"),
             js=stats.number("js"),
             effective_classes=stats.number("effective_classes"),
+            domains=domains,
         )
     return dict(sorted(found.items()))
 
