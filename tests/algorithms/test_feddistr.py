@@ -149,6 +149,13 @@ def test_the_server_cannot_train_without_a_device() -> None:
     assert solo.shelf.groups is not None
 
 
+def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the server trains nothing."""
+    monkeypatch.setattr(feddistr, "_changes", lambda local, prior: "images are stretched")
+    sim, states, _ = played(dataclasses.replace(FEDDISTR, server_model=False))
+    assert sim.algorithm.facts(states[-1])["warnings"] == ["for the prior images are stretched"]
+
+
 def test_later_rounds_rest_and_say_so() -> None:
     sim, states, traces = played(FEDDISTR, rounds=3)
     assert [len(t.transfers) for t in traces] == [16, 0, 0]

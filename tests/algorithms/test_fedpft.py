@@ -11,7 +11,7 @@ from recipe import bits
 from toy_prior import HOLDINGS, clients, played, same_deployed, simulator, toy
 
 from unskew import wire
-from unskew.algorithms import fedpft
+from unskew.algorithms import feddistr, fedpft
 from unskew.algorithms.fedpft import Components, Decode, FedPFT, Mixture, summary, unusable
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -67,6 +67,13 @@ def test_images_follow_the_components_by_their_sizes() -> None:
     assert set(bright.mul(4).round().tolist()) == {1.0, 3.0}
     assert int((bright > 0.5).sum()) == pytest.approx(300, abs=30)
     assert torch.allclose(x[y == 2], torch.full((400, 1, 4, 4), 0.5))
+
+
+def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the server trains nothing."""
+    monkeypatch.setattr(feddistr, "_changes", lambda local, prior: "images are stretched")
+    sim, states, _ = played(dataclasses.replace(FEDPFT, server_model=False))
+    assert sim.algorithm.facts(states[-1])["warnings"] == ["for the prior images are stretched"]
 
 
 def test_later_rounds_rest_and_no_model_travels() -> None:

@@ -66,6 +66,11 @@ SETTINGS = {
         "ConfigError",
         "fedpft: model.ckpt is a pickle",
     ),
+    "domains that are not there": (
+        ["methods.0.name=feddistr", "methods.0.m=oracle", "task.model=cnn_small"],
+        "ConfigError",
+        "feddistr: this method goes by domains, and digits has none",
+    ),
     "methods of one name": (["methods.1.label=fedavg"], "ConfigError", "two methods are called 'fedavg'"),
 }
 

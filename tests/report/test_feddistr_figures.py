@@ -15,7 +15,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,7 @@ from unskew import priors
 from unskew.data.sources import load
 from unskew.errors import DataError, RunError
 from unskew.keys import Key
+from unskew.local import imagery
 from unskew.report import feddistr, figures, read, write_report
 from unskew.report.record import Row
 from unskew.report.section import Chart
@@ -141,6 +142,9 @@ class Toy:
     width: int = 2
     image_shape: tuple[int, int, int] = (1, 8, 8)
 
+    def encode(self, images: Tensor) -> Tensor:
+        return priors.fitted(images, self.image_shape)
+
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
     ) -> Tensor:
@@ -150,8 +154,11 @@ class Toy:
 
 
 @pytest.fixture(autouse=True)
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(priors, "load", lambda source: Toy())
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(priors, "load", lambda source, device="cpu": Toy())
+    imagery._loaded.cache_clear()
+    yield
+    imagery._loaded.cache_clear()
 
 
 def made(folder: Path, options: Facts | None = None) -> Chart | str:

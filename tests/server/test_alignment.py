@@ -229,6 +229,18 @@ def test_a_liar_with_many_embeddings_gets_no_honest_client_refused(lie: Tensor) 
     assert set(found) == (set() if float(lie.max()) == 0 else {7})
 
 
+def test_what_the_server_knows_outvotes_one_liar_of_two_and_a_single_one() -> None:
+    """Embeddings of length 9 and a start of 8; a liar's are a billion times as long, or as short."""
+    honest, long, short = (
+        (torch.full((2, 9), scale), torch.tensor([0, 1]), torch.tensor([3, 4])) for scale in (3.0, 3e9, 3e-9)
+    )
+    for lie in (long, short):
+        assert set(faults({0: honest, 1: lie}, 3, length=8.0)) == ({1} if lie is long else set())
+    assert set(faults({0: long}, 3, length=8.0)) == {0}
+    assert faults({0: honest}, 3, length=8.0) == {}
+    assert faults({0: long}, 3) == {}  # with nothing to compare it with
+
+
 def test_the_width_is_the_prior_s_also_of_one_alone() -> None:
     wide = upload(torch.ones(2, 5), [0, 1], [1, 1])
     assert set(faults({0: wide}, 3, width=4)) == {0}

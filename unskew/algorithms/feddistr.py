@@ -33,7 +33,7 @@ Later      Rounds after the first change nothing, and say so.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +64,8 @@ from unskew.server import privacy
 from unskew.server.alignment import MOST_PER_LABEL, align, fair, faults, lengths_apart
 from unskew.server.kmeans import count_by_silhouette, kmeans
 from unskew.tree import Params
+
+T = TypeVar("T")
 
 Clusters = Literal["auto", "silhouette", "oracle"] | int
 MOST = {"auto": 3, "silhouette": 5}
@@ -385,10 +387,6 @@ def _start(local: Local, prior: str) -> Tensor:
     return local.imagery(prior).start()
 
 
-def _width(local: Local, prior: str) -> int:
-    return local.imagery(prior).width
-
-
 def _changes(local: Local, prior: str) -> str | None:
     return local.imagery(prior).changes
 
@@ -453,12 +451,10 @@ class FedDistr:
         seed = travelling(fed.key / "feddistr")
         replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), Begin(seed)))
         parts = {c: (r.embeddings, r.labels, r.counts) for c, r in replies.items()}
-        refused = faults(
-            parts,
-            fed.num_classes,
-            width(fed, _width, self.prior),
-            MOST_PER_LABEL if self.m == "oracle" else self.releases,
-        )
+        most = MOST_PER_LABEL if self.m == "oracle" else self.releases
+        start = looked_up(fed, _start, self.prior)
+        width, length = (None, None) if start is None else (len(start), self.plausible(start))
+        refused = faults(parts, fed.num_classes, width, most, length)
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
@@ -477,10 +473,8 @@ class FedDistr:
         )
         learned = yield from ask(self.learn, dict.fromkeys(fed.clients, sets), at_least=0)
         warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
-        params = state.params
-        if self.server_model:
-            params, changes = fed.work(lambda me: self.imagined(me, sets))
-            warnings += [] if changes is None else [f"for the prior {changes}"]
+        warnings += fitting(fed, self.prior)
+        params = fed.work(lambda me: self.imagined(me, sets)) if self.server_model else state.params
         absent = fed.num_classes - len(set(uploads.labels.tolist()))
         if absent:
             warnings.append(f"nobody sent an embedding of {absent} of the {fed.num_classes} labels")
@@ -495,10 +489,17 @@ class FedDistr:
         found: Tensor = fed.work(lambda me: run(_predictions, self.prior, embeddings, seed))
         return found
 
-    def imagined(self, me: Me, sets: Sets) -> Step[tuple[Params, str | None]]:
-        """The global model (eq. 2'), and what was done to images on the way."""
+    def imagined(self, me: Me, sets: Sets) -> Step[Params]:
+        """The global model (eq. 2')."""
         fitted, _ = yield from self.taught(me, sets, own=False)
-        return fitted.params, (yield from run(_changes, self.prior))
+        return fitted.params
+
+    def plausible(self, start: Tensor) -> float | None:
+        """The length of an embedding that has not gone far from where all begin; None if that is at 0."""
+        length = float(start.double().norm())
+        if self.dp is not None:
+            length += self.dp.clip + self.dp.std(self.releases) * math.sqrt(len(start))
+        return length or None
 
     # ------------------------------------------------------------------ the clients
     @step
@@ -537,6 +538,11 @@ class FedDistr:
 
     # ------------------------------------------------------------------ the record
     @property
+    def needs_domains(self) -> bool:
+        """Whether the data must have domains."""
+        return self.m == "oracle"
+
+    @property
     def unrepeatable(self) -> bool:
         """Whether clients draw noise of their own."""
         return self.dp is not None
@@ -563,6 +569,7 @@ class FedDistr:
             "counts": counts[:number],
             "owners": list(diary.owners[:number]),
             "sent": len(labels),
+            "width": diary.uploads.embeddings.shape[1],
             "distance": self.distance,
             "threshold": round(diary.tau, 6),
             "pairs": [[i, j, round(d, 4)] for i, j, d in diary.pairs[:SHOWN]],
@@ -610,12 +617,18 @@ def _accounted(multiplier: float, releases: int, delta: float) -> float | str:
         return f"not worked out: {error}"
 
 
-def width(fed: Federation, of: Callable[[Local, str], int], prior: str) -> int | None:
-    """How many numbers an upload's vectors have by the server's own prior; None if it has no device to look at it."""
+def looked_up(fed: Federation, of: Callable[[Local, str], T], prior: str) -> T | None:
+    """What the server's own prior says; None if it has no device to look at it."""
     if fed.work is no_device:
         return None
-    found: int = fed.work(lambda me: run(of, prior))
+    found: T = fed.work(lambda me: run(of, prior))
     return found
+
+
+def fitting(fed: Federation, prior: str) -> list[str]:
+    """What to say of what is done to images for the prior, if anything is."""
+    changes = looked_up(fed, _changes, prior)
+    return [] if changes is None else [f"for the prior {changes}"]
 
 
 def travelling(key: Key) -> int:

@@ -28,7 +28,7 @@ from annotated_types import Ge
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from unskew.algorithms.feddistr import PER_CLUSTER, lowered, mixed, travelling, width
+from unskew.algorithms.feddistr import PER_CLUSTER, fitting, looked_up, lowered, mixed, travelling
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.protocol import (
@@ -186,7 +186,7 @@ class FedPFT:
         if state.components is not None:
             return replace(state, ignored=(), warnings=(_OVER,))
         replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), Call()))
-        refused = unusable(replies, fed.num_classes, width(fed, _width, self.prior), self.m)
+        refused = unusable(replies, fed.num_classes, looked_up(fed, _width, self.prior), self.m)
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
@@ -203,8 +203,8 @@ class FedPFT:
         params = state.params
         if self.server_model:
             params = fed.work(lambda me: self.taught(me, mixture, own=False))
-        warnings = tuple(lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu()))
-        return Shared(params, parts, ignored, warnings)
+        warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
+        return Shared(params, parts, ignored, (*warnings, *fitting(fed, self.prior)))
 
     @step
     def summarise(self, me: Me, msg: Call, mine: Params | None) -> Step[tuple[Components, Params | None]]:

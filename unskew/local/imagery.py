@@ -133,6 +133,14 @@ class TaskImagery:
         """Where every embedding begins, (width,), on the CPU."""
         return self.prior.start().detach().float().cpu()
 
+    def check(self, x: Tensor) -> None:
+        """Refuse inputs (n, C, H, W) in which it is not known what black and white are.
+
+        Raises:
+            DataError: If they are not from `levels` and do not lie in [0, 1].
+        """
+        self._levels(x)
+
     def encode(self, x: Tensor) -> Tensor:
         """Latents of inputs (n, C, H, W)."""
         black, white = self._levels(x)

@@ -697,9 +697,8 @@ def _short(reached: Sequence[int | None], rounds: int) -> str:
 
 def _feddistr_rows(once: History, where: str) -> list[Row]:
     facts = list(_facts(once).values())
-    # Coordinates of a shown embedding are as many as the embedding's where it is shown as it is.
-    width = [len(f["embeddings"][0]) for f in facts if f["coordinates"] == "embedding"]
-    rows = [
+    numbers = [float(f["width"] * f["sent"]) for f in facts]
+    return [
         over_seeds("feddistr", where, "rounds.to_clients", [1.0] * len(facts), 1.0),
         over_seeds("feddistr", where, "error", _errors(once, "feddistr")),
         over_seeds("feddistr", where, "error.server", _global_errors(once, "feddistr")),
@@ -708,11 +707,8 @@ def _feddistr_rows(once: History, where: str) -> list[Row]:
             for way in ("up", "down")
         ),
         over_seeds("feddistr", where, "bytes.to_clients", _sent(once, "feddistr")),
+        over_seeds("feddistr", where, "numbers.once", numbers, FEDDISTR_NUMBERS),
     ]
-    if len(width) == len(facts):
-        numbers = [float(w * f["sent"]) for w, f in zip(width, facts, strict=True)]
-        rows.append(over_seeds("feddistr", where, "numbers.once", numbers, FEDDISTR_NUMBERS))
-    return rows
 
 
 def _fedavg_rows(many: History, where: str) -> list[Row]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from unskew.errors import ConfigError, DataError
@@ -82,7 +83,7 @@ def load(
                 requires_safety_checker=False,
                 **options,
             )
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise DataError(
                 f"{name} cannot be loaded as a Stable Diffusion pipeline: {_one_line(error)}; give a folder that "
                 "diffusers saved with safetensors, or hub:OWNER/NAME"

@@ -6,8 +6,9 @@ cheap rival, stands in the accuracy figure and in the table.
 Embeddings in the plane are drawn as the server got them: the clients' images never reach it.  Pictures are made again
 for the page, from the embeddings in facts.jsonl and the experiment's prior, with other noise than in the run; so a run
 folder needs nothing but itself.  That is done with unskew's own priors only: a Stable Diffusion pipeline takes minutes
-an image here, and may be far away.  Real images stand beside them where the run was a simulation and its data can still
-be read, with the hash it had then.  The server of a deployed run has no images, and its report never looks for any.
+an image here, and may be far away.  Real images stand beside them, and their latents in the clusters the clients found,
+where the run was a simulation and its data can still be read, with the hash it had then.  The server of a deployed run
+has no images, and its report never looks for any.
 """
 
 import math
@@ -26,15 +27,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from torch import Tensor
 
 from unskew import priors
+from unskew.algorithms.feddistr import Disentangle
 from unskew.data.dataset import Dataset
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
+from unskew.local import imagery
+from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
 from unskew.report import figures, tables
 from unskew.report.hcct import in_rows, settings
 from unskew.report.record import Record, Row, configured, facts_of, holdings
 from unskew.report.section import Chart, Entry, Section, Table
+from unskew.server.kmeans import kmeans
 from unskew.units import MB
 
 KEYS = frozenset({"embeddings", "components"})
@@ -46,6 +51,9 @@ MOST_PAIRS = 18  # rows of the alignment
 MOST_ROWS = 10  # of the gallery, each a label of a client
 MOST_BLOCKS = 6  # embeddings of one row
 MADE, REAL = 12, 5  # pictures in a row, about
+MOST_PANELS = 6  # clients whose latents are drawn
+MOST_LATENTS = 6_000  # images that a page encodes
+MOST_SPOKES = 100  # images drawn of a cluster
 
 OWN = "personal_on_global.accuracy.mean"
 
@@ -243,6 +251,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     drawn = [(r, r.uploads) for r in found if r.uploads is not None]
     for i, (r, uploads) in enumerate(drawn[:MOST_SHOWN]):
         name = f"{r.method}, seed {r.seed}"
+        charts.append(latent_chart(f"latents{i}", name, latents(record, r, options.get(r.method, {}))))
         charts += [plane_chart(f"plane{i}", name, uploads), alignment_chart(f"aligned{i}", name, uploads)]
         made = gallery(record, r, uploads, options.get(r.method, {}), f"gallery{i}")
         charts += [made] if isinstance(made, Chart) else []
@@ -410,6 +419,124 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
+# ---------------------------------------------------------------- latents
+@dataclass(frozen=True, eq=False)
+class Latents:
+    """A client's images as the prior's encoder sees them: z (n, D), the label and the cluster of each."""
+
+    client: int
+    z: Floats
+    labels: npt.NDArray[np.int64]
+    clusters: npt.NDArray[np.int64]
+
+
+def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Latents]:
+    """The first clients' images in the clusters that they found in the run; empty where data or prior are not at hand.
+
+    Clusters are found again, from the run's seed and so the same.
+    """
+    source = str(options.get("prior", priors.BUILT_IN))
+    own = source == priors.BUILT_IN or (Path(source) / CARD).is_file()
+    dataset = readable(record, r.seed)
+    if isinstance(dataset, str) or not own:
+        return []
+    held = holdings(record, r.seed)[:MOST_PANELS]
+    if sum(map(len, held)) > MOST_LATENTS:
+        return []
+    try:
+        maker = imagery.of(source, torch.device("cpu"), dataset.input_shape, dataset.levels)
+        clusters = Disentangle(source, options.get("m", "auto"), 1, 1, None)
+        return [_clustered(c, rows, dataset, maker, clusters, r.seed) for c, rows in enumerate(held) if rows]
+    except (ConfigError, DataError):
+        return []
+
+
+def _clustered(
+    client: int, rows: Sequence[int], dataset: Dataset, maker: TaskImagery, found: Disentangle, seed: int
+) -> Latents:
+    at = torch.tensor(rows, dtype=torch.int64)
+    y, z = dataset.y_train[at], maker.encode(dataset.x_train[at])
+    groups = None if dataset.groups is None else dataset.groups[at]
+    cluster = torch.zeros_like(y)
+    # Where the run drew from: the first function of the client's first step in round 1.
+    key = Key(seed) / "round" / 1 / "client" / client / 0 / "run" / 0 / "clusters"
+    for label in torch.unique(y).tolist():
+        mine = y == label
+        many = found.count(z[mine], None if groups is None else groups[mine], key / label)
+        cluster[mine] = kmeans(z[mine], many, key / label)
+    return Latents(client, z.flatten(1).double().numpy(), y.numpy(), cluster.numpy())
+
+
+def latent_chart(name: str, method: str, found: Sequence[Latents]) -> Chart | None:
+    """Latents of the clients' images in one plane, a panel for each client; None if there are none that differ.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        method: Whose clusters they are, for people: a method's label, and the seed.
+        found: By client.
+    """
+    every = np.concatenate([f.z for f in found]) if found else np.empty((0, 0))
+    if len(every) < 3 or not np.ptp(every, axis=0).max() > 0:
+        return None
+    middle = every.mean(0)
+    plane, share = principal(every - middle)
+    seen = sorted({int(y) for f in found for y in f.labels})
+    looks = dict(zip(seen, figures.looks([False] * len(seen)), strict=True))
+    across = min(3, len(found))
+    down = math.ceil(len(found) / across)
+    with figures.style(name):
+        figure = Figure(figsize=(figures.WIDE / 72, (12 + 190 * down) / 72), layout="constrained")
+        panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
+        for axes, f in zip(panels, found, strict=False):
+            at = (f.z - middle) @ plane
+            for label in sorted({int(y) for y in f.labels}):
+                look = looks[label]
+                for k in sorted({int(c) for c in f.clusters[f.labels == label]}):
+                    points = at[(f.labels == label) & (f.clusters == k)]
+                    centre, points = points.mean(0), points[:MOST_SPOKES]
+                    # One line, out and back: a page is small.
+                    spokes = np.stack([np.broadcast_to(centre, points.shape), points], axis=1).reshape(-1, 2)
+                    axes.plot(*spokes.T, color=look.colour, linewidth=0.4, alpha=0.5)
+                    axes.plot(
+                        *points.T, linestyle="none", marker="o", markersize=2.2, mew=0, markerfacecolor=look.colour
+                    )
+                    axes.plot(
+                        *centre[:, None], linestyle="none", marker=Shape(np.array(look.marker)), markersize=8, mew=1.2,
+                        markerfacecolor=look.colour, markeredgecolor=figures.PAGE,
+                    )  # fmt: skip
+            axes.set_title(f"client {f.client}", fontsize=10)
+        for axes in list(figure.axes)[len(found) :]:
+            axes.set_visible(False)
+        figure.supxlabel("first principal direction, no unit", fontsize=10)
+        figure.supylabel("second, no unit", fontsize=10)
+        number = sum(len(set(zip(f.labels.tolist(), f.clusters.tolist(), strict=True))) for f in found)
+        svg = figures.markup(
+            figure, name,
+            f"Latents of {len(every)} images of {len(found)} clients in the plane, in {number} clusters, {method}.",
+        )  # fmt: skip
+    caption = (
+        f"{method}: each dot is a training image of a client as the prior’s encoder sees it, each large mark the "
+        "centre of a cluster, with a line to every image in it. A client clusters the images of each label by itself, "
+        f"and one embedding is learned for each cluster. The plane holds {100 * share:.0f} % of the variance, so "
+        "clusters that lie together may still be far apart. Drawn because this run was a simulation on data that lies "
+        "on this machine: no server sees this."
+    )
+    legend = tuple((f"label {y}", figures.swatch(look, line=False)) for y, look in looks.items())
+    return Chart(f"Latent clusters by client, {method}", caption, svg, legend, wide=True)
+
+
+def principal(centred: Floats) -> tuple[Floats, float]:
+    """The two directions in which rows vary most, (D, 2), and their share of the variance.
+
+    A principal direction has no sign: the largest entry of each is made positive, so equal input gives equal figures.
+    """
+    _, lengths, axes_of = np.linalg.svd(centred, full_matrices=False)
+    signs = np.sign(axes_of[np.arange(len(axes_of)), np.abs(axes_of).argmax(1)])
+    plane = (axes_of[:2] * signs[:2, None]).T
+    plane = np.pad(plane, ((0, 0), (0, 2 - plane.shape[1])))
+    return plane, float((lengths[:2] ** 2).sum() / (lengths**2).sum())
+
+
 # ---------------------------------------------------------------- embeddings
 def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
     """Embeddings in the two directions in which they vary most; None with fewer than three, or none that differ.
@@ -422,12 +549,8 @@ def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
     centred = uploads.v - uploads.v.mean(0)
     if len(centred) < 3 or not np.abs(centred).max() > 0:
         return None
-    _, lengths, axes_of = np.linalg.svd(centred, full_matrices=False)
-    # A principal direction has no sign; equal input must give an equal figure.
-    signs = np.sign(axes_of[np.arange(len(axes_of)), np.abs(axes_of).argmax(1)])
-    at = centred @ (axes_of[:2] * signs[:2, None]).T
-    at = np.pad(at, ((0, 0), (0, 2 - at.shape[1])))
-    kept_of_variance = float((lengths[:2] ** 2).sum() / (lengths**2).sum())
+    plane, kept_of_variance = principal(centred)
+    at = centred @ plane
     clients = sorted(set(uploads.owners))
     looks = dict(zip(clients, figures.looks([False] * len(clients)), strict=True))
     with figures.style(name):
@@ -695,16 +818,9 @@ def real_images(
     Returns:
         (client, label) -> (at most `REAL`, C, H, W) in [0, 1].
     """
-    if deployed(record):
-        return "the clients were real ones, and their images stay with them"
-    partition = record.partitions.get(seed)
-    if partition is None:
-        return "the record does not say who had which"
-    dataset = _data(record)
+    dataset = readable(record, seed)
     if isinstance(dataset, str):
         return dataset
-    if dataset.sha256 != partition.dataset_sha256:
-        return f"{dataset.name} is not what it was when the run was made"
     if dataset.x_train.dim() != 4 or (dataset.levels is None and not _is_unit(dataset.x_train)):
         return "it is not known what black and white are in them"
     levels = torch.tensor(dataset.levels or [(0.0, 1.0)] * dataset.x_train.shape[1])[:, :, None, None]
@@ -716,6 +832,19 @@ def real_images(
         x = (dataset.x_train[rows] - levels[:, 0]) / (levels[:, 1] - levels[:, 0])
         found[client, label] = priors.fitted(x.clamp(0, 1), image_shape)
     return found
+
+
+def readable(record: Record, seed: int) -> Dataset | str:
+    """The run's data if it was a simulation and can be read as it was; or why not, in words."""
+    if deployed(record):
+        return "the clients were real ones, and their images stay with them"
+    partition = record.partitions.get(seed)
+    if partition is None:
+        return "the record does not say who had which"
+    dataset = _data(record)
+    if not isinstance(dataset, str) and dataset.sha256 != partition.dataset_sha256:
+        return f"{dataset.name} is not what it was when the run was made"
+    return dataset
 
 
 def deployed(record: Record) -> bool:

@@ -295,7 +295,7 @@ def pool(experiment: Experiment, bench: Bench, feds: Mapping[int, FederatedData]
 
 def rehearse(experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
     """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
-    prior that is not to be had or takes no such inputs.
+    prior that is not to be had or takes no such inputs, data without the domains a method goes by.
 
     Raises:
         ConfigError, DataError, ProtocolError: As a run would, naming the method.
@@ -304,7 +304,10 @@ def rehearse(experiment: Experiment, method: Method, bench: Bench, feds: Mapping
     prior = getattr(method.algorithm, "prior", None)
     try:
         if isinstance(prior, str):
-            imagery.of(prior, bench.device, bench.dataset.input_shape, bench.dataset.levels)
+            data = bench.dataset
+            imagery.of(prior, bench.device, data.input_shape, data.levels).check(data.x_train)
+        if getattr(method.algorithm, "needs_domains", False) and bench.dataset.groups is None:
+            raise ConfigError(f"this method goes by domains, and {bench.dataset.name} has none; take other settings")
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, bench, fed, seed)
             if i == 0:

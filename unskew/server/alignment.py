@@ -139,13 +139,21 @@ def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], s
     return share * min((median for median in found if median is not None), default=0.0)
 
 
-def usual(values: Sequence[Tensor]) -> float | None:
+def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
     """The median over clients of the median of each client's values; None if nobody has any.
 
     One vote a client: however many values one sends, it moves the result no further than to its neighbours' values.
+    What is `known` has a vote too, with which one liar of two clients, or a single one, is outvoted.
+
+    >>> usual([torch.tensor([1.0]), torch.tensor([1e9])], known=2.0)
+    2.0
     """
     votes = [v.double().median() for v in values if len(v)]
-    return float(torch.stack(votes).quantile(0.5)) if votes else None
+    if not votes:
+        return None
+    if known is None:
+        return float(torch.stack(votes).quantile(0.5))
+    return float(torch.stack([*votes, torch.tensor(known, dtype=torch.float64)]).quantile(0.5, interpolation="lower"))
 
 
 def fair(counts: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -192,6 +200,7 @@ def faults(
     classes: int,
     width: int | None = None,
     most: int = MOST_PER_LABEL,
+    length: float | None = None,
 ) -> dict[int, str]:
     """Why uploads of some clients cannot be used, by client.
 
@@ -200,6 +209,8 @@ def faults(
         classes: Of the task.
         width: Of an embedding; None is the one most clients sent, in a tie the lowest client's.
         most: Embeddings of one label that a client may send.
+        length: Of an embedding that the server knows to be plausible; it has a vote in what is usual, as a client has,
+            and where votes are even the smaller one counts.
     """
     found: dict[int, str] = {}
     for c, (v, y, n) in uploads.items():
@@ -228,11 +239,11 @@ def faults(
             if c not in found and len(v) and v.shape[1] != expected:
                 found[c] = f"embeddings of width {v.shape[1]}, expected {expected}: they belong to another prior"
     norms = {c: v.double().norm(dim=1) for c, (v, _, _) in uploads.items() if c not in found and len(v)}
-    middle = usual(list(norms.values()))
+    middle = usual(list(norms.values()), length)
     if middle is not None:
-        for c, length in norms.items():
-            if float(length.max()) > ABSURD * max(middle, 1e-6):
+        for c, norm in norms.items():
+            if float(norm.max()) > ABSURD * max(middle, 1e-6):
                 found[c] = (
-                    f"an embedding of length {float(length.max()):.4g}, {ABSURD:g} times the median of {middle:.4g}"
+                    f"an embedding of length {float(norm.max()):.4g}, {ABSURD:g} times the median of {middle:.4g}"
                 )
     return found
