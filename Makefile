@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check format docs bench-peers clean
@@ -17,22 +18,27 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	touch $(STAMP)
 
+# What only tests need, so that a demo does not wait for it.
+$(EXTRAS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dp,diffusion]'
+	touch $(EXTRAS)
+
 demo: $(STAMP) ## Compare methods on real handwritten digits and write a report (about a minute)
 	rm -rf demo
 	$(BIN)/unskew run --out demo
 	@echo "Open demo/report.html in a browser."
 
-test: $(STAMP) ## All tests but the slow ones
+test: $(EXTRAS) ## All tests but the slow ones
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2
 
-test-slow: $(STAMP) ## The slow tests: minutes of training on real data, faults in a federation of processes
+test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults in a federation of processes
 	$(BIN)/python -m pytest -q -m "slow"
 
 # Whole runs, examples and the conformance grid wait for `make test`; this stays under two minutes.
 QUICK := tests/test_*.py $(addprefix tests/,algorithms data deploy docs local models report runtime world)
 
-check: $(STAMP) ## Format, lint, types, layers and the tests of single parts
+check: $(EXTRAS) ## Format, lint, types, layers and the tests of single parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -3,18 +3,26 @@
 import importlib.util
 import json
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import unskew
 from unskew import priors
+from unskew.algorithms.feddistr import FedDistr
+from unskew.algorithms.fedpft import FedPFT
+from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.priors import Inversion, invert
 from unskew.priors import diffusers as adapter
+from unskew.protocol import SgdConfig
+from unskew.run.folder import rows
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("diffusers", "transformers"))
 needs_diffusers = pytest.mark.skipif(not INSTALLED, reason="the extra [diffusion] is not installed")
@@ -200,6 +208,34 @@ def test_damaged_weights_and_sizes_that_do_not_fit_are_refused(folder: Path, tmp
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(DataError, match="cannot be loaded as a Stable Diffusion pipeline"):
         adapter.load(copy)
+    other = changed(folder, tmp_path / "other")
+    (weights,) = (other / "text_encoder").glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DataError, match="cannot be loaded as a Stable Diffusion pipeline"):
+        adapter.load(other)
+
+
+@needs_diffusers
+@pytest.mark.parametrize("algorithm", [FedDistr, FedPFT])
+def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algorithm: Any) -> None:
+    """Digits of 8 x 8 are brought to its 32 x 32 in colour and back, which the run says."""
+    digits = load("digits")
+    x = ((digits.x_train - digits.x_train.min()) / (digits.x_train.max() - digits.x_train.min()) * 255).byte()[:, 0]
+    few = (digits.y_train < 2).nonzero()[:32, 0]
+    y = digits.y_train[few]
+    np.savez(tmp_path / "two.npz", x_train=x[few][:24], y_train=y[:24], x_test=x[few][24:], y_test=y[24:])
+    options = {"steps": 2, "sampling_steps": 2} if algorithm is FedDistr else {}
+    classifier = SgdConfig(0.1, local_steps=1, batch_size=4)
+    history = unskew.simulate(
+        {"m": algorithm(prior=str(folder), m=1, images=2, classifier=classifier, **options)},
+        data=f"npz:{tmp_path / 'two.npz'}", split=unskew.IID(num_clients=2), rounds=1, model="logistic",
+        out=tmp_path / "run",
+    )  # fmt: skip
+    (facts,) = [r["facts"] for r in rows(tmp_path / "run" / "facts.jsonl")]
+    assert facts["warnings"] == [
+        "for the prior images of 1 x 8 x 8 are given three equal channels and resized, to 3 x 32 x 32"
+    ]
+    assert any(r["name"] == "global.accuracy" and r["round"] == 1 for r in history.rows)
 
 
 @needs_diffusers
@@ -215,8 +251,8 @@ def test_a_repository_that_cannot_be_reached_is_named(monkeypatch: pytest.Monkey
         priors.load("hub:nobody/nothing")
 
 
-@pytest.mark.skipif(INSTALLED, reason="the extra [diffusion] is installed")
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
     for part in ("unet", "vae", "text_encoder"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "model.safetensors").touch()

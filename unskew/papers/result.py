@@ -359,8 +359,8 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-def plot(result: Result) -> bytes:
-    """The curves as SVG on a white ground, so that it reads on any page."""
+def plot(result: Result, log: bool = False) -> bytes:
+    """The curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic."""
     with matplotlib.rc_context({"svg.hashsalt": result.name, "svg.fonttype": "none", "font.size": 10}):
         figure = Figure(figsize=(8.0, 4.5), layout="constrained", facecolor="white")
         axes = figure.subplots()
@@ -372,7 +372,10 @@ def plot(result: Result) -> bytes:
             dot = "." if len(c.x) == 1 else None  # a line of one point is none
             axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style, marker=dot, markersize=9)
             axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if log:
+            axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(result.axes[0])
         axes.set_ylabel(result.axes[1])
         axes.set_title(
