@@ -52,7 +52,10 @@ class Relations:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What the uploads of the client asked most often told by the end: `epsilon` is None if nothing is guaranteed."""
+    """What the uploads of the client asked most often told by the end: `epsilon` is None if nothing is guaranteed.
+
+    Then `covers` says which part of what a client sends has a guarantee by itself; empty if none has.
+    """
 
     epsilon: float | None
     delta: float | None
@@ -65,7 +68,7 @@ class Privacy:
     def words(self) -> str:
         """The guarantee in a sentence."""
         if self.epsilon is None:
-            return "No guarantee."
+            return f"No guarantee; {self.covers}." if self.covers else "No guarantee."
         return (
             f"ε = {self.epsilon:.3g} at δ = {self.delta:g} after {self.uploads:,} uploads of the client asked most "
             f"often. Covers {self.covers}."
@@ -168,7 +171,7 @@ def read_privacy(facts: Row) -> Privacy:
     seen = facts.inner("seen")
     server, clients = seen.text("server"), seen.text("clients")
     if isinstance(facts.values["epsilon"], str):
-        return Privacy(None, None, None, "", server, clients)
+        return Privacy(None, None, None, facts.text("covers") if "covers" in facts.values else "", server, clients)
     return Privacy(
         facts.number("epsilon"), facts.number("delta"), facts.whole("uploads"), facts.text("covers"), server, clients
     )
@@ -268,7 +271,7 @@ def _told(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
             for t in found
         ),
         "The smaller ε, the less an upload tells; of several seeds the largest is given. Models and what else a method "
-        "sends beside the soft labels have no guarantee.",
+        "sends beside the soft labels have a guarantee only where it is named.",
         frozenset({1, 2, 3}),
     )  # fmt: skip
 
