@@ -587,6 +587,12 @@ class FedDW(ABC):
         }
 
     @property
+    def prior(self) -> str | None:
+        """The latent diffusion model that the method needs, for a run to look for it before it begins."""
+        prior: str | None = getattr(self.of, "prior", None)
+        return prior
+
+    @property
     def pooled(self) -> bool:
         """Whether the method is a bound that trains one client on everybody's data."""
         return bool(getattr(self.of, "pooled", False))
