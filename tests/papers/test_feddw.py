@@ -1,5 +1,6 @@
 """FedDW's reproductions."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,54 @@ def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path, toy: None) -> No
     }
     assert len(result.claims) == 4 * 2 + 2
     assert any("15 clients, 1 rounds of 2" in r.setting for r in result.rows)
+
+
+DIVERGED = "diverged in seed 0, round 1"
+
+
+@pytest.fixture
+def too_fast(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Gives one of the methods a learning rate that no run survives."""
+
+    def make(label: str) -> None:
+        methods = feddw._methods
+
+        def known(ground: feddw.Ground, labels: Any) -> list[dict[str, Any]]:
+            fast = {"local": {"optimizer": "sgd", "lr": 1e30}}
+            return [{**m, **(fast if m["label"] == label else {})} for m in methods(ground, labels)]
+
+        monkeypatch.setattr(feddw, "_methods", known)
+
+    return make
+
+
+def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path, toy: None, too_fast: Any) -> None:
+    too_fast("moon")
+    result = feddw.table1(request("table1", tmp_path))
+    lost = [r for r in result.rows if r.method == "moon"]
+    at = {s: feddw.COLUMNS.index((s, "cifar10")) for s in feddw.SETTINGS}
+    assert [(r.setting, r.metric, r.paper, r.ours, r.std, r.seeds, r.note) for r in lost] == [
+        (f"cifar10, {s}", "global.accuracy (G)", feddw.TABLE1["moon"][at[s]] / 100, None, None, (), DIVERGED)  # type: ignore[operator]
+        for s in feddw.SETTINGS
+    ]
+    assert {r.method for r in result.rows if r.ours is not None} == set(feddw.TABLE1) - {"moon"}
+    about = [c for c in result.claims if "above moon" in c.text]
+    assert [(c.holds, c.evidence) for c in about] == [(None, f"moon {DIVERGED}")] * 2
+    assert len(result.claims) == 11 + 10
+    page = (keep(result, tmp_path / "kept") / "README.md").read_text("utf-8")
+    assert f"| moon | cifar10, practical | {DIVERGED} (64.33) |" in page
+
+
+@pytest.mark.parametrize("name", ["compatibility", "mu", "consistency", "scale"])
+def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path, toy: None, too_fast: Any) -> None:
+    too_fast(label := {"compatibility": "moon", "mu": "fedavg", "consistency": "feddw", "scale": "feddw"}[name])
+    result = getattr(feddw, name)(request(name, tmp_path))
+    assert {r.note for r in result.rows if r.method == label} == {DIVERGED}
+    touched = [c for c in result.claims if c.evidence.endswith(DIVERGED)]
+    assert touched
+    assert all(c.holds is None for c in touched)
+    assert [r for r in result.rows if r.ours is not None]
+    assert keep(result, tmp_path / "kept").is_dir()
 
 
 def test_a_reproduction_that_was_stopped_is_not_mixed_with_another(tmp_path: Path, toy: None) -> None:

@@ -28,7 +28,20 @@ from unskew.bench.feddw import measure
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.keys import Key
-from unskew.papers.result import Claim, Curve, Request, Result, Row, clock, curves_of, decide, final, over_seeds, ran
+from unskew.papers.result import (
+    Claim,
+    Curve,
+    Ended,
+    Request,
+    Result,
+    Row,
+    clock,
+    curves_of,
+    decide,
+    ended,
+    final,
+    over_seeds,
+)
 from unskew.report import alone
 from unskew.report import feddw as report
 from unskew.run import config, recorded
@@ -278,9 +291,23 @@ def _share(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-def _ends(found: History, method: str, kind: Kind = "G") -> tuple[float, ...] | None:
-    """An accuracy after the last round, by seed; None if the method has none of that kind."""
-    return final(found, method, ACCURACY[kind])
+Ends = Sequence[float] | str
+"""A number after the last round, by seed, or that the method diverged, and when."""
+
+
+def _ends(found: Ended, method: str, kind: Kind = "G") -> Ends:
+    """An accuracy that the method has."""
+    if method in found.diverged:
+        return f"{method} {found.diverged[method]}"
+    values = final(found.history, method, ACCURACY[kind])
+    assert values is not None
+    return values
+
+
+def _over(text: str, ours: Ends, theirs: Ends, *form: Any) -> Claim:
+    """The claim that one is above the other, undecided if one of them diverged."""
+    apart = _minus(ours, theirs)
+    return Claim(text, None, apart) if isinstance(apart, str) else decide(text, apart, *form)
 
 
 def _bests(found: History, method: str, kind: Kind) -> tuple[float, ...]:
@@ -292,24 +319,36 @@ def _bests(found: History, method: str, kind: Kind) -> tuple[float, ...]:
     return tuple(best.values())
 
 
-def _accuracy_rows(found: History, method: str, where: str, paper: float | None) -> list[Row]:
-    """A row for every kind of accuracy that the method has; the published number is beside the kind it is of."""
+def _row(method: str, where: str, metric: str, values: Ends, paper: float | None = None) -> Row:
+    """The values, or in their place that there are none."""
+    if isinstance(values, str):
+        return Row(method, where, metric, paper, None, None, "seeds", (), values.removeprefix(f"{method} "))
+    return over_seeds(method, where, metric, values, paper)
+
+
+def _accuracy_rows(found: Ended, method: str, where: str, paper: float | None) -> list[Row]:
+    """A row for every kind of accuracy that the method has; the published number is beside the kind it is of.
+
+    A method that diverged has one row, without a value.
+    """
     published = PUBLISHED_AS.get(method, "G")
+    if method in found.diverged:
+        return [_row(method, where, f"{ACCURACY[published]} ({published})", _ends(found, method), _share(paper))]
     rows = []
     for kind, name in ACCURACY.items():
-        values = _ends(found, method, kind)
+        values = final(found.history, method, name)
         if values is not None:
             rows.append(
                 over_seeds(method, where, f"{name} ({kind})", values, _share(paper) if kind == published else None)
             )
-    best = _bests(found, method, published)
+    best = _bests(found.history, method, published)
     return [*rows, over_seeds(method, where, f"{ACCURACY[published]}.best ({published})", best)]
 
 
-def _minus(these: Sequence[float] | None, those: Sequence[float] | None) -> list[float]:
-    """Paired differences, seed by seed."""
-    assert these is not None
-    assert those is not None
+def _minus(these: Ends, those: Ends) -> list[float] | str:
+    """Paired differences, seed by seed; why there are none if one of the two diverged."""
+    if isinstance(these, str) or isinstance(those, str):
+        return these if isinstance(these, str) else str(those)
     return [a - b for a, b in zip(these, those, strict=True)]
 
 
@@ -341,14 +380,14 @@ def table1(request: Request) -> Result:
         for setting, how in SETTINGS.items():
             evaluate = ("global", "personal", "personal_on_global")
             experiment = _experiment(f"feddw-table1-{name}-{setting}", ground, task, how, methods, seeds, evaluate)
-            found = ran(experiment, request.folder / f"{name}-{setting}", request.watcher)
-            seconds += found.summary["seconds"]
+            found = ended(experiment, request.folder / f"{name}-{setting}", request.watcher)
+            seconds += found.history.summary["seconds"]
             at, where = COLUMNS.index((setting, name)), f"{name}, {setting}"
             for method, published in TABLE1.items():
                 rows += _accuracy_rows(found, method, where, published[at])
             claims += _table1_claims(found, at, where)
             if (name, setting) == ("cifar10", "pathological"):
-                curves = curves_of(found)
+                curves = curves_of(found.history)
     sizes = "; ".join(
         f"{name}: {g.train or 'all'} examples, {g.model}, {g.rounds} rounds of {g.epochs} epochs, batch {g.batch}, "
         f"Adam {g.lr:g}"
@@ -379,7 +418,7 @@ def table1(request: Request) -> Result:
     )
 
 
-def _table1_claims(found: History, at: int, where: str) -> list[Claim]:
+def _table1_claims(found: Ended, at: int, where: str) -> list[Claim]:
     """Those baselines that FedDW is published above, against its own G, which is its PG as well."""
     ours = TABLE1["feddw"][at]
     assert ours is not None
@@ -387,8 +426,8 @@ def _table1_claims(found: History, at: int, where: str) -> list[Claim]:
     for method, published in TABLE1.items():
         theirs, kind = published[at], PUBLISHED_AS[method]
         if theirs is not None and ours > theirs:
-            apart = _minus(_ends(found, "feddw"), _ends(found, method, kind))
-            claims.append(decide(f"feddw (G) ends above {method} ({kind}) on {where}", apart))
+            text = f"feddw (G) ends above {method} ({kind}) on {where}"
+            claims.append(_over(text, _ends(found, "feddw"), _ends(found, method, kind)))
     return claims
 
 
@@ -416,20 +455,18 @@ def compatibility(request: Request) -> Result:
         experiment = _experiment(
             f"feddw-compatibility-{name}", ground, _task(request, ground), SETTINGS["pathological"], methods, seeds
         )
-        found = ran(experiment, request.folder / name, request.watcher)
-        seconds += found.summary["seconds"]
+        found = ended(experiment, request.folder / name, request.watcher)
+        seconds += found.history.summary["seconds"]
         for base, (without, mixed) in TABLE4.items():
             comparable = name == "cifar100"
             rows += _accuracy_rows(found, base, where, without if comparable else None)
             rows += _accuracy_rows(found, f"{base}+dw", where, mixed if comparable else None)
             apart = _minus(_ends(found, f"{base}+dw"), _ends(found, base))
-            rows.append(
-                over_seeds(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart,
-                     _share(mixed - without) if comparable else None)
-            )  # fmt: skip
-            claims.append(decide(f"+dw helps {base} on {where}", apart))
+            published = _share(mixed - without) if comparable else None
+            rows.append(_row(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart, published))
+            claims.append(_over(f"+dw helps {base} on {where}", _ends(found, f"{base}+dw"), _ends(found, base)))
         if not curves:
-            curves = curves_of(found)
+            curves = curves_of(found.history)
     return Result(
         name=request.name,
         scale=request.scale,
@@ -470,20 +507,22 @@ def mu(request: Request) -> Result:
     seconds = 0.0
     for setting, how in SETTINGS.items():
         experiment = _experiment(f"feddw-mu-{setting}", ground, task, how, methods, seeds)
-        found = ran(experiment, request.folder / setting, request.watcher)
-        seconds += found.summary["seconds"]
-        ends = {m["label"]: _ends(found, m["label"]) or () for m in methods}
-        curves = curves_of(found)
+        found = ended(experiment, request.folder / setting, request.watcher)
+        seconds += found.history.summary["seconds"]
+        ends = {m["label"]: _ends(found, m["label"]) for m in methods}
+        curves = curves_of(found.history)
         for label in ends:
             rows += _accuracy_rows(found, label, f"cifar10, {setting}", None)
-        lines[f"feddw, {setting}"] = {m: ends[f"feddw mu={m:g}"] for m in strengths}
+        by_mu = {m: ends[f"feddw mu={m:g}"] for m in strengths}
+        line = {m: values for m, values in by_mu.items() if not isinstance(values, str)}
+        lines |= {f"feddw, {setting}": line} if line else {}
         claims += [
-            decide(f"{label} ends above fedavg (cifar10, {setting})", _minus(values, ends["fedavg"]))
+            _over(f"{label} ends above fedavg (cifar10, {setting})", values, ends["fedavg"])
             for label, values in ends.items()
             if label != "fedavg"
         ]
         claims += [
-            decide(f"{chosen} ends above {label} (cifar10, {setting})", _minus(ends[chosen], values))
+            _over(f"{chosen} ends above {label} (cifar10, {setting})", ends[chosen], values)
             for label, values in ends.items()
             if label not in ("fedavg", chosen)
         ]
@@ -499,7 +538,7 @@ def mu(request: Request) -> Result:
         "without numbers. Figures: accuracy by round on pathological data, and the last round's against mu.",
         curves=curves,
         seeds=seeds,
-        figures=(("mu.svg", alone.document(report.mu_chart("mu", lines)).encode()),),
+        figures=(("mu.svg", alone.document(report.mu_chart("mu", lines)).encode()),) if lines else (),
     )
 
 
@@ -525,43 +564,48 @@ def consistency(request: Request) -> Result:
     }
     rows: list[Row] = []
     curves: list[Curve] = []
-    last: dict[tuple[str, str], Sequence[float]] = {}
+    last: dict[tuple[str, str], Ends] = {}
+    shown: dict[str, tuple[Path, str]] = {}
     seconds = 0.0
     for setting, (how, methods) in runs.items():
-        folder = request.folder / setting
-        found = ran(
-            _experiment(f"feddw-consistency-{setting}", ground, task, how, methods, seeds), folder, request.watcher
-        )
-        seconds += found.summary["seconds"]
-        distances = _distances(folder)
+        experiment = _experiment(f"feddw-consistency-{setting}", ground, task, how, methods, seeds)
+        found = ended(experiment, request.folder / setting, request.watcher)
+        seconds += found.history.summary["seconds"]
+        distances = _distances(found.folder) if found.history.rows else {}
         for method in (str(m["label"]) for m in methods):
+            where = f"cifar10, {setting}"
+            if method in found.diverged:
+                last[method, setting] = _ends(found, method)
+                rows += _accuracy_rows(found, method, where, None)
+                continue
             by_seed = [distances[method, seed] for seed in seeds]
             last[method, setting] = [by[-1] for by in by_seed]
-            where = f"cifar10, {setting}"
+            shown[f"{method}, {setting}"] = (found.folder, method)
             rows.append(over_seeds(method, where, "sl_cr_distance.first", [by[0] for by in by_seed]))
-            rows.append(over_seeds(method, where, "sl_cr_distance.last", last[method, setting]))
+            rows.append(_row(method, where, "sl_cr_distance.last", last[method, setting]))
             rows += _accuracy_rows(found, method, where, None)
             curves.append(_curve(f"{method}, {setting}", range(1, rounds + 1), by_seed))
     plain = last["fedavg", "non-IID"]
-    shown = {f"{method}, {setting}": (request.folder / setting, method) for method, setting in last}
     return Result(
         name=request.name,
         scale=request.scale,
         seconds=seconds,
         rows=tuple(rows),
         claims=(
-            decide(
+            _over(
                 "uneven labels part class relations from soft labels: fedavg's distance ends greater on non-IID data "
                 "than on IID data",
-                _minus(plain, last["fedavg", "IID"]),
+                plain,
+                last["fedavg", "IID"],
                 "in distance",
                 1.0,
                 3,
             ),
             *(
-                decide(
+                _over(
                     f"on non-IID data {method}'s distance ends smaller than fedavg's",
-                    _minus(plain, last[method, "non-IID"]),
+                    plain,
+                    last[method, "non-IID"],
                     "in distance",
                     1.0,
                     3,
@@ -580,7 +624,7 @@ def consistency(request: Request) -> Result:
         curves=tuple(curves),
         axes=("round", "||SL - CR||"),
         seeds=seeds,
-        figures=tuple(_consistency_figures(request, ground, task, shown, seeds[0])),
+        figures=tuple(_consistency_figures(request, ground, task, shown, seeds[0])) if shown else (),
     )
 
 
@@ -687,7 +731,7 @@ def scale(request: Request) -> Result:
     evaluate = ("global", "personal_on_global") if any(PUBLISHED_AS[m] == "PG" for m in labels) else ("global",)
     rows: list[Row] = []
     claims: list[Claim] = []
-    ends: dict[tuple[str, str], Sequence[float]] = {}
+    ends: dict[tuple[str, str], Ends] = {}
     seconds = 0.0
     tasks = {name: _task(request, GROUNDS[request.scale][name]) for name in {plan.ground: None for plan in columns}}
     for plan in columns:
@@ -697,22 +741,22 @@ def scale(request: Request) -> Result:
         task, name = tasks[plan.ground], plan.column.replace(" ", "-")
         methods, how = _methods(ground, labels), SETTINGS["practical"]
         experiment = _experiment(f"feddw-scale-{name}", ground, task, how, methods, seeds, evaluate, plan.clients)
-        found = ran(experiment, request.folder / name, request.watcher)
-        seconds += found.summary["seconds"]
+        found = ended(experiment, request.folder / name, request.watcher)
+        seconds += found.history.summary["seconds"]
         where = f"{ground.data}, {plan.column}: {plan.clients} clients, {rounds} rounds of {epochs}, {ground.model}"
         at = TABLE2_COLUMNS.index(plan.column)
         for label in labels:
             rows += _accuracy_rows(found, label, where, TABLE2[label][at])
-            ends[label, plan.column] = _ends(found, label, PUBLISHED_AS[label]) or ()
+            ends[label, plan.column] = _ends(found, label, PUBLISHED_AS[label])
         for label in labels:
             theirs, ours = TABLE2[label][at], TABLE2["feddw"][at]
             assert ours is not None
             if theirs is not None and ours > theirs:
                 text = f"feddw (G) ends above {label} ({PUBLISHED_AS[label]}) ({plan.column})"
-                claims.append(decide(text, _minus(ends["feddw", plan.column], ends[label, plan.column])))
+                claims.append(_over(text, ends["feddw", plan.column], ends[label, plan.column]))
     for crowd in ("N=50", "N=100"):
-        apart = _minus(ends["feddw", "standard"], ends["feddw", crowd])
-        claims.append(decide(f"feddw loses accuracy from {CLIENTS} clients to {crowd}", apart))
+        text = f"feddw loses accuracy from {CLIENTS} clients to {crowd}"
+        claims.append(_over(text, ends["feddw", "standard"], ends["feddw", crowd]))
     return Result(
         name=request.name,
         scale=request.scale,
