@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 
 from unskew.errors import RunError
 from unskew.papers import Request, feddw, keep
@@ -186,8 +187,21 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: P
     folder = keep(result, tmp_path / "kept")
     drawn = {p.name for p in folder.glob("*.svg")}
     relations = {f"relations-{which}-iid.svg" for which in ("fedavg", "fedavg-non", "feddw-non", "feddw-mu-10-non")}
-    assert drawn == {"plot.svg", "features.svg", *relations}
+    assert drawn == {"plot.svg", "features.svg", "norms.svg", *relations}
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
+
+
+def test_class_norms_stand_against_the_shares_of_the_last_cohort(tmp_path: Path, toy: None) -> None:
+    """Half of the clients of seed 0 and 1 trained last; the norms are those of the models that were kept."""
+    feddw.consistency(request("consistency", tmp_path))
+    drawn = feddw._norms(tmp_path / "non-IID", "feddw")
+    assert len(drawn) == 2
+    for seed, (shares, norms) in enumerate(drawn):
+        assert sum(shares) == pytest.approx(1.0)
+        assert max(shares) - min(shares) > 0.02
+        file = tmp_path / "non-IID" / "models" / f"feddw-seed{seed}.safetensors"
+        weight = safetensors.torch.load(file.read_bytes())["head.weight"]
+        assert norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
 
 
 def test_fedavg_is_not_changed_by_being_watched(tmp_path: Path, toy: None) -> None:

@@ -542,7 +542,7 @@ def mu(request: Request) -> Result:
     )
 
 
-# ---------------------------------------------------------------- Fig. 8, and Fig. 5
+# ---------------------------------------------------------------- Fig. 8, 5 and 4
 CONSISTENCY_PLANS: dict[str, tuple[tuple[int, ...], int]] = {"small": (FIVE, 15), "paper": (FIVE, 50)}
 """Seeds and rounds, on CIFAR-10."""
 
@@ -619,8 +619,10 @@ def consistency(request: Request) -> Result:
         "models predicted on average for examples of each class, CR the softmax of the products of the averaged "
         "classifier's rows. FedAvg is FedDW at mu = 0 with a bias, which trains the same and shows both matrices; "
         f"FedDW has mu {ground.mu:g}, and 10 beside it. Figures: the distance by round; both matrices in the first, "
-        "middle and last round; and, as in Fig. 5, t-SNE "
-        f"of the global models' features of test images with the classes' weights, of seed {seeds[0]}.",
+        "middle and last round; as in Fig. 5, t-SNE "
+        f"of the global models' features of test images with the classes' weights, of seed {seeds[0]}; and, as in "
+        "Fig. 4, the length of each class's weights against its share, on non-IID data, of all seeds. All clients "
+        "together hold as much of every class, so shares are of what the last round's half of them trained on.",
         curves=tuple(curves),
         axes=("round", "||SL - CR||"),
         seeds=seeds,
@@ -643,7 +645,7 @@ SHOWN = 600
 def _consistency_figures(
     request: Request, ground: Ground, task: Mapping[str, Any], shown: Mapping[str, tuple[Path, str]], seed: int
 ) -> list[tuple[str, bytes]]:
-    """SL and CR of a method's first, middle and last round for each of `shown`, and their features on one map.
+    """SL and CR of a method's first, middle and last round for each of `shown`, features on one map, and class norms.
 
     Args:
         request, ground, task: What was run.
@@ -663,7 +665,20 @@ def _consistency_figures(
         features, weight = _features(ground, data, folder / "models" / f"{method}-seed{seed}.safetensors")
         planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
     charts["features"] = report.features_chart("features", planes)
+    uneven = {title: of for title, of in shown.items() if title.endswith("non-IID")}
+    if uneven:
+        norms = {title: _norms(*of) for title, of in uneven.items()}
+        charts["norms"] = report.norms_chart("norms", norms, "the last round’s training examples")
     return [(f"{name}.svg", alone.document(chart).encode()) for name, chart in charts.items()]
+
+
+def _norms(folder: Path, method: str) -> list[report.Shared]:
+    """By seed, the share of each class in what the last cohort trained on, and the length of its weights after that."""
+    found: list[report.Shared] = []
+    for facts in (t.facts[max(t.facts)] for t in recorded.read(folder).trainings if t.method == method):
+        total = sum(facts["counts"])
+        found.append(([n / total for n in facts["counts"]], facts["class_norms"]))
+    return found
 
 
 def _relations(at: int, facts: Mapping[str, Any]) -> report.Relations:
