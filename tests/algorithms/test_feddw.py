@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import recipe
 import torch
+import toy_prior
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from unskew import wire
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms import feddw as module
 from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.feddistr import FedDistr
+from unskew.algorithms.feddistr import Noise as OnEmbeddings
 from unskew.algorithms.feddw import (
     DW,
     ClassRelation,
@@ -35,8 +38,10 @@ from unskew.algorithms.feddw import (
     noised,
     renewed,
     through,
+    together,
     with_term,
 )
+from unskew.algorithms.fedpft import FedPFT
 from unskew.algorithms.scaffold import Scaffold
 from unskew.errors import ConfigError, QuorumError
 from unskew.keys import Key
@@ -45,6 +50,7 @@ from unskew.local.executor import Sequential
 from unskew.local.solo import Solo
 from unskew.protocol import Sgd, SgdConfig, drive, run, step
 from unskew.run import config, history
+from unskew.runtime import simulate
 from unskew.runtime.simulate import Population, Simulator
 from unskew.server import privacy
 from unskew.task import make_task
@@ -213,6 +219,13 @@ def test_mu_falls_in_the_rounds_that_every_divides() -> None:
 
 
 # ---------------------------------------------------------------- any method
+QUICK = SgdConfig(0.02, local_steps=3, batch_size=16, optimizer="adam")
+ONE_ROUND: dict[str, Any] = {
+    "feddistr": FedDistr(steps=2, images=4, m=1, classifier=QUICK),
+    "fedpft": FedPFT(images=4, m=1, classifier=QUICK),
+}
+"""Those of recipe.APART, made for the clients of toy_prior."""
+
 METHODS = [n for n in TABLE if n != "feddw" and n not in recipe.APART]
 
 
@@ -230,6 +243,34 @@ def test_without_strength_a_method_stays_itself(name: str) -> None:
         assert moved[0] == moved[1]
         assert here.losses == there.losses
         assert here.work == there.work
+
+
+@pytest.mark.parametrize("name", recipe.APART)
+def test_without_strength_a_method_of_one_round_stays_itself(name: str) -> None:
+    """The same of those that need images: state and memory, and soft labels of every client beside them."""
+    with toy_prior.toy():
+        one, plain, _ = toy_prior.played(ONE_ROUND[name], rounds=2, codec=True)
+        two, added, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=0.0, bias="keep")), rounds=2, codec=True)
+    for a, b in zip(added, plain, strict=True):
+        assert wire.encode(a.of) == wire.encode(b)
+    for c in one.population.clients:
+        assert wire.encode(two.memory.get(c)) == wire.encode(one.memory.get(c))
+    assert added[1].totals.uploads == len(one.population.clients)
+
+
+@pytest.mark.parametrize("name", recipe.APART)
+def test_a_method_of_one_round_takes_the_term(name: str) -> None:
+    """Classifiers are pulled, and their bias stays zero."""
+    ends = []
+    with toy_prior.toy():
+        for mu in (0.0, 30.0):
+            sim, states, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=mu)))
+            facts = sim.algorithm.facts(states[1])
+            assert (facts["ignored"], facts["warnings"]) == ([], [])
+            ends.append(sim.personal(states[1], [0], 1)[0])
+    weight, bias = (next(n for n in ends[0] if n.startswith("3.") and n.endswith(w)) for w in ("weight", "bias"))
+    assert not any(end[bias].any() for end in ends)
+    assert float((ends[0][weight] - ends[1][weight]).abs().max()) > 1e-3
 
 
 class Watching(Solo):
@@ -695,6 +736,100 @@ def test_an_example_moves_an_upload_by_at_most_the_sensitivity(classes: Any) -> 
     assert max(moves) > 1.3  # confident predictions come near it
 
 
+@pytest.mark.usefixtures("accountant")
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "feddif"])
+def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
+    name: str, classes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two federations that differ by one of client 0's 40 examples; noise is asked for and not drawn.
+
+    The model just trained says something else of the other 39 as well, and the two uploads are further apart than the
+    sensitivity; of the model that was sent one row differs, by a distribution, and one count.
+    """
+    monkeypatch.setattr(module, "noised", lambda sent, sigma, key: sent)
+    whole = classes(n=[40, 8])
+    rows, y = whole.shelf.train, whole.shelf.y
+    row = int(y[rows[0][-1]])
+    histograms = whole.population.histograms.clone()
+    histograms[0, row] -= 1
+    shelf = dataclasses.replace(whole.shelf, train=(rows[0][:-1], *rows[1:]))
+    population = dataclasses.replace(whole.population, histograms=histograms)
+    fewer = dataclasses.replace(whole, shelf=shelf, population=population)
+    local = SgdConfig(lr=5.0, local_epochs=3, batch_size=4)
+
+    def apart(dp: Noise | None) -> SoftLabels:
+        """What moves in the first upload of client 0."""
+        of = resolve(name)(local=local, **({"epsilon": 0.01} if name == "feddif" else {}))
+        sent: list[SoftLabels] = []
+        receive = simulate._Round.receive
+
+        def watched(self: Any, step: str, client: int, done: Any) -> Any:
+            if client == 0 and getattr(done.value[0], "soft", None) is not None:
+                sent.append(done.value[0].soft)
+            return receive(self, step, client, done)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(simulate._Round, "receive", watched)
+            for world in (whole, fewer):
+                before = len(sent)
+                world.play(with_term(of, DW(dp=dp)), rounds=1)
+                del sent[before + 1 :]
+        one, two = sent
+        return SoftLabels(one.sums - two.sums, one.counts - two.counts)
+
+    moved = apart(Noise(noise_multiplier=1.0))
+    assert moved.counts.tolist() == [float(c == row) for c in range(3)]
+    assert moved.sums[row].sum().item() == pytest.approx(1.0)
+    assert float(moved.sums[[c for c in range(3) if c != row]].abs().max()) < 1e-12
+    assert torch.cat([moved.sums.flatten(), moved.counts]).norm().item() <= math.sqrt(2.0)
+    trained = apart(None)
+    assert torch.cat([trained.sums.flatten(), trained.counts]).norm().item() > 2.0
+
+
+@pytest.mark.usefixtures("accountant")
+def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
+    classes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eq. 4 and 7 by a pass of our own with the global model before the round, in the second round."""
+    monkeypatch.setattr(module, "noised", lambda sent, sigma, key: sent)
+    monkeypatch.setattr(Noise, "sigma", 0.0)
+    world = classes(n=[5, 8, 3], norm=True)
+    play = world.play(feddw(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=2)
+    _, logits = play.sim.executor._solo._refer(world.shelf.x, play.params[1])
+    sums = torch.zeros(3, 3, dtype=torch.float64).index_add(0, world.shelf.y, logits.softmax(1))
+    counts = torch.bincount(world.shelf.y, minlength=3)
+    assert (counts > 0).all()
+    torch.testing.assert_close(play.states[2].sl, sums / counts[:, None], rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("accountant")
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("fedper", {}, "step 'train' of FedAvg sends none; leave dp out, or take one that does"),
+        ("fedavg", {"personal": ("norm",)}, "step 'train' of FedAvg sends none"),
+        ("ifca", {}, "step 'train' of IFCA sends none"),
+        ("fedproto", {}, "step 'train' of FedProto sends none"),
+        ("independent", {}, "step 'train' of Independent sends none"),
+    ],
+)
+def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
+    name: str, options: Any, said: str, classes: Any
+) -> None:
+    """What clients keep depends on their data, and so does which of several models they take."""
+    algorithm = with_term(resolve(name)(local=SMALL, **options), DW(dp=Noise(noise_multiplier=1.0)))
+    with pytest.raises(ConfigError, match=f"whose clients are sent one whole model, and {said}"):
+        classes(norm=True).simulator(algorithm).start()
+
+
+@pytest.mark.usefixtures("accountant")
+def test_a_model_that_never_left_its_client_is_none_that_was_sent(classes: Any) -> None:
+    """TT-HF sends out a model once a round; after that clients go on with what they hold themselves."""
+    algorithm = with_term(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=Noise(noise_multiplier=1.0)))
+    with pytest.raises(ConfigError, match="step 'train' of TTHF sends none"):
+        classes().play(algorithm, rounds=1)
+
+
 def test_noise_has_the_stated_spread_and_is_keyed() -> None:
     """1,010,000 draws of standard deviation 3: its estimate is off by less than 1 % but once in 10^40."""
     zero = SoftLabels(torch.zeros(1000, 1000), torch.zeros(10_000))
@@ -722,7 +857,8 @@ def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> N
     facts = algorithm.facts(play.states[-1])
     assert (facts["epsilon"], facts["uploads"], facts["delta"]) == (10.0, 4, 1e-5)
     assert "standard deviation 2.828" in facts["seen"]["server"]
-    assert "not the models" in facts["covers"]
+    assert "not the models that it sent" in facts["covers"]
+    assert "given the models that it was sent" in facts["covers"]
     assert algorithm.facts(play.states[0])["epsilon"] == 0.0
 
 
@@ -751,6 +887,79 @@ def test_noised_soft_labels_are_distributions_and_empty_classes_keep_their_rows(
         assert float(state.sl.min()) >= 0.0
 
 
+# ---------------------------------------------------------------- beside a method's own account
+@pytest.mark.parametrize("name", ONE_ROUND)
+def test_what_a_method_says_of_privacy_stays_beside_what_the_term_says(name: str) -> None:
+    """Its sentence first, the soft labels' second; neither has an epsilon.  Later rounds send soft labels no more."""
+    method = ONE_ROUND[name]
+    with toy_prior.toy():
+        plain, states, _ = toy_prior.played(method)
+        added, with_states, _ = toy_prior.played(with_term(method))
+    own, facts = plain.algorithm.facts(states[1]), added.algorithm.facts(with_states[1])
+    for party, soft_labels in (("server", "class counts and its sums of predictions"), ("clients", "mean predictions")):
+        said = facts["seen"][party]
+        assert said.startswith(own["seen"][party] + "; and ")
+        assert soft_labels in said.removeprefix(own["seen"][party])
+    assert facts["epsilon"] == "no guarantee"
+    assert {"delta", "covers"}.isdisjoint(facts)
+    assert {"sl", "counts", *own} <= set(facts)
+
+
+@pytest.mark.usefixtures("accountant")
+def test_a_methods_own_guarantee_is_named_and_is_none_for_the_whole() -> None:
+    """m = 1 embedding of a label under sigma .5 is one Gaussian mechanism of multiplier .25: 10 / .25 = 40 here."""
+    method = dataclasses.replace(ONE_ROUND["feddistr"], dp=OnEmbeddings(clip=2.0, sigma=0.5))
+    with toy_prior.toy():
+        sim, states, _ = toy_prior.played(with_term(method))
+    facts = sim.algorithm.facts(states[1])
+    assert facts["epsilon"] == "no guarantee"
+    assert facts["covers"].startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")
+    assert facts["covers"].endswith(" alone")
+    assert "delta" not in facts
+    assert "noised embeddings" in facts["seen"]["server"]
+    assert "sums of predictions by class, as they are" in facts["seen"]["server"]
+
+
+def test_two_guarantees_add_up() -> None:
+    """Whoever sees both learns at most epsilon_1 + epsilon_2, but for delta_1 + delta_2."""
+    own = {"epsilon": 2.0, "delta": 1e-5, "covers": "models", "seen": {"server": "noised models"}}
+    term = {
+        "epsilon": 0.5,
+        "delta": 1e-6,
+        "covers": "soft labels",
+        "uploads": 3,
+        "seen": {"server": "a", "clients": "b"},
+    }
+    assert together(own, term) == {
+        "epsilon": 2.5,
+        "delta": 1.1e-5,
+        "covers": "all that is sent, as the sum of epsilon 2 at delta 1e-05 for models; and of epsilon 0.5 at delta "
+        "1e-06 for soft labels",
+        "uploads": 3,
+        "seen": {"server": "noised models; and a", "clients": "b"},
+    }
+
+
+def test_the_terms_guarantee_is_none_beside_a_method_that_says_it_has_none() -> None:
+    term = {
+        "epsilon": 0.5,
+        "delta": 1e-6,
+        "covers": "soft labels",
+        "uploads": 3,
+        "seen": {"server": "a", "clients": "b"},
+    }
+    own = {"epsilon": "no guarantee", "seen": {"server": "means", "clients": "all means"}}
+    assert together(own, term) == {
+        "epsilon": "no guarantee",
+        "covers": "epsilon 0.5 at delta 1e-06 for soft labels alone",
+        "seen": {"server": "means; and a", "clients": "all means; and b"},
+    }
+    assert together({"hops": 3}, term) == {
+        **term,
+        "seen": {"server": "a; models, and what else the method sends, as they are", "clients": "b"},
+    }
+
+
 @pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting: extra [dp]")
 def test_epsilon_is_googles() -> None:
     """z = 1, delta = 1e-5: 4.3772 (the analytic Gaussian mechanism); 25 uploads at z = 5 are the same."""
@@ -758,3 +967,14 @@ def test_epsilon_is_googles() -> None:
     assert privacy.epsilon(5.0, 25, 1e-5) == pytest.approx(4.37718, abs=1e-4)
     assert privacy.epsilon(1.0, 0, 1e-5) == 0.0
     assert privacy.epsilon(privacy.noise_multiplier(8.0, 50, 1e-5), 50, 1e-5) == pytest.approx(8.0, abs=1e-6)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting: extra [dp]")
+@pytest.mark.parametrize(("multiplier", "uploads"), [(1.0, 1), (4.0, 30)])
+def test_epsilon_is_that_of_an_accountant_that_composes_release_by_release(multiplier: float, uploads: int) -> None:
+    """Privacy loss distributions, composed one by one and adaptively, come to what eq. 1 says at once."""
+    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    composed = PLDAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), uploads))
+    assert privacy.epsilon(multiplier, uploads, 1e-5) == pytest.approx(composed.get_epsilon(1e-5), rel=1e-3)

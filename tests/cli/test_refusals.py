@@ -61,6 +61,12 @@ SETTINGS = {
         "feddistr: nowhere",
         "model_index.json",
     ),
+    "a prior that is not here, under a term": (
+        ["methods.0.name=feddistr+dw", "methods.0.prior=nowhere"],
+        "DataError",
+        "feddistr+dw: nowhere",
+        "model_index.json",
+    ),
     "a prior that is a pickle": (
         ["methods.0.name=fedpft", "methods.0.prior=model.ckpt"],
         "ConfigError",

@@ -4,6 +4,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,22 @@ from hypothesis import strategies as st
 
 from unskew import papers
 from unskew.errors import ConfigError, RunError
-from unskew.papers.result import Claim, Curve, Result, Row, curves_of, decide, interval, keep, plot, rows_of
+from unskew.papers.result import (
+    Claim,
+    Curve,
+    Result,
+    Row,
+    curves_of,
+    decide,
+    ended,
+    final,
+    interval,
+    keep,
+    plot,
+    ran,
+    rows_of,
+)
+from unskew.run import config, loop
 from unskew.run.history import History
 from unskew.run.loop import Silent
 
@@ -115,6 +131,99 @@ def test_json_is_as_it_was_decided() -> None:
             {"text": "r", "holds": "undecided", "evidence": "g"},
         ],
     }  # fmt: skip
+
+
+def test_a_row_without_a_value_says_why_in_the_table_and_in_json(tmp_path: Path) -> None:
+    note = "diverged in seed 1, round 3"
+    lost = Row("moon", "iid, 2 clients", "global.accuracy", 0.9, None, None, "seeds", (), note)
+    result = replace(made(), rows=(*ROWS, lost))
+    said = result.to_json()["rows"]
+    assert said[2] == {
+        "method": "moon", "setting": "iid, 2 clients", "metric": "global.accuracy", "paper": 0.9, "ours": None,
+        "std": None, "spread_over": "seeds", "seeds": (), "note": note,
+    }  # fmt: skip
+    assert all("note" not in row for row in said[:2])
+    folder = keep(result, tmp_path)
+    assert "| moon | diverged in seed 1, round 3 (90.00) |" in (folder / "README.md").read_text()
+    assert json.loads((folder / "result.json").read_text())["rows"][2]["note"] == note
+
+
+# ---------------------------------------------------------------- methods that diverge
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def of_three(bad: float = 1e30, ugly: float = 0.1) -> config.Experiment:
+    """FedAvg beside two FedProx, of which the first cannot but diverge, in the second round of seed 1 at the latest."""
+    raw = {
+        "rounds": 2,
+        "seeds": [1, 2],
+        "task": {"data": "digits"},
+        "split": {"name": "iid", "num_clients": 3},
+        "local": {"lr": 0.1},
+        "methods": [
+            {"name": "fedprox", "label": "bad (lr)", "local": {"lr": bad}},
+            {"name": "fedavg"},
+            {"name": "fedprox", "label": "ugly", "local": {"lr": ugly}},
+        ],
+    }
+    return config.parse(raw)
+
+
+def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_path: Path) -> None:
+    notes = Notes()
+    found = ended(of_three(), tmp_path / "run", notes)
+    assert dict(found.diverged) == {"bad (lr)": "diverged in seed 1, round 1"}
+    assert found.folder == tmp_path / "run without bad (lr)"
+    assert [n for n in notes.said if n.startswith("bad (lr), seed 1: ") and n.endswith("goes on without bad (lr)")]
+    alone = replace(of_three(), methods=of_three().methods[1:])
+    clean = ran(alone, tmp_path / "clean", Silent())
+    assert found.history.summary["fingerprint"] == clean.summary["fingerprint"]
+    assert final(found.history, "bad (lr)", "global.accuracy") is None
+    again = ended(of_three(), tmp_path / "run", Silent())
+    assert (again.diverged, again.folder) == (found.diverged, found.folder)
+    assert again.history.summary == found.history.summary
+
+
+def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ended(of_three(), tmp_path / "whole", Silent())
+    one_round, done = loop._Cell.one_round, []
+
+    def stopped(self: Any, state: Any) -> Any:
+        state = one_round(self, state)
+        done.append(self.method.label)
+        if done.count("fedavg") == 3:
+            self.run.stop.set()
+        return state
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Cell, "one_round", stopped)
+        with pytest.raises(loop.Interrupted):
+            ended(of_three(), tmp_path / "run", Silent())
+    assert not (tmp_path / "run without bad (lr)" / "summary.json").exists()
+    found = ended(of_three(), tmp_path / "run", Silent())
+    assert found.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
+
+
+def test_several_methods_may_diverge_and_all_of_them(tmp_path: Path) -> None:
+    experiment = of_three(ugly=1e30)
+    found = ended(experiment, tmp_path / "run", Silent())
+    assert list(found.diverged) == ["bad (lr)", "ugly"]
+    assert found.folder.name == "run without bad (lr) without ugly"
+    assert {r["method"] for r in found.history.rows} == {"fedavg"}
+    nothing = ended(replace(experiment, methods=experiment.methods[::2]), tmp_path / "none", Silent())
+    assert list(nothing.diverged) == ["bad (lr)", "ugly"]
+    assert nothing.history.rows == []
+
+
+def test_where_nothing_diverges_the_run_lies_where_it_always_did(tmp_path: Path) -> None:
+    found = ended(of_three(bad=0.1), tmp_path / "run", Silent())
+    assert (found.folder, found.diverged) == (tmp_path / "run", {})
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
 def test_what_is_kept_replaces_what_lay_there(tmp_path: Path) -> None:

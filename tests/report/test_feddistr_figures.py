@@ -227,6 +227,13 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
     assert (found.told.nearest, found.told.who) == (pytest.approx(0.7), 0)
 
 
+def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
+    part = {**ROUND, "covers": "epsilon 8 at delta 1e-05 for the embeddings alone"}
+    found = feddistr.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
+    assert found is not None
+    assert found.told.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
+
+
 def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "closest": {"0": None}})}))
     assert "not told" in pages.said(page)

@@ -138,6 +138,9 @@ def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
     )
     mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: facts(t, COVERED if s else OPEN)})
     assert _term(mixed).told.words == "No guarantee."
+    part = {**OPEN, "covers": "epsilon 2 at delta 1e-05 for embeddings alone"}
+    partly = make_run(tmp_path / "partly", {"fedavg+dw": lambda s, t: facts(t, part)})
+    assert _term(partly).told.words == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,19 @@ Term       `FedDW` holds any method whose clients train by `Sgd` and drives its 
            left alone.  One matrix serves all of a method's models.
 Bias       The paper's layer has none.  An algorithm cannot rebuild the network, so the bias is held at zero: models
            start with it at zero, and no optimisation may change it.
-Privacy    The uploads tell class counts and how a model sees each class.  With `dp` every one has Gaussian noise: an
-           example changes one row of the sums by probabilities, whose L2 norm is at most 1, and one count by 1, so the
-           sensitivity is sqrt(2).  What is stated is the cost of these uploads alone: the models beside them, and
-           whatever else the method sends, have no guarantee.  The noise is a private draw: in a deployment it comes
-           from a secret of the client's, in a simulation from the run's seed.
-Departures The paper leaves the first SL open: one-hot rows, as its code has them.  Its wire count has the class counts
+Privacy    The uploads tell class counts and how a model sees each class.  With `dp` every one has Gaussian noise, and
+           is made by the model that the client was sent.  Whatever that model is, an example then changes one row of
+           the sums by probabilities, whose L2 norm is at most 1, and one count by 1: the sensitivity is sqrt(2).  Of
+           the model just trained every prediction depends on every example, and there is no such bound.
+           epsilon is about the soft labels and counts of one client over all its rounds, given the models that it was
+           sent and when it was asked; these may be chosen in view of its earlier uploads.  What it sends beside them,
+           its own models first of all, is released without a guarantee, and through it the models that it is sent
+           later depend on its data, too.  The noise is a private draw: in a deployment it comes from a secret of the
+           client's, in a simulation from the run's seed.
+Departures Under `dp` SL is that of the models sent, a round of training behind; the paper has no noise.  A method whose
+           clients are not sent one whole model cannot have it: what a client keeps depends on its data, and so does
+           which of several models it takes.
+           The paper leaves the first SL open: one-hot rows, as its code has them.  Its wire count has the class counts
            going down as well; no client has a use for everybody's, so C floats less travel.  A client that trains
            several times in a round counts once, with its last labels.  The paper's analysis takes L_reg for a function
            of A^T A; what is minimised here is eq. 11 as it stands, by autograd.
@@ -61,7 +68,9 @@ from unskew.protocol import (
     Sgd,
     SgdConfig,
     Step,
+    field_names,
     fold,
+    held_at,
     step,
 )
 from unskew.server import privacy
@@ -139,7 +148,8 @@ class DW:
         sl_momentum: Share of the old SL in the new one.
         bias: "zero" holds the classification layer's bias at zero, as the paper has none; "keep" trains it.
         layer: Name of the classification layer, or of its weight; without a name it is the network's own.
-        dp: Noise on the uploads; None sends them as they are.
+        dp: Noise on the uploads, which are then those of the model that the client was sent; None sends them as they
+            are, of the model it trained.
     """
 
     mu: Annotated[float, Ge(0.0)] = 0.1
@@ -280,6 +290,14 @@ def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
     return None
 
 
+def received(layout: Layout, message: Any) -> Params | None:
+    """The whole model in a message, which no data of the client's has touched since: the first of its fields that has
+    all tensors; None if there is none."""
+    names = {*layout.trainable, *layout.buffers}
+    values = [message] if isinstance(message, dict) else [getattr(message, f) for f in field_names(message) or ()]
+    return next((v for v in values if isinstance(v, dict) and v.keys() >= names), None)
+
+
 def noised(soft: SoftLabels, sigma: float, key: Key) -> SoftLabels:
     """Sums and counts, each number with noise of standard deviation `sigma`."""
 
@@ -391,13 +409,40 @@ class FedDW(ABC):
         """The method's initial state, and one-hot soft labels.
 
         Raises:
-            ConfigError: If the model's last layer is not linear, or there is one class in all.
+            ConfigError: If the model's last layer is not linear, there is one class in all, or noise is asked for where
+                clients are not sent a whole model.
         """
         who = "FedDW" if type(self.of) is FedAvg else f"the class-relation term of {type(self.of).__name__}"
         layer = classifier(fed.layout, params, fed.num_classes, who, self.dw.layer)
         sl = torch.eye(fed.num_classes, dtype=params[layer].dtype, device=params[layer].device)
         of = self.of.init(self.unbiased(fed.layout, params), self.without_bias(fed))
+        if self.dw.dp is not None:
+            self.rehearse(of, fed)
         return self.state(of, layer, sl, nothing(sl), {}, (), False)
+
+    def rehearse(self, of: Any, fed: Federation) -> None:
+        """Refuse under noise what the first round would ask first; what is asked later is refused then."""
+        plan = self.of.round(of, self.without_bias(fed))
+        want = next(plan, None)
+        plan.close()
+        if isinstance(want, Ask) and want.step in self.informed:
+            for client, message in want.to.items():
+                self.whole(fed.layout, want.step, client, message)
+
+    def whole(self, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
+        """The model that soft labels under noise are made by; None if it is still with another client.
+
+        Raises:
+            ConfigError: If there is none in the message, or it never left the client.
+        """
+        model = received(layout, message)
+        held = held_at(message).values()
+        if model is None and (not held or any(h.owner == client for h in held)):
+            raise ConfigError(
+                f"noise on soft labels needs a method whose clients are sent one whole model, and step {step!r} of "
+                f"{type(self.of).__name__} sends none; leave dp out, or take one that does, as fedavg"
+            )
+        return model
 
     def round(self, state: Related, fed: Federation) -> Plan[Any]:
         """The method's round: SL goes along with what is asked, and is renewed by what comes back (eq. 7)."""
@@ -416,6 +461,7 @@ class FedDW(ABC):
                 report = limit is None or asked.get(c, 0) < limit
                 to[c] = made.setdefault((id(m), report), message(m, state.sl, report))
                 if self.dw.dp is not None and report:
+                    self.whole(fed.layout, want.step, c, m)
                     asked[c] = asked.get(c, 0) + 1
             return replace(want, to=to)
 
@@ -447,7 +493,10 @@ class FedDW(ABC):
         return self.state(of, state.layer, sl, totals, asked, tuple(refused), idle)
 
     def work(self, name: str, me: Me, msg: Informed, mine: Any) -> Step[tuple[Reported, Any]]:
-        """A step of the method with the term in each of its optimisations; then this client's soft labels (eq. 4)."""
+        """A step of the method with the term in each of its optimisations; then this client's soft labels (eq. 4).
+
+        They are those of the model just trained, under noise of the one received, in which this step's training is not.
+        """
         fits: list[Fitted] = []
         pulled: list[Sgd] = []
         weight, mu = weight_of(me.layout, self.dw.layer), self.dw.mu_at(me.round)
@@ -468,11 +517,14 @@ class FedDW(ABC):
         begun = getattr(self.of, name)(self.without_bias(me), msg.of, mine)
         reply, kept = yield from through(begun, request, answer)
         soft = None
+        dp = self.dw.dp
         if fits and msg.report:
-            sums = yield from fold(add_soft_labels, fits[-1].params, torch.zeros_like(msg.sl))
+            model = fits[-1].params if dp is None else self.whole(me.layout, name, me.id, msg.of)
+            assert model is not None  # what was held by another client has come
+            sums = yield from fold(add_soft_labels, model, torch.zeros_like(msg.sl))
             soft = SoftLabels(sums, me.histogram.to(msg.sl))
-            if self.dw.dp is not None:
-                soft = noised(soft, self.dw.dp.sigma, me.private / "soft labels" / name)
+            if dp is not None:
+                soft = noised(soft, dp.sigma, me.private / "soft labels" / name)
         return self.reported[name](reply, soft, bool(pulled)), kept
 
     def admit(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
@@ -506,9 +558,9 @@ class FedDW(ABC):
         warnings = [_IDLE] if state.idle else []
         ignored = [{"client": r.client, "step": r.step, "reason": r.reason} for r in state.refused]
         return {
-            **own,
+            **{name: value for name, value in own.items() if name not in _PRIVACY},
             **shown,
-            **self.spent(state),
+            **together(own, self.spent(state)),
             "warnings": [*own.get("warnings", []), *warnings],
             "ignored": [*own.get("ignored", []), *ignored],
         }
@@ -521,16 +573,29 @@ class FedDW(ABC):
         dp = self.dw.dp
         most = max(state.asked.values(), default=0)
         server = (
-            "each participant's class counts and its sums of predictions by class, with noise of standard deviation "
-            f"{dp.sigma:.4g} on every number; models, and what else the method sends, as they are"
+            "each participant's class counts, and its sums by class of the predictions of the model that it was sent, "
+            f"with noise of standard deviation {dp.sigma:.4g} on every number"
         )
         return {
             "epsilon": round(privacy.epsilon(dp.multiplier, most, dp.delta), 6),
             "delta": dp.delta,
             "uploads": most,
-            "covers": "soft labels and class counts of one client, if an example is added or removed; not the models",
+            "covers": "the soft labels and class counts that one client sent in all rounds, if an example is added or "
+            "removed, given the models that it was sent and when it was asked; not the models that it sent, nor what "
+            "the method sends beside them",
             "seen": {"server": server, "clients": _CLIENTS_SEE},
         }
+
+    @property
+    def prior(self) -> str | None:
+        """The latent diffusion model that the method needs, for a run to look for it before it begins."""
+        prior: str | None = getattr(self.of, "prior", None)
+        return prior
+
+    @property
+    def needs_domains(self) -> bool:
+        """Whether the method goes by domains of the data."""
+        return bool(getattr(self.of, "needs_domains", False))
 
     @property
     def pooled(self) -> bool:
@@ -577,10 +642,35 @@ _IDLE = (
     "clients replied without having trained the classification layer by Sgd, so that the class-relation term had no "
     "effect; it joins neither local code of a method's own nor a layer that stays as it is"
 )
+_PRIVACY = frozenset({"epsilon", "delta", "covers", "seen"})
 _CLIENTS_SEE = (
     "the mean predictions by class over those heard in the round before; of a class that one client alone holds, "
     "that client's"
 )
+
+
+def together(own: Mapping[str, Any], term: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method's own facts and the term's say of privacy, as one statement: both are sent, so both count.
+
+    Each party saw what it sees of the one and of the other.  If both have an epsilon, they add up, and so do their
+    deltas; if only one has, there is no guarantee for the whole, and `covers` has the number and what it is about.
+    """
+    said = dict(term)
+    if "seen" in own:
+        parties = {**own["seen"], **term["seen"]}
+        said["seen"] = {p: "; and ".join(of["seen"][p] for of in (own, term) if p in of["seen"]) for p in parties}
+    elif not isinstance(term["epsilon"], str):
+        server = f"{term['seen']['server']}; models, and what else the method sends, as they are"
+        said["seen"] = {**term["seen"], "server": server}
+    if "epsilon" not in own:
+        return said
+    parts = [of for of in (own, term) if not isinstance(of["epsilon"], str)]
+    worth = [f"epsilon {of['epsilon']:g} at delta {of['delta']:g} for {of['covers']}" for of in parts]
+    if len(parts) == 2:
+        sums = {name: round(own[name] + term[name], 12) for name in ("epsilon", "delta")}
+        return {**said, **sums, "covers": f"all that is sent, as the sum of {worth[0]}; and of {worth[1]}"}
+    alone = {"covers": f"{worth[0]} alone"} if parts else {}
+    return {"epsilon": "no guarantee", **alone, "seen": said["seen"]}
 
 
 def nothing(sl: Tensor) -> Totals:

@@ -102,7 +102,7 @@ def partition(
 @bench.command()
 def feddw(
     only: Annotated[list[str] | None, typer.Option("--only", help="A network (cnn_mnist); repeat for several.")] = None,
-    turns: Annotated[int, typer.Option(min=1, help="Epochs per contender; a sixth of it for ResNet-18.")] = 60,
+    turns: Annotated[int, typer.Option(min=1, help="Epochs per contender; a sixth of it for large networks.")] = 60,
     out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:

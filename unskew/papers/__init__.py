@@ -65,7 +65,7 @@ TABLE: dict[str, Entry] = {
     "feddw/mu": Entry("unskew.papers.feddw:mu", "accuracy against the strength of FedDW's term, P004's Fig. 6"),
     "feddw/consistency": Entry(
         "unskew.papers.feddw:consistency",
-        "distance between soft labels and class relations by round, P004's Fig. 8 and 5",
+        "distance between soft labels and class relations by round, P004's Fig. 8, 5 and 4",
     ),
     "feddw/scale": Entry(
         "unskew.papers.feddw:scale", "more clients, and rounds against local epochs, against P004's Table II"

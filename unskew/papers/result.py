@@ -4,11 +4,13 @@ A claim is decided by paired differences over seeds with Student's 95 % interval
 its side, does not hold if the whole interval is on the other, and is undecided otherwise.
 """
 
+import dataclasses
 import io
 import json
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,7 +27,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
 
-from unskew.errors import RunError
+from unskew.errors import DivergedError, RunError
 from unskew.run import config, loop
 from unskew.run.folder import write_atomically
 from unskew.run.history import History, history
@@ -50,19 +52,25 @@ class Row:
 
     Attributes:
         paper: The published value, or None where nothing was published.
-        ours: Mean over seeds (or clients).
+        ours: Mean over seeds (or clients); None if there is none, and `note` says why.
         std: Spread over `spread_over`; None of fewer than two.
         seeds: The value of each seed.
+        note: Why there is no value, such as "diverged in seed 1, round 3"; empty where there is one.
     """
 
     method: str
     setting: str
     metric: str
     paper: float | None
-    ours: float
+    ours: float | None
     std: float | None
     spread_over: Literal["seeds", "clients"]
     seeds: tuple[float, ...]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As `reproduce --json` prints it: a note only where there is no value."""
+        return {name: value for name, value in asdict(self).items() if name != "note" or value}
 
 
 def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
@@ -128,7 +136,7 @@ class Result:
             "name": self.name,
             "scale": self.scale,
             "seconds": self.seconds,
-            "rows": [asdict(r) for r in self.rows],
+            "rows": [r.to_json() for r in self.rows],
             "claims": [
                 {"text": c.text, "holds": "undecided" if c.holds is None else c.holds, "evidence": c.evidence}
                 for c in self.claims
@@ -187,6 +195,8 @@ def _cell(r: Row | None) -> str:
     factor = 100.0 if _is_share(r.metric) else 1e-6 if r.metric.startswith("bytes.") else 1.0
     spread = "" if r.std is None or r.metric.startswith("bytes.") else f" ± {_number(factor * r.std, r.metric)}"
     paper = "" if r.paper is None else f" ({_number(factor * r.paper, r.metric)})"
+    if r.ours is None:
+        return r.note + paper
     return _number(factor * r.ours, r.metric) + spread + paper
 
 
@@ -303,6 +313,58 @@ def ran(experiment: config.Experiment, folder: Path, watcher: Watcher) -> Histor
     if config.fingerprint(config.load(folder / "config.toml")) != config.fingerprint(experiment):
         raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
     return history(loop.resume(folder, watcher))
+
+
+@dataclass(frozen=True, eq=False)
+class Ended:
+    """What is left of an experiment.
+
+    Attributes:
+        history: The run of the methods that came to their end under all seeds.
+        folder: Where it lies.
+        diverged: By label, of the other methods, when they did: "diverged in seed 1, round 3".
+    """
+
+    history: History
+    folder: Path
+    diverged: Mapping[str, str]
+
+
+def ended(experiment: config.Experiment, folder: Path, watcher: Watcher) -> Ended:
+    """As `ran`, but a method that diverges costs the others nothing but time.
+
+    The others are run once more without it, from the start, in a folder beside the first, `NAME without METHOD`; what a
+    method comes to does not depend on the methods beside it.
+
+    Raises:
+        ConfigError, DataError, RunError: As `ran`.
+    """
+    diverged: dict[str, str] = {}
+    methods, at = experiment.methods, folder
+    while methods:
+        left = dataclasses.replace(experiment, methods=methods)
+        try:
+            return Ended(ran(left, at, watcher), at, diverged)
+        except DivergedError as error:
+            label, when = _when(error, left)
+            watcher.note(f"{error}; {experiment.name} goes on without {label}")
+        diverged[label] = when
+        methods = tuple(m for m in methods if m.label != label)
+        at = folder.with_name(" without ".join([folder.name, *map(loop.file_name, diverged)]))
+    return Ended(History([], {"rows": [], "seconds": 0.0}, None), folder, diverged)
+
+
+def _when(error: DivergedError, experiment: config.Experiment) -> tuple[str, str]:
+    """Which method diverged, and when.
+
+    Raises:
+        DivergedError: If that is of none of the experiment's methods.
+    """
+    for method in experiment.methods:
+        found = re.match(rf"{re.escape(method.label)}, seed (\d+): (?:round (\d+))?", str(error))
+        if found:
+            return method.label, f"diverged in seed {found[1]}" + (f", round {found[2]}" if found[2] else "")
+    raise error
 
 
 def rows_of(

@@ -215,7 +215,8 @@ def read_told(facts: Row) -> Told:
     """
     seen = facts.inner("seen")
     if isinstance(facts.values.get("epsilon"), str):
-        guarantee, epsilon = _sentence(facts.text("epsilon")), math.inf
+        words = [facts.text(name) for name in ("epsilon", "covers") if name in facts.values]
+        guarantee, epsilon = _sentence("; ".join(words)), math.inf
     else:
         epsilon = facts.number("epsilon")
         guarantee = f"ε = {epsilon:.3g} at δ = {facts.number('delta'):g}. Covers {facts.text('covers')}."

@@ -11,8 +11,8 @@ is that of all clients' training examples, from partition.json; no method with t
 Accuracy by round, Fig. 7, every report has.
 
 The last part is for reproductions, which have no run folder of their own: accuracy by mu, Fig. 6, and features in the
-plane with the class weights among them, Fig. 5.  Each function goes from numbers to a `Chart`, which `alone.document`
-makes a file of.
+plane with the class weights among them, Fig. 5.  Their shares are of those who trained last.  Each function goes from
+numbers to a `Chart`, which `alone.document` makes a file of.
 """
 
 import math
@@ -52,7 +52,10 @@ class Relations:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What the uploads of the client asked most often told by the end: `epsilon` is None if nothing is guaranteed."""
+    """What the uploads of the client asked most often told by the end: `epsilon` is None if nothing is guaranteed.
+
+    Then `covers` says which part of what a client sends has a guarantee by itself; empty if none has.
+    """
 
     epsilon: float | None
     delta: float | None
@@ -65,7 +68,7 @@ class Privacy:
     def words(self) -> str:
         """The guarantee in a sentence."""
         if self.epsilon is None:
-            return "No guarantee."
+            return f"No guarantee; {self.covers}." if self.covers else "No guarantee."
         return (
             f"ε = {self.epsilon:.3g} at δ = {self.delta:g} after {self.uploads:,} uploads of the client asked most "
             f"often. Covers {self.covers}."
@@ -168,7 +171,7 @@ def read_privacy(facts: Row) -> Privacy:
     seen = facts.inner("seen")
     server, clients = seen.text("server"), seen.text("clients")
     if isinstance(facts.values["epsilon"], str):
-        return Privacy(None, None, None, "", server, clients)
+        return Privacy(None, None, None, facts.text("covers") if "covers" in facts.values else "", server, clients)
     return Privacy(
         facts.number("epsilon"), facts.number("delta"), facts.whole("uploads"), facts.text("covers"), server, clients
     )
@@ -268,7 +271,7 @@ def _told(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
             for t in found
         ),
         "The smaller ε, the less an upload tells; of several seeds the largest is given. Models and what else a method "
-        "sends beside the soft labels have no guarantee.",
+        "sends beside the soft labels have a guarantee only where it is named.",
         frozenset({1, 2, 3}),
     )  # fmt: skip
 
@@ -297,21 +300,37 @@ def _distance_chart(found: Sequence[Term], marks: Mapping[str, figures.Look]) ->
 
 
 def _norms_chart(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
-    drawn = [
-        (t, [(s, n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)])
-        for t in found
-    ]  # fmt: skip
-    drawn = [(t, rows) for t, rows in drawn if rows]
-    if not drawn:
-        return None
-    told, seeds = [], 0
-    with figures.style("dw-norms"):
+    drawn = {
+        t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)] for t in found
+    }
+    drawn = {method: rows for method, rows in drawn.items() if rows}
+    return norms_chart("dw-norms", drawn, "all clients’ training examples", marks) if drawn else None
+
+
+Shared = tuple[Sequence[float], Sequence[float]]
+"""Share and ||w_c|| of each class, under a seed."""
+
+
+def norms_chart(
+    name: str, drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, figures.Look] | None = None
+) -> Chart:
+    """How long a class's weights are against its share (Fig. 4), a mark for each class and seed.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        drawn: By method, what is drawn of each seed; at least one.
+        whose: Of what the shares are, for people.
+        marks: How methods look; left out they are told apart.
+    """
+    marks = marks or dict(zip(drawn, figures.looks([False] * len(drawn)), strict=True))
+    told, seeds = [], max(map(len, drawn.values()))
+    with figures.style(name):
         figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
         axes = figure.add_subplot()
         axes.set_axisbelow(True)
-        for t, rows in drawn:
-            look, seeds = marks[t.method], max(seeds, len(rows))
-            xs = [100 * v for s, _ in rows for v in t.shares[s]]
+        for method, rows in drawn.items():
+            look = marks[method]
+            xs = [100 * v for shares, _ in rows for v in shares]
             ys = [v for _, norms in rows for v in norms]
             axes.plot(
                 xs, ys, linestyle="none", marker=Shape(np.array(look.marker)), markersize=6.5, alpha=0.8, mew=0.8,
@@ -321,20 +340,20 @@ def _norms_chart(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Ch
                 for c, (x, y) in enumerate(zip(xs, ys, strict=True)):
                     axes.annotate(str(c), (x, y), (5, 3), textcoords="offset points", fontsize=9)
             r = correlation(xs, ys)
-            told.append(f"{t.method} {'–' if r is None else _signed(r)}")
+            told.append(f"{method} {'–' if r is None else _signed(r)}")
         axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel("share of all clients’ training examples, %")
+        axes.set_xlabel(f"share of {whose}, %")
         axes.set_ylabel("length of the class’s weights, no unit")
         title = "Weight of a class against its share"
-        svg = figures.markup(figure, "dw-norms", f"{title}; correlation: {'; '.join(told)}.")
+        svg = figures.markup(figure, name, f"{title}; correlation: {'; '.join(told)}.")
     caption = (
-        "Each mark is a class: how long its row of the last layer is after the last round, against how much of all "
-        "clients’ training data it makes up. A layer that favours frequent classes has its marks rise to the right. "
+        "Each mark is a class: how long its row of the last layer is after the last round, against how much of "
+        f"{whose} it makes up. A layer that favours frequent classes has its marks rise to the right. "
         f"Correlation: {', '.join(told)}." + (f" {seeds} seeds together." if seeds > 1 else "")
         + (" Numbers are the classes." if len(drawn) == 1 and seeds == 1 else "")
     )  # fmt: skip
-    return Chart(title, caption, svg, tuple((t.method, figures.swatch(marks[t.method])) for t, _ in drawn))
+    return Chart(title, caption, svg, tuple((method, figures.swatch(marks[method])) for method in drawn))
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:

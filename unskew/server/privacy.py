@@ -4,7 +4,8 @@ Notation   z        noise multiplier: standard deviation of the noise over the L
            T        times it is sent
            epsilon, delta   what all T together tell: of two neighbouring data sets no outcome is more probable under
                     one than e^epsilon times as under the other, but for delta
-Sum        T Gaussian mechanisms of multiplier z are together one of multiplier z / sqrt(T), exactly        (1)
+Sum        T Gaussian mechanisms of multiplier z are together one of multiplier z / sqrt(T), exactly, also if each is
+           chosen in view of what those before it gave, as long as its sensitivity is bounded whatever was chosen (1)
 Departures Nothing is gained from cohorts being drawn: who takes part is no secret of the clients here.
 """
 
