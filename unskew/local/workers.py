@@ -45,7 +45,8 @@ from unskew.tree import Params
 
 _ALIGN = 64
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_AHEAD = 2  # jobs in flight per worker: one being done, one waiting, so that no worker waits for the parent
+SLOTS = 4  # of a worker: one for the requests and one for the answers of each job in flight
+_AHEAD = SLOTS // 2  # jobs in flight per worker: one being done, one waiting, so that no worker waits for the parent
 _PIPE = 16_384  # bytes that a pipe takes for sure, whether or not anybody reads at its other end
 _MODELS = 8  # room in a slot for messages and memories, or replies, in models
 _TOGETHER = 8  # clients in a job at most
@@ -256,12 +257,12 @@ class Pool:
         if not can_fork and recipe is None:
             raise ProtocolError("workers that cannot be forked need a recipe to build their cells from")
         self.forked, self.model_bytes = can_fork, model_bytes
-        self.shared = _Arena(8 * model_bytes + (8 << 20)) if can_fork else None
-        size = -(-(_MODELS * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
+        self.shared = _Arena(common_bytes(model_bytes)) if can_fork else None
+        size = slot_bytes(model_bytes)
         self.workers: list[_Worker] = []
         for number in range(workers):
-            arena = _Arena(2 * _AHEAD * size) if can_fork else None
-            slots = [_Slot(arena, i * size, size) for i in range(2 * _AHEAD)] if arena else []
+            arena = _Arena(SLOTS * size) if can_fork else None
+            slots = [_Slot(arena, i * size, size) for i in range(SLOTS)] if arena else []
             mine, theirs = Pipe()
             if can_fork:
                 process = self._fork(open_cell, mine, theirs, slots)
@@ -296,7 +297,7 @@ class Pool:
     # ------------------------------------------------------------------ jobs
     def run(self, what: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Bring requests to their end on whichever worker is free; (name, answer) of each as they end."""
-        queue = deque(_jobs(what, len(self.workers), _together(self.model_bytes)))
+        queue = deque(_jobs(what, len(self.workers), together(self.model_bytes)))
         missing = len(queue)
         try:
             for _ in range(_AHEAD):
@@ -399,7 +400,17 @@ def _jobs(what: Mapping[Any, dict[str, Any]], workers: int, most: int) -> Iterat
         yield _Job([w for _, w in several], [name for name, _ in several])
 
 
-def _together(model_bytes: int) -> int:
+def slot_bytes(model_bytes: int) -> int:
+    """Room for the values of one job."""
+    return -(-(_MODELS * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
+
+
+def common_bytes(model_bytes: int) -> int:
+    """Room for what several clients are sent, seen by all workers."""
+    return _MODELS * model_bytes + (8 << 20)
+
+
+def together(model_bytes: int) -> int:
     """How many clients of a job at most a slot has room for, at four models each."""
     return min(_TOGETHER, (_MODELS * model_bytes + (1 << 20)) // (4 * max(model_bytes, 1)))
 
