@@ -269,7 +269,9 @@ class _Run:
             # Before anything runs in parallel here: the watcher's display has a thread of its own.
             self.pool = assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
             try:
+                began = time.monotonic()
                 self.watcher.start(self.experiment, self.bench, self.feds)
+                self.begun += time.monotonic() - began  # a plan that is made first is no part of the run it foretells
                 for index in range(self.first, len(self.cells)):
                     _Cell(self, index).go()
                 self.logs.sync()
