@@ -29,6 +29,7 @@ from functools import cached_property
 from importlib import import_module
 from multiprocessing import get_all_start_methods
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor
 
 from unskew import errors, wire
-from unskew.errors import ProtocolError, UnskewError, WorkerError
+from unskew.errors import MemoryShortage, ProtocolError, UnskewError, WorkerError
 from unskew.keys import Key
 from unskew.local.executor import Done, Paper, Work, drive_alone
 from unskew.local.solo import Solo
@@ -297,7 +298,7 @@ class Pool:
     # ------------------------------------------------------------------ jobs
     def run(self, what: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Bring requests to their end on whichever worker is free; (name, answer) of each as they end."""
-        queue = deque(_jobs(what, len(self.workers), together(self.model_bytes)))
+        queue = deque(_jobs(what, len(self.workers), _together(self.model_bytes)))
         missing = len(queue)
         try:
             for _ in range(_AHEAD):
@@ -405,22 +406,42 @@ def slot_bytes(model_bytes: int) -> int:
     return -(-(_MODELS * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
 
 
+def written_bytes(model_bytes: int, parcel: int) -> int:
+    """Of a worker's slots, what is written at most if no client is sent, remembers and answers more than `parcel`."""
+    return SLOTS * min(slot_bytes(model_bytes), _together(model_bytes) * parcel)
+
+
 def common_bytes(model_bytes: int) -> int:
     """Room for what several clients are sent, seen by all workers."""
     return _MODELS * model_bytes + (8 << 20)
 
 
-def together(model_bytes: int) -> int:
+def _together(model_bytes: int) -> int:
     """How many clients of a job at most a slot has room for, at four models each."""
     return min(_TOGETHER, (_MODELS * model_bytes + (1 << 20)) // (4 * max(model_bytes, 1)))
 
 
+def _failure(error: BaseException) -> list[str]:
+    """A failure on its way to the parent: kind, text and trace."""
+    trace = "".join(traceback.format_exception(error))
+    if (short := errors.shortage(error)) is not None:
+        return [MemoryShortage.__name__, short, trace]
+    if isinstance(error, UnskewError) and type(error).__name__ in vars(errors):
+        return [type(error).__name__, str(error), trace]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+    return [WorkerError.__name__, text, trace]
+
+
 def _revived(kind: str, text: str, trace: str) -> Exception:
-    """A worker's failure as the exception it was, if it is one of ours."""
+    """A worker's failure as the exception it was; where one nobody foresaw came from is a note, for a traceback."""
     of = getattr(errors, kind, None)
-    if isinstance(of, type) and issubclass(of, UnskewError):
-        return of(text)
-    return WorkerError(f"{kind}: {text}\n{trace}")
+    assert isinstance(of, type)
+    assert issubclass(of, UnskewError)
+    error = of(text)
+    if of is WorkerError:
+        error.add_note(f"in a worker:\n{trace}")
+    return error
 
 
 def _start(recipe: Recipe, theirs: Connection) -> _Process:
@@ -611,8 +632,7 @@ def _serve(open_cell: Open, pipe: Connection, slots: list[_Slot], shared: _Arena
                     open_number, cell = head["cell"], open_cell(head["cell"])
                 answers.add(*_answer(cell, head, reader))
         except BaseException as error:
-            trace = "".join(traceback.format_exception(error))
-            pipe.send_bytes(json.dumps({"error": [type(error).__name__, str(error), trace], "inline": 0}).encode())
+            pipe.send_bytes(json.dumps({"error": _failure(error), "inline": 0}).encode())
             continue
         answers.send(pipe)
 

@@ -733,16 +733,14 @@ def _imagining(made: Stage, seen: Rehearsal, clock: _Clock, example: int, inside
 
 def _worker(model: int, seen: Rehearsal) -> list[Share]:
     """What a worker has beside its training: pages of its own, and the part of its slots that is ever written."""
-    clients = workers.together(model)
-    written = min(workers.slot_bytes(model), clients * seen.parcel)
     how = (
-        f"{workers.SLOTS} slots, in each up to {clients} clients x {human_bytes(seen.parcel)} sent, remembered and "
-        f"answered, {human_bytes(workers.slot_bytes(model))} at most"
+        f"{workers.SLOTS} slots of {human_bytes(workers.slot_bytes(model))}, as far as clients that are sent, remember "
+        f"and answer {human_bytes(seen.parcel)} fill them"
     )
     common = min(workers.common_bytes(model), seen.in_flight)
     return [
         Share(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
-        Share(SHARED, workers.SLOTS * written, how, "worker", "always"),
+        Share(SHARED, workers.written_bytes(model, seen.parcel), how, "worker", "always"),
         Share(SHARED, common, "what several clients are sent, seen by all workers", "main", "always"),
     ]
 
