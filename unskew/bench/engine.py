@@ -31,7 +31,7 @@ from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo
 from unskew.local.workers import Cell, Pool, Workers, keep_freed_memory
 from unskew.protocol import Sgd, SgdConfig
-from unskew.run.assemble import cores
+from unskew.run.machine import cores
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task
 

@@ -17,7 +17,7 @@ from unskew.keys import Key
 from unskew.local.solo import Shelf, Solo
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import SgdConfig
-from unskew.run.assemble import cores
+from unskew.run.machine import cores
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import make_task
 

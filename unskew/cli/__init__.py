@@ -27,6 +27,9 @@ def main() -> None:
     except BrokenPipeError:  # `unskew list | head`: nobody is left to tell; 1, as click has it
         _drop_what_cannot_be_written()
         sys.exit(1)
+    except ImportError as error:
+        # Of all that can be missing this is what a user can do something about.
+        _end(type(error).__name__, f"{error}; unskew doctor says what is missing and what to do", 2)
     except (MemoryError, RuntimeError, OSError) as error:
         short = shortage(error)
         if short is None and not isinstance(error, OSError):

@@ -271,7 +271,7 @@ def forecast(
     limit = machine.available()
     notes: list[str] = []
     ledger = _Ledger(experiment, bench)
-    processes = (experiment.runtime.workers or assemble.cores()) if bench.executor == "workers" else 1
+    processes = (experiment.runtime.workers or machine.cores()) if bench.executor == "workers" else 1
     clock = _Clock(bench, processes, time_s, patient, len(experiment.methods))
     shares: list[tuple[Share, ...]] = []
     until = time.monotonic() + drive_s
