@@ -53,7 +53,7 @@ docs: $(STAMP) ## Build the documentation site into build/docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (gigabytes of downloads, half an hour)
+bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (gigabytes of downloads, over an hour)
 	$(BIN)/python bench/peers/run.py
 
 clean: ## Remove what make made

@@ -1,5 +1,8 @@
 """Everything unskew raises on purpose.  Each message is one sentence: what, expected, got, where, what to do."""
 
+import errno
+import re
+
 
 class UnskewError(Exception):
     """Base of all errors a user can cause or meet; the command prints its text alone and exits with 2."""
@@ -39,3 +42,33 @@ class RunError(UnskewError):
 
 class DeployError(UnskewError):
     """Certificates, keys, ports or processes of a deployment that do not work as they are."""
+
+
+class MemoryShortage(UnskewError):
+    """Less memory than the work needs; found only when it was asked for."""
+
+
+_SHORT = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
+
+
+def shortage(error: BaseException) -> str | None:
+    """What to say if memory ran out, on the processor or on a device; None if this error is about something else.
+
+    >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes."))[:50]
+    'memory ran out (8000 bytes more were wanted); lowe'
+    """
+    text = str(error)
+    # PyTorch's own class is known by its name: it is not worth importing PyTorch for.
+    known = isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", MemoryShortage.__name__)
+    refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    said = isinstance(error, RuntimeError) and any(s in text for s in _SHORT)
+    if not (known or refused or said):
+        return None
+    if isinstance(error, MemoryShortage):
+        return text
+    wanted = re.search(r"allocate ([\d.]+ ?(?:bytes|[KMGT]i?B))", text)
+    more = f" ({wanted[1]} more were wanted)" if wanted else ""
+    return (
+        f"memory ran out{more}; lower local.batch_size, clients_per_round or runtime.workers, or take a smaller "
+        "task.model: unskew plan says what each takes"
+    )

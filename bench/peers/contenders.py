@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -14,22 +15,23 @@ class Contender:
     Attributes:
         name: What tables call it; NAME_task.py runs it.
         packages: Installed into an environment of its own; nothing means unskew's environment.
-        one_process: PyTorch in one process: the better number of threads, one or all, is looked for first.
+        scan: What is tried before, each value in two rounds: "threads", one or all, of PyTorch in one process; "slots",
+            clients at once, from one to as many as there are cores.
     """
 
     name: str
     packages: tuple[str, ...] = ()
-    one_process: bool = False
+    scan: Literal["threads", "slots"] | None = None
 
 
 # PyTorch by its exact version, and first: a CPU build where one is at hand, never gigabytes of CUDA by surprise.
 TORCH = "torch==2.13.0"
 CONTENDERS = (
     Contender("unskew"),
-    Contender("pfl", (TORCH, "pfl[pytorch]==0.6.0"), one_process=True),
+    Contender("pfl", (TORCH, "pfl[pytorch]==0.6.0"), scan="threads"),
     Contender("fedjax", ("fedjax==0.0.17", "jax", "dm-haiku")),
-    Contender("flower", (TORCH, "flwr[simulation]>=1.40,<1.43")),
-    Contender("plain", one_process=True),
+    Contender("flower", (TORCH, "flwr[simulation]>=1.40,<1.43"), scan="slots"),
+    Contender("plain", scan="threads"),
 )
 
 

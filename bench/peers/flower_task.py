@@ -1,4 +1,4 @@
-"""Flower's simulation on Ray: one CPU per client, so one actor per core, each with one PyTorch thread."""
+"""Flower's simulation on Ray: as many actors as there are slots, which share the cores as PyTorch threads."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 @functools.cache
 def _kept(job: Job) -> tuple[nn.Module, Tensor, Tensor]:
     """Network and data, built once in each actor."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(job.cores // job.slots)
     inputs, labels = training_data(job)
     return network(job.model), torch.from_numpy(inputs), torch.from_numpy(labels)
 
@@ -63,11 +63,11 @@ def main(job: Job, journal: Journal) -> None:
         )
         result = strategy.start(grid, ArrayRecord(initial(job)), job.rounds, evaluate_fn=clock)
         steps = sum(int(m["steps"]) for m in result.train_metrics_clientapp.values())
-        setting = f"{job.cores} Ray actors x 1 thread"
+        setting = f"{job.slots} Ray actors x {job.cores // job.slots} threads"
         journal.end(result.arrays.to_numpy_ndarrays(), steps, setting, "flwr", "ray", "torch", "numpy")
 
     backend = {
-        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "client_resources": {"num_cpus": job.cores // job.slots, "num_gpus": 0.0},
         "init_args": {"num_cpus": job.cores, "include_dashboard": False, "logging_level": logging.ERROR},
     }
     run_simulation(server, _client(job), job.clients, backend_config=backend)

@@ -22,6 +22,7 @@ class Job:
         batch, lr: Of the local SGD; no momentum, no decay.
         cores: How many this machine has.
         threads: PyTorch threads, where the contender trains in one process.
+        slots: Clients that train at once, where the contender can be told.
         data: Folder with MODEL.npz and MODEL-initial.npz.
         out: Where the journal goes, and beside it the final model.
     """
@@ -35,6 +36,7 @@ class Job:
     lr: float
     cores: int
     threads: int
+    slots: int
     data: str
     out: str
 

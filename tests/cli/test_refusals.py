@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from unskew.local.solo import Solo
 from unskew.run.folder import read_json
 
 from .conftest import Said, Unskew
@@ -240,3 +242,33 @@ def test_a_page_that_cannot_be_written_does_not_take_the_results_with_it(unskew:
     assert json.loads(said.out)["run"] == "tiny"
     assert said.err.startswith("RunError: ")
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("executor", ["sequential", "workers"])
+def test_memory_that_runs_out_is_one_line_that_says_what_to_lower(
+    unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    """The address space of a process is not so large; what was done before stands at its checkpoint."""
+    monkeypatch.setattr(Solo, "fit", lambda *_: torch.empty(1 << 60))
+    said = unskew("run", "tiny.toml", "--out", "r", "--quiet", "--set", f"runtime.executor={executor}")
+    assert said.code == 2
+    (line,) = [line for line in said.err.splitlines() if not line.startswith("warning: no plan.json")]
+    assert line.startswith("MemoryShortage: fedavg, seed 0, round 1: memory ran out (4611686018427387904 bytes more")
+    assert line.endswith("unskew plan says what each takes; on a machine with more, unskew resume r goes on")
+
+
+def test_memory_that_runs_out_elsewhere_is_one_line_too(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unskew.run.plan.plan", lambda _: bytearray(1 << 62))
+    said = unskew("plan", "tiny.toml")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("MemoryShortage: memory ran out; lower local.batch_size")
+    assert said.err.count("\n") == 1
+
+
+def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("unskew.run.plan.plan", fault)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        unskew("plan", "tiny.toml")

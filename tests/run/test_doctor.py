@@ -1,7 +1,11 @@
 """What is installed and what is missing, told apart: each line has a status, and a remedy where one is needed."""
 
 import importlib.metadata
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
@@ -199,3 +203,78 @@ def test_memory_is_the_least_of_machine_and_container(monkeypatch: pytest.Monkey
 
 def test_a_peak_is_never_below_what_is_held_now() -> None:
     assert machine.peak_resident() > 0.9 * machine.resident() > 10_000_000
+
+
+WITHOUT = """
+import importlib.metadata, json, sys
+from pathlib import Path
+absent = set(sys.argv[1].split(",")) - {""}
+real = importlib.metadata.version
+def version(name):
+    if name in absent:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real(name)
+importlib.metadata.version = version
+for name in absent:
+    sys.modules[name] = None  # importing it is an ImportError
+sys.platform = sys.argv[2]
+sys.argv = ["unskew", *sys.argv[3:]]
+from unskew.cli import main
+main()
+"""
+
+
+def without(absent: str, system: str, *words: str, here: Path) -> "subprocess.CompletedProcess[str]":
+    """The command in a process in which these modules are not to be had, on such a system."""
+    root = str(Path(doctor.__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, absent, system, *words],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=here,
+    )
+
+
+@pytest.mark.parametrize("absent", ["torch", "numpy", "torch,numpy"])
+def test_pytorch_or_numpy_that_are_missing_are_said_to_be(absent: str, tmp_path: Path) -> None:
+    said = without(absent, "linux", "doctor", "--json", "--data-dir", str(tmp_path), here=tmp_path)
+    assert said.returncode == 1, said.stderr
+    findings = {f["what"]: f for f in json.loads(said.stdout)["findings"]}
+    for name in absent.split(","):
+        assert (findings[name]["status"], findings[name]["found"]) == ("problem", "not installed")
+        assert findings[name]["remedy"].startswith(f"pip install '{name}")
+    assert findings["scipy"]["status"] == "ok"
+    assert "disk" in findings
+
+
+def test_a_package_that_is_installed_and_cannot_be_loaded_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = doctor.importlib.import_module
+
+    def load(name: str) -> object:
+        if name == "torch":
+            raise OSError("libcudart.so.12: cannot open shared object file")
+        return real(name)
+
+    monkeypatch.setattr(doctor.importlib, "import_module", load)
+    found = line("torch", tmp_path)
+    assert found.core
+    assert found.status == "problem"
+    assert "cannot be loaded: OSError: libcudart.so.12" in found.found
+    assert found.remedy.startswith("pip install --force-reinstall 'torch")
+
+
+def test_another_system_is_told_so_by_the_doctor_and_by_a_run(tmp_path: Path) -> None:
+    """On Windows there is neither fcntl nor resource; to be told it is on Windows confuses Python itself."""
+    said = without("fcntl,resource", "cygwin", "doctor", "--json", here=tmp_path)
+    assert said.returncode == 1, said.stderr
+    (found,) = [f for f in json.loads(said.stdout)["findings"] if f["what"] == "platform"]
+    assert (found["status"], found["remedy"]) == ("problem", "on Windows, use WSL 2")
+    ran = without("fcntl,resource", "linux", "run", here=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("ImportError: unskew runs on Linux and macOS")
+    assert ran.stderr.count("\n") == 1

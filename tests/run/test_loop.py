@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -478,3 +479,15 @@ def test_what_the_executor_could_not_do_together_is_in_the_summary(
     monkeypatch.setattr(Stacked, "notes", property(lambda self: ("it counts batches",)))
     outcome = loop.start(tiny('runtime.executor="stacked"', "rounds=1"), tmp_path / "run")
     assert outcome.summary["executor_notes"] == {"fedavg/0": ["it counts batches"]}
+
+
+def test_what_a_watcher_does_before_the_first_round_is_not_the_runs_time(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """A watcher that plans for 2 s, and three rounds that take a fraction of a second."""
+
+    class Planner(Silent):
+        def start(self, *_: Any) -> None:
+            time.sleep(2.0)
+
+    assert loop.start(tiny(), tmp_path / "run", Planner()).summary["seconds"] < 2.0

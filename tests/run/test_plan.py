@@ -2,20 +2,27 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import recipe
 import torch
+import toy_prior
 
 from unskew.algorithms.fedavg import Trained, Weights
 from unskew.errors import ConfigError, DataError, QuorumError
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fit, fold, run, step
-from unskew.run import assemble, config, loop, machine, plan
+from unskew.local import workers
+from unskew.local.stacked import Stacked
+from unskew.protocol import ClientId, Federation, Me, Plan, Sgd, SgdConfig, Step, ask, fit, fold, run, step
+from unskew.run import assemble, config, loop, machine, plan, rehearsal
 from unskew.run.config import Experiment, Method
-from unskew.run.plan import MESSAGES, NOW, Forecast, Share, forecast, refuse, too_large
+from unskew.run.plan import IMAGES, MESSAGES, NOW, PRIOR, TRAINING, Forecast, Share, forecast, refuse, too_large
+from unskew.run.plan import SHARED as ARENAS
 from unskew.run.rehearsal import rehearse, size, stage
 from unskew.tree import Params, weighted_mean
 
@@ -195,6 +202,176 @@ def test_nothing_is_trained_while_a_plan_is_driven(
         assert sum(n for b in seen.rounds for n in b.jobs.values()) == 3 * 4
 
 
+@pytest.fixture
+def real_prior() -> Iterator[toy_prior.Toy]:
+    with toy_prior.toy() as made:
+        yield made
+
+
+FEDDISTR = """
+[[methods]]
+name = "feddistr"
+steps = 7
+images = 9
+classifier = { lr = 0.01, local_steps = 3, batch_size = 16 }
+"""
+FEDPFT = """
+[[methods]]
+name = "fedpft"
+images = 9
+classifier = { lr = 0.01, local_steps = 3, batch_size = 16 }
+"""
+
+
+class Idle(toy_prior.Toy):
+    """A prior that must not be asked for anything that takes time."""
+
+    def encode(self, images: Any) -> Any:
+        pytest.fail("encoded")
+
+    def decode(self, latents: Any) -> Any:
+        pytest.fail("decoded")
+
+    def loss(self, *_: Any) -> Any:
+        pytest.fail("inverted")
+
+    def predict(self, *_: Any) -> Any:
+        pytest.fail("predicted")
+
+    def sample(self, *_: Any, **__: Any) -> Any:
+        pytest.fail("sampled")
+
+
+@pytest.mark.parametrize("distance", ["l2", "prediction"])
+def test_neither_clients_nor_the_server_train_or_imagine_while_a_plan_is_driven(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, distance: str
+) -> None:
+    """Embeddings are asked of four clients; images by four clients and the server, whose classifier is the fifth."""
+    monkeypatch.setattr(toy_prior.imagery, "_loaded", lambda *_: Idle())
+    monkeypatch.setattr(rehearsal, "CODE_S", float("inf"))  # k-means and what else is really done is in no hurry
+    experiment = tiny(f"methods.0.distance={distance}", methods=FEDDISTR + FEDPFT)
+    bench, feds = parts(experiment)
+    made = stage(experiment, experiment.methods[0], bench, feds[0], 0)
+    monkeypatch.setattr(made.solo, "fit", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(made.solo, "grade", lambda *_: pytest.fail("graded"))
+    for fiction in ("wander", "stand_still"):
+        seen = rehearse(experiment, made, feds[0], fiction, 2, until=0.0)  # type: ignore[arg-type]
+        bout = seen.rounds[0]
+        assert not seen.borrowed
+        assert sum(n for (kind, _), n in bout.jobs.items() if kind[0] == "sgd given") == 4
+        assert sum(n for (kind, _), n in bout.desk.items() if kind[0] == "sgd given") == 1
+        asked = Counter((kind[1].what, at_server) for kind, _, _, at_server in bout.imagined.elements())
+        assert asked["invert", False] == 4
+        assert asked["sample", False] == 4 * asked["sample", True] > 0
+        assert asked["distances", True] == (distance == "prediction")
+        assert sum(seen.rounds[1].bytes.values()) == 0
+
+
+def test_bytes_of_methods_that_imagine_are_those_of_the_run(
+    tiny: Callable[..., Experiment], tmp_path: Path, real_prior: toy_prior.Toy
+) -> None:
+    """No two clients hold a label in common, so there is nothing that alignment could decide."""
+    experiment = tiny("split={ name='entangled', num_clients=5, xi=0.0, bases='labels' }", methods=FEDDISTR + FEDPFT)
+    found = plan.plan(experiment)
+    actual = means(loop.start(experiment, tmp_path / "run").folder)
+    for cost in found.costs:
+        assert cost.bytes is not None
+        assert dict(cost.bytes) == {d: actual[cost.method, f"bytes.{d}"] for d in ("down", "up", "d2d")}
+        assert cost.traffic == "exact"
+        assert cost.training_s is not None
+        assert cost.training_s > 0
+    assert {s.what: s.bytes for s in found.shares if s.what in (PRIOR, IMAGES)}.keys() == {PRIOR, IMAGES}
+
+
+class Refusing(toy_prior.Toy):
+    """A prior that does not take these images."""
+
+    def encode(self, images: Any) -> Any:
+        raise DataError("no images")
+
+
+def test_a_prior_that_refuses_the_data_is_known_beforehand(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_prior.imagery, "_loaded", lambda *_: Refusing())
+    found = plan.plan(tiny(methods=FEDPFT))
+    assert found.costs[0].seconds is None
+    assert found.costs[0].bytes is not None
+    assert "fedpft: no time is predicted, its prior refuses the data: no images" in found.notes
+
+
+@pytest.mark.parametrize("distance", ["l2", "prediction"])
+def test_where_there_is_no_time_for_local_code_values_are_borrowed_and_it_is_said(
+    tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch, distance: str
+) -> None:
+    """The first client's embeddings stand for everybody's; how far they are apart is worked out all the same."""
+    monkeypatch.setattr(rehearsal, "CODE_S", 0.0)
+    experiment = tiny(f"methods.0.distance={distance}", methods=FEDDISTR)
+    (cost,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
+    assert cost.traffic in ("extrapolated", "estimated")
+    assert cost.bytes is not None
+    assert min(cost.bytes["up"], cost.bytes["down"]) > 0
+
+
+def slowly(local: Any, params: Params) -> Params:
+    Slow.calls += 1
+    time.sleep(0.2)
+    return params
+
+
+@dataclass(frozen=True)
+class Slow(Folding):
+    """Runs code of its own that takes a fifth of a second."""
+
+    calls: ClassVar[int] = 0
+
+    @step
+    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+        return Trained((yield from run(slowly, msg.params)), me.n), None
+
+
+def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_foretold(
+    tiny: Callable[..., Experiment],
+) -> None:
+    """A second of it: five calls of .2 s, and one that begins in time.  Three seeds x 40 rounds x 4 clients would be
+    480; each seed takes 40 x 4 x .2 = 32 s.
+    """
+    Slow.calls = 0
+    experiment = with_algorithm(tiny("rounds=40", "seeds=[0, 1, 2]"), Slow())
+    (cost,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
+    assert 1 <= Slow.calls <= 6
+    assert cost.traffic == "extrapolated"
+    assert cost.training_s == pytest.approx(32.0, rel=0.5)
+
+
+def test_what_the_server_does_is_part_of_its_seconds(
+    tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four clients and the server each train a classifier for 1 s; nothing else takes that long."""
+    monkeypatch.setattr(plan, "time_job", lambda *_: 1.0)
+    monkeypatch.setattr(plan.unpainted, "seconds_of", lambda *_: (0.0, 0.0))
+    (cost, _) = plan.plan(tiny(methods=FEDDISTR + FEDPFT)).costs
+    assert cost.training_s == pytest.approx(4.0, abs=0.5)
+    assert cost.server_s == pytest.approx(1.0, abs=0.5)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "workers"])
+def test_equal_images_are_made_once_in_a_process(
+    tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    """Every client wants one image of each of ten labels: one call of 1 s.
+
+    Two workers make it both, at the same time, and the main process for the server; one process makes it once.
+    """
+    monkeypatch.setattr(plan, "time_job", lambda *_: 0.0)
+    monkeypatch.setattr(plan.unpainted, "seconds_of", lambda asked, *_: (float(asked.what == "sample"), 0.0))
+    methods = FEDDISTR.replace("images = 9", "images = 1\nm = 1")
+    experiment = tiny(f"runtime.executor={executor}", "runtime.workers=2", methods=methods)
+    (cost,) = plan.plan(experiment).costs
+    assert cost.training_s == pytest.approx(1.0, abs=0.5)
+    assert cost.server_s == pytest.approx(1.0 if executor == "workers" else 0.0, abs=0.5)
+
+
 def test_a_plan_disturbs_no_random_numbers(tiny: Callable[..., Experiment]) -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
@@ -262,6 +439,46 @@ def test_memory_adds_up_what_is_always_there_and_the_larger_phase() -> None:
     assert found.peak_of("device") == 999
     assert dataclasses.replace(found, reached=500).peak == 500
     assert too_large(found) is None
+
+
+def share_of(found: Forecast, what: str, place: str) -> Share:
+    return next(s for s in found.shares if (s.what, s.place) == (what, place))
+
+
+def test_clients_trained_side_by_side_take_as_much_memory_as_they_are_many(tiny: Callable[..., Experiment]) -> None:
+    """Four clients of 610 parameters each fit side by side into any memory."""
+    one, four = (plan.plan(tiny(f"runtime.executor={e}")) for e in ("sequential", "stacked"))
+    assert share_of(four, TRAINING, "main").bytes == 4 * share_of(one, TRAINING, "main").bytes
+    assert share_of(four, TRAINING, "main").how.startswith("4 clients side by side x (")
+    two = plan.plan(tiny("runtime.executor=stacked", "clients_per_round=2"))
+    assert share_of(two, TRAINING, "main").bytes == 2 * share_of(one, TRAINING, "main").bytes
+
+
+@pytest.mark.parametrize(("clients", "most", "expected"), [(100, 256, 100), (300, 256, 150), (7, 3, 3), (5, 1, 1)])
+def test_the_width_of_a_stack_is_the_executors_own(clients: int, most: int, expected: int) -> None:
+    """300 clients, 256 at most: two parts of 150.  7 with 3 at most: three parts, of 3, 3 and 1."""
+    _, solo = recipe.world("perceptron", False)
+    executor = Stacked(solo, chunk=most)
+    assert executor.width(Sgd({}, SgdConfig()), 8, clients) == expected
+
+
+def test_memory_of_workers_is_counted_in_their_own_sizes(tiny: Callable[..., Experiment]) -> None:
+    """FedAvg's client is sent a model and answers with one; a slot holds up to 8 such clients, if it has the room."""
+    found = plan.plan(tiny("runtime.executor=workers", "runtime.workers=2"))
+    model = 610 * 4
+    shared = share_of(found, ARENAS, "worker").bytes
+    clients = 8
+    assert workers.SLOTS * clients * 2 * model <= shared <= workers.SLOTS * workers.slot_bytes(model)
+    assert shared == pytest.approx(workers.SLOTS * clients * 2 * model, rel=0.2)
+    pool = workers.Pool(lambda _: pytest.fail("opened"), 1, model)
+    try:
+        assert pool.shared is not None
+        assert pool.shared.size == workers.common_bytes(model)
+        (worker,) = pool.workers
+        assert len(worker.inbox + worker.outbox) == workers.SLOTS
+        assert {slot.size for slot in worker.inbox + worker.outbox} == {workers.slot_bytes(model)}
+    finally:
+        pool.close()
 
 
 def test_the_remedy_is_about_the_largest_part() -> None:
@@ -344,10 +561,10 @@ def test_workers_share_the_training_but_the_longest_job_is_the_least_it_takes(
 ) -> None:
     """Four jobs of 1 s: 2 s on two workers, 1 s on four, and on eight still 1 s."""
     monkeypatch.setattr(plan, "time_job", lambda *_: 1.0)
-    for workers, expected in ((2, 2.0), (4, 1.0), (8, 1.0)):
-        experiment = tiny("rounds=1", "runtime.executor=workers", f"runtime.workers={workers}")
+    for several, expected in ((2, 2.0), (4, 1.0), (8, 1.0)):
+        experiment = tiny("rounds=1", "runtime.executor=workers", f"runtime.workers={several}")
         found = forecast(experiment, *parts(experiment))
-        assert found.workers == workers
+        assert found.workers == several
         assert found.costs[0].training_s == pytest.approx(expected)
 
 

@@ -8,6 +8,10 @@ that a busy machine slows all of them; bars are judged on the ratio of minima, m
     W1  logistic regression, 28x28            W4  four-convolution CNN, 32x32x3
     W2  784-200-200-10                        W5  ResNet-18 with group norm, 32x32x3
     W3  two 5x5 convolutions, 512, 32x32x3
+
+On W1, whose rounds are the shortest, it is also measured what part of a round tests take if every round is followed by
+them: the global model on 10,000 examples and each client's own on a fifth of its data, where clients share one model
+(FedAvg) and where each has its own (training alone).
 """
 
 import multiprocessing
@@ -25,17 +29,21 @@ from torch import Tensor
 
 from unskew import models
 from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.executor import Executor, Sequential
 from unskew.local.solo import Shelf, Solo
 from unskew.local.workers import Cell, Pool, Workers, keep_freed_memory
 from unskew.protocol import Sgd, SgdConfig
-from unskew.run.assemble import cores
+from unskew.run.evaluate import Exam, evaluate
+from unskew.run.machine import cores
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task
 
 MOMENTUM, LR = 0.9, 0.01
+TESTED, HELD_OUT = 10_000, 0.2
+"""Examples of the global test set, and the part of a client's data that it is tested on."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,68 @@ def measure(repeats: int = 5, only: tuple[str, ...] = (), say: Callable[[str], N
         found = _case(case, WORKLOADS[name], batch, clients, repeats)
         rows += _rows(found, bar)
         say("  ".join(f"{m.contender} {m.best:,.0f}/s" for m in found.values()) + f"  ({case})")
+        if name == "W1":
+            tests = _tests(case, WORKLOADS[name], batch, clients, repeats)
+            say("  ".join(f"tests, {r['contender']}: {r['value']:.0%} of a round" for r in tests) + f"  ({case})")
+            rows += tests
     return rows
+
+
+def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int) -> list[dict[str, Any]]:
+    """What part of a round and its tests the tests are, with workers."""
+    trained = workload.samples
+    each = trained + round(trained * HELD_OUT / (1 - HELD_OUT))
+    key = Key(0) / case / "tests"
+    x = torch.randn(each * clients + TESTED, *workload.shape, generator=(key / "x").generator())
+    y = torch.randint(10, (len(x),), generator=(key / "y").generator())
+    task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
+    held = torch.split(torch.arange(each * clients), each)
+    train, test = tuple(rows[:trained] for rows in held), tuple(rows[trained:] for rows in held)
+    whole = each * clients
+    shelf = Shelf(x[:whole], y[:whole], train, test, None, x[whole:], y[whole:])
+    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in train])
+    population = Population(histograms, task.layout, task.init(key), task.init)
+    local = SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1)
+    algorithms: dict[str, Any] = {"one model": FedAvg(local), "own models": Independent(local)}
+    found = Exam(test, tuple(rows[:0] for rows in train), validates=False)
+    size = sum(t.numel() * 4 for t in population.initial.values())
+    out = []
+    with one_thread():
+        made = list(algorithms.values())
+        pool = Pool(lambda i: Cell(made[i], Solo(task, shelf), population.me), cores(), size)
+        try:
+            for number, (name, algorithm) in enumerate(algorithms.items()):
+                sim = Simulator(algorithm, population, Workers(pool, number, algorithm))
+                state = sim.start()
+                rounds, tests = [], []
+                for t in range(1, repeats + 2):
+                    began = time.perf_counter()
+                    state, _ = sim.round(state, t)
+                    between = time.perf_counter()
+                    evaluate(sim, state, t, found, ("global", "personal"), last=False)
+                    if t > 1:  # the first is for warming up
+                        rounds.append(between - began)
+                        tests.append(time.perf_counter() - between)
+                out.append(_share(case, name, rounds, tests))
+        finally:
+            pool.close()
+    return out
+
+
+def _share(case: str, name: str, rounds: Sequence[float], tests: Sequence[float]) -> dict[str, Any]:
+    share = min(tests) / (min(rounds) + min(tests))
+    median = statistics.median(tests) / (statistics.median(rounds) + statistics.median(tests))
+    return {
+        "case": case,
+        "what": "tests_over_round_and_tests",
+        "contender": name,
+        "value": share,
+        "unit": "1",
+        "ratio": share,
+        "against": "a round and the tests after it",
+        "median": median,
+        "bar": 0.5,
+    }
 
 
 def _rows(found: dict[str, Measured], bar: float | None) -> list[dict[str, Any]]:

@@ -12,11 +12,12 @@ import torch
 
 from unskew import models
 from unskew.algorithms.scaffold import Scaffold
+from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.solo import Shelf, Solo
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import SgdConfig
-from unskew.run.assemble import cores
+from unskew.run.machine import cores
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import make_task
 
@@ -37,7 +38,15 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
     """Rows of the benchmark's JSON: memory after each `every` rounds, and its growth over the second half.
 
     SCAFFOLD over 100 clients, 20 per round, on a 784-200-200-10 network: client memory is written in every round.
+
+    Raises:
+        ConfigError: If there would be fewer than four readings, two in each half.
     """
+    if every < 1 or rounds // every < 4:
+        raise ConfigError(
+            f"growth is told from four readings or more, got {rounds} rounds with one every {every}; lower --every to "
+            f"{max(rounds // 4, 1)} or raise --rounds to {4 * max(every, 1)}"
+        )
     clients, n, shape = 100, 100, (1, 28, 28)
     x = torch.randn(clients * n, *shape, generator=Key(0).generator())
     y = torch.randint(10, (clients * n,), generator=Key(1).generator())

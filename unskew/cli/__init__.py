@@ -10,7 +10,7 @@ def main() -> None:
     import click
 
     from unskew.cli.app import app
-    from unskew.errors import UnskewError
+    from unskew.errors import MemoryShortage, UnskewError, shortage
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
@@ -27,9 +27,15 @@ def main() -> None:
     except BrokenPipeError:  # `unskew list | head`: nobody is left to tell; 1, as click has it
         _drop_what_cannot_be_written()
         sys.exit(1)
-    except OSError as error:
+    except ImportError as error:
+        # Of all that can be missing this is what a user can do something about.
+        _end(type(error).__name__, f"{error}; unskew doctor says what is missing and what to do", 2)
+    except (MemoryError, RuntimeError, OSError) as error:
+        short = shortage(error)
+        if short is None and not isinstance(error, OSError):
+            raise
         _drop_what_cannot_be_written()
-        _end(type(error).__name__, str(error), 2)
+        _end(*((type(error).__name__, str(error)) if short is None else (MemoryShortage.__name__, short)), 2)
     else:
         # Typer makes 130 of Ctrl-C by itself, without a word.
         if code == 130:

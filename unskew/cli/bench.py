@@ -53,7 +53,9 @@ def _cuda(repeats: int, device: str) -> list[dict[str, Any]]:
 @bench.command()
 def soak(
     rounds: Annotated[int, typer.Option(min=4)] = 500,
-    every: Annotated[int, typer.Option(min=1, help="Rounds between two readings.")] = 50,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Rounds between two readings; a tenth of them, if it is not given.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +65,7 @@ def soak(
     """
     from unskew.bench.soak import soak as measured
 
-    _show(measured(rounds, every, _say), out, as_json, "memory")
+    _show(measured(rounds, every or max(rounds // 10, 1), _say), out, as_json, "memory")
 
 
 @bench.command()

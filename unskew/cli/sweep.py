@@ -40,7 +40,7 @@ def sweep(
 
     [dim]unskew sweep my.toml --jobs 4[/]
     """
-    from unskew.run import assemble
+    from unskew.run import machine
     from unskew.run.sweep import Crowd, check, expand
 
     name, points = expand(experiment, settings or [])
@@ -52,7 +52,7 @@ def sweep(
             print(text, file=sys.stderr, flush=True)
 
     say(f"{name}: {len(points)} points in {folder}")
-    results = Crowd(points, folder, jobs if jobs is not None else assemble.cores(), say).run()
+    results = Crowd(points, folder, jobs if jobs is not None else machine.cores(), say).run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: json.loads((r.folder / "summary.json").read_text("utf-8")) for r in done}
     if as_json:

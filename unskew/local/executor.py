@@ -75,6 +75,14 @@ class Executor(Protocol):
         ...
 
 
+class Desk(Protocol):
+    """A device that meets one step's requests, as `Solo` does."""
+
+    def answer(self, me: Me, index: int, request: object) -> Any:
+        """Meet a request; `index` counts the step's requests of this kind."""
+        ...
+
+
 class Sequential:
     """One client after the other, in this process."""
 
@@ -93,7 +101,7 @@ class Sequential:
         return [self._solo.grade(p.params, p.part, p.rows) for p in papers]
 
 
-def drive_alone(solo: Solo, work: Work) -> Done:
+def drive_alone(solo: Desk, work: Work) -> Done:
     """One client's step from its beginning to its end."""
     counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}
     fits: list[Fitted] = []
@@ -110,7 +118,7 @@ def drive_alone(solo: Solo, work: Work) -> Done:
 
 
 def at_server(
-    desk: Solo | None, key: Key, round: int, classes: int, layout: Layout, initial: Params
+    desk: Desk | None, key: Key, round: int, classes: int, layout: Layout, initial: Params
 ) -> Callable[[Callable[[Me], Step[Any]]], Any]:
     """What does a step on the server's own device in a round, without data: `Federation.work`."""
     if desk is None:

@@ -98,7 +98,10 @@ def _size(t: Tensor) -> int:
     return t.untyped_storage().nbytes()
 
 
-_made = _Images(256 << 20)
+MOST_KEPT = 256 << 20
+"""Bytes of images that a process keeps for clients who want the same."""
+
+_made = _Images(MOST_KEPT)
 
 
 @dataclass(frozen=True, eq=False)

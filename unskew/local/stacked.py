@@ -62,6 +62,20 @@ class Stacked:
         found = (self._nature.draws, self._nature.draws or refuses, self._fitter.eager, *self._refused.values())
         return tuple(dict.fromkeys(why for why in found if why))
 
+    # ------------------------------------------------------------------ how much at once
+    def width(self, job: Sgd, batch: int, clients: int) -> int:
+        """How many of so many clients are trained side by side in batches of this size."""
+        form = self._fitter.form_of(job)
+        if form is None:
+            return 1
+        most = self._fitter.width(form, job, batch)
+        return -(-clients // -(-clients // most))
+
+    def examples_at_once(self, papers: Sequence[int]) -> int:
+        """How many examples go through models side by side when so many of each are graded."""
+        most = min(max(papers), Solo.CHUNK)
+        return most if not self._stackable else most * min(len(papers), max(1, self._room // most))
+
     # ------------------------------------------------------------------ lockstep
     def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end, all together.
@@ -220,13 +234,19 @@ class Stacked:
     def _stackable(self) -> bool:
         return self._fitter.small and self._nature.apart and self._nature.refuses is None
 
+    @property
+    def _room(self) -> int:
+        """Examples that may go through the network at once."""
+        bytes_ = self._solo.shelf.x.element_size() * max(self._nature.activations, 1)
+        return _ROOM[self._solo.device.type] // bytes_
+
     def _passes(self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """(features, logits) of each model on its own rows, in evaluation mode."""
         refer = self._solo._refer
         if not self._stackable:
             return [refer(x[pick], model) for model, pick in zip(models, picks, strict=True)]
         most = max(map(len, picks))
-        room = _ROOM[self._solo.device.type] // (x.element_size() * max(self._nature.activations, 1))
+        room = self._room
         if all(m is models[0] for m in models):
             parts = [refer(x[rows], models[0]) for rows in torch.split(torch.cat(list(picks)), max(Solo.CHUNK, room))]
             sizes = [len(p) for p in picks]

@@ -29,6 +29,7 @@ from functools import cached_property
 from importlib import import_module
 from multiprocessing import get_all_start_methods
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor
 
 from unskew import errors, wire
-from unskew.errors import ProtocolError, UnskewError, WorkerError
+from unskew.errors import MemoryShortage, ProtocolError, UnskewError, WorkerError
 from unskew.keys import Key
 from unskew.local.executor import Done, Paper, Work, drive_alone
 from unskew.local.solo import Solo
@@ -45,7 +46,8 @@ from unskew.tree import Params
 
 _ALIGN = 64
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_AHEAD = 2  # jobs in flight per worker: one being done, one waiting, so that no worker waits for the parent
+SLOTS = 4  # of a worker: one for the requests and one for the answers of each job in flight
+_AHEAD = SLOTS // 2  # jobs in flight per worker: one being done, one waiting, so that no worker waits for the parent
 _PIPE = 16_384  # bytes that a pipe takes for sure, whether or not anybody reads at its other end
 _MODELS = 8  # room in a slot for messages and memories, or replies, in models
 _TOGETHER = 8  # clients in a job at most
@@ -256,12 +258,12 @@ class Pool:
         if not can_fork and recipe is None:
             raise ProtocolError("workers that cannot be forked need a recipe to build their cells from")
         self.forked, self.model_bytes = can_fork, model_bytes
-        self.shared = _Arena(8 * model_bytes + (8 << 20)) if can_fork else None
-        size = -(-(_MODELS * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
+        self.shared = _Arena(common_bytes(model_bytes)) if can_fork else None
+        size = slot_bytes(model_bytes)
         self.workers: list[_Worker] = []
         for number in range(workers):
-            arena = _Arena(2 * _AHEAD * size) if can_fork else None
-            slots = [_Slot(arena, i * size, size) for i in range(2 * _AHEAD)] if arena else []
+            arena = _Arena(SLOTS * size) if can_fork else None
+            slots = [_Slot(arena, i * size, size) for i in range(SLOTS)] if arena else []
             mine, theirs = Pipe()
             if can_fork:
                 process = self._fork(open_cell, mine, theirs, slots)
@@ -399,17 +401,47 @@ def _jobs(what: Mapping[Any, dict[str, Any]], workers: int, most: int) -> Iterat
         yield _Job([w for _, w in several], [name for name, _ in several])
 
 
+def slot_bytes(model_bytes: int) -> int:
+    """Room for the values of one job."""
+    return -(-(_MODELS * model_bytes + (1 << 20)) // _ALIGN) * _ALIGN
+
+
+def written_bytes(model_bytes: int, parcel: int) -> int:
+    """Of a worker's slots, what is written at most if no client is sent, remembers and answers more than `parcel`."""
+    return SLOTS * min(slot_bytes(model_bytes), _together(model_bytes) * parcel)
+
+
+def common_bytes(model_bytes: int) -> int:
+    """Room for what several clients are sent, seen by all workers."""
+    return _MODELS * model_bytes + (8 << 20)
+
+
 def _together(model_bytes: int) -> int:
     """How many clients of a job at most a slot has room for, at four models each."""
     return min(_TOGETHER, (_MODELS * model_bytes + (1 << 20)) // (4 * max(model_bytes, 1)))
 
 
+def _failure(error: BaseException) -> list[str]:
+    """A failure on its way to the parent: kind, text and trace."""
+    trace = "".join(traceback.format_exception(error))
+    if (short := errors.shortage(error)) is not None:
+        return [MemoryShortage.__name__, short, trace]
+    if isinstance(error, UnskewError) and type(error).__name__ in vars(errors):
+        return [type(error).__name__, str(error), trace]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+    return [WorkerError.__name__, text, trace]
+
+
 def _revived(kind: str, text: str, trace: str) -> Exception:
-    """A worker's failure as the exception it was, if it is one of ours."""
+    """A worker's failure as the exception it was; where one nobody foresaw came from is a note, for a traceback."""
     of = getattr(errors, kind, None)
-    if isinstance(of, type) and issubclass(of, UnskewError):
-        return of(text)
-    return WorkerError(f"{kind}: {text}\n{trace}")
+    assert isinstance(of, type)
+    assert issubclass(of, UnskewError)
+    error = of(text)
+    if of is WorkerError:
+        error.add_note(f"in a worker:\n{trace}")
+    return error
 
 
 def _start(recipe: Recipe, theirs: Connection) -> _Process:
@@ -600,8 +632,7 @@ def _serve(open_cell: Open, pipe: Connection, slots: list[_Slot], shared: _Arena
                     open_number, cell = head["cell"], open_cell(head["cell"])
                 answers.add(*_answer(cell, head, reader))
         except BaseException as error:
-            trace = "".join(traceback.format_exception(error))
-            pipe.send_bytes(json.dumps({"error": [type(error).__name__, str(error), trace], "inline": 0}).encode())
+            pipe.send_bytes(json.dumps({"error": _failure(error), "inline": 0}).encode())
             continue
         answers.send(pipe)
 

@@ -28,6 +28,7 @@ from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
 from unskew.protocol import SgdConfig
 from unskew.run.config import Experiment, Method, TaskConfig
 from unskew.run.config import load as read
+from unskew.run.machine import cores
 from unskew.runtime.remote import Runtime
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task, parameter_count
@@ -245,11 +246,6 @@ HERE = Here()
 
 
 # ---------------------------------------------------------------- executors
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def executor_by_rule(device: torch.device, parameters: int, examples_per_client: float) -> str:
     """Stacked on CUDA; on a CPU workers, if it has several cores and a client's training is worth handing over.
 

@@ -1,9 +1,10 @@
 """What is installed and what this machine has: one line each, with the remedy where something is missing.
 
-Nothing is imported to see whether it is there but what unskew needs anyway, nothing is downloaded, and nothing is left
-behind.
+Nothing is imported to see whether it is there but PyTorch and NumPy, which an installation can have and not be able to
+load; where they are missing the rest is said all the same.  Nothing is downloaded, and nothing is left behind.
 """
 
+import importlib
 import importlib.metadata
 import multiprocessing
 import os
@@ -19,10 +20,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from unskew.data.domains import DOMAINS
-from unskew.data.sources import SOURCES, places
 from unskew.run import machine
-from unskew.run.assemble import cores
 from unskew.units import human_bytes
 from unskew.version import __version__
 
@@ -31,6 +29,8 @@ Status = Literal["ok", "missing", "problem"]
 LITTLE_DISK = 1_000_000_000
 LITTLE_MEMORY = 2_000_000_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "google-chrome-stable")
+SYSTEMS = ("linux", "darwin")
+LOADED = ("torch", "numpy")
 CORE = ("torch", "numpy", "scipy", "scikit-learn", "pydantic", "typer", "safetensors", "jinja2", "matplotlib")
 
 
@@ -117,7 +117,15 @@ def _software() -> Iterator[Finding]:
         "" if fits else f"make an environment with a Python {needs}",
         core=True,
     )
-    yield Finding("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+    known = sys.platform in SYSTEMS
+    here = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield Finding(
+        "platform",
+        "ok" if known else "problem",
+        here if known else f"{here}; unskew needs Linux or macOS",
+        "" if known else "on Windows, use WSL 2",
+        core=True,
+    )
     wanted = {r.name: r.specifier for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
     for package in CORE:
         yield _package(package, wanted.get(package, SpecifierSet()))
@@ -130,7 +138,19 @@ def _package(name: str, wanted: SpecifierSet) -> Finding:
         return Finding(name, "problem", "not installed", f"pip install '{name}{wanted}'", core=True)
     if not wanted.contains(version, prereleases=True):
         return Finding(name, "problem", f"{version}, {wanted} is needed", f"pip install '{name}{wanted}'", core=True)
+    if name in LOADED and (why := _not_loaded(name)):
+        order = f"pip install --force-reinstall '{name}{wanted}'"
+        return Finding(name, "problem", f"{version}, but it cannot be loaded: {why}", order, core=True)
     return Finding(name, "ok", f"{version} ({wanted} is supported)" if str(wanted) else version, core=True)
+
+
+def _not_loaded(package: str) -> str:
+    """Why a package cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # a library that is missing or of another build can fail in any way
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return ""
 
 
 def _extra(extra: Extra) -> Finding:
@@ -158,7 +178,7 @@ def _declared(extra: str) -> bool:
 
 # ---------------------------------------------------------------- hardware
 def _hardware() -> Iterator[Finding]:
-    here, all_of_them = cores(), os.cpu_count() or 1
+    here, all_of_them = machine.cores(), os.cpu_count() or 1
     some = "" if here == all_of_them else f" of {all_of_them}, the rest is not for this process"
     yield Finding("cores", "ok", f"{here}{some}")
     total, left = machine.total(), machine.available()
@@ -172,8 +192,9 @@ def _hardware() -> Iterator[Finding]:
             f"{human_bytes(left)} to be had of {human_bytes(total)}",
             "end other programs; unskew plan says what a run needs" if little else "",
         )
-    yield _threads()
-    yield _cuda()
+    if not _not_loaded("torch"):
+        yield _threads()
+        yield _cuda()
     if "fork" in multiprocessing.get_all_start_methods():
         yield Finding("fork", "ok", "workers are forked and share the data")
     else:
@@ -218,6 +239,12 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
     if not root.is_dir():
         yield Finding("data folder", "problem", f"{root.absolute()} is not there", "set UNSKEW_DATA to one that is")
         return
+    if _not_loaded("torch") or _not_loaded("numpy"):
+        yield Finding("data folder", "ok", f"{root.absolute()}; without PyTorch and NumPy it is not looked into")
+        return
+    from unskew.data.domains import DOMAINS
+    from unskew.data.sources import SOURCES, places
+
     named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", *DOMAINS)]
     have = {name: file for name in named for file in places(name, root)[::-1] if file.is_file()}
     lacks = [name for name in named if name not in have]

@@ -18,7 +18,6 @@
 The logs are append-only; a checkpoint records how long they were, and resuming cuts them to that length.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
+from unskew.runtime.lock import lock
 
 LOGS = ("metrics", "ledger", "failures", "work", "facts")
 # Written from the first row on: not every run has one.
@@ -113,7 +113,7 @@ def locked(folder: Path) -> Iterator[None]:
         f = (folder / ".lock").open("w")
     with f:
         try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(f)
         except OSError:
             raise RunError(f"{folder} is in use by another process; wait for it or stop it") from None
         _LOCKS.add(f)

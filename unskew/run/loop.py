@@ -24,7 +24,7 @@ import safetensors.torch
 
 from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
-from unskew.errors import DivergedError, ProtocolError, QuorumError, RunError
+from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, shortage
 from unskew.ledger import totals
 from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
@@ -269,7 +269,9 @@ class _Run:
             # Before anything runs in parallel here: the watcher's display has a thread of its own.
             self.pool = assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
             try:
+                began = time.monotonic()
                 self.watcher.start(self.experiment, self.bench, self.feds)
+                self.begun += time.monotonic() - began  # a plan that is made first is no part of the run it foretells
                 for index in range(self.first, len(self.cells)):
                     _Cell(self, index).go()
                 self.logs.sync()
@@ -360,6 +362,13 @@ class _Cell:
             self.rounds()
         except (DivergedError, QuorumError, ProtocolError) as error:
             raise type(error)(f"{self.method.label}, seed {self.seed}: {error}") from error
+        except Exception as error:
+            if (short := shortage(error)) is None:
+                raise
+            raise MemoryShortage(
+                f"{self.method.label}, seed {self.seed}, round {self.round + 1}: {short}; on a machine with more, "
+                f"unskew resume {self.run.folder} goes on"
+            ) from error
 
     def rounds(self) -> None:
         """Round after round, until the last, a reason to end early, or the user's wish."""

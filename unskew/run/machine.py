@@ -1,14 +1,23 @@
-"""How much memory this machine and this process have."""
+"""How much memory this machine and this process have, and how many cores."""
 
-import resource
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+with suppress(ModuleNotFoundError):  # elsewhere unskew does not run, but its doctor must be able to say so
+    import resource
 
 # Where container runtimes put a limit below what the machine has: version 2 of control groups, then version 1.
 _LIMITS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def resident() -> int:

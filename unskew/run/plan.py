@@ -18,23 +18,38 @@ import torch
 from torch import Tensor, nn
 
 from unskew.data.federated import FederatedData
-from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, UnskewError
 from unskew.keys import Key
 from unskew.ledger import Direction
+from unskew.local import imagery, workers
 from unskew.local.solo import Solo
+from unskew.local.stacked import Stacked
 from unskew.protocol import Sgd, SgdConfig
-from unskew.run import assemble, machine
+from unskew.run import assemble, machine, unpainted
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method
-from unskew.run.rehearsal import Bout, Fiction, Kind, Rehearsal, Stage, rehearse, stage, steps_of_job
+from unskew.run.rehearsal import (
+    Bout,
+    Code,
+    Fiction,
+    Kind,
+    Pace,
+    Rehearsal,
+    Stage,
+    prior_of,
+    rehearse,
+    stage,
+    steps_of_job,
+)
 from unskew.units import human_bytes
 
 SCHEMA = 1
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
 
 Traffic = Literal["exact", "extrapolated", "estimated", "unknown"]
-"""How sure the bytes are: every round was driven and results made up in two ways agree; they agree, and later rounds
-are taken to be as the driven ones; they differ, so training decides; the plan could not be driven at all."""
+"""How sure the bytes are: every round was driven and results made up in two ways agree; they agree, and later rounds,
+or what clients' own code comes to, are taken to be as far as there was time; they differ, so training decides; the plan
+could not be driven at all."""
 
 Place = Literal["main", "worker", "device"]
 Phase = Literal["always", "training", "evaluation"]
@@ -211,19 +226,24 @@ def _times(found: Forecast, share: Share) -> str:
     return f"{found.workers} x " if share.place == "worker" else ""
 
 
-NOW, DATA, TRAINING, BATCHES, MESSAGES, MEMORY, EVALUATION, OWN, SHARED = (
+NOW, DATA, TRAINING, BATCHES, MESSAGES, MEMORY, EVALUATION, OWN, SHARED, PRIOR, IMAGES, DESK = (
     "so far", "data set", "training", "batches", "messages", "client memory", "evaluation", "worker's own", "shared",
+    "prior", "images", "server's training",
 )  # fmt: skip
 REMEDIES = {
     NOW: "take a smaller data set",
     DATA: "take a smaller data set",
-    TRAINING: "lower local.batch_size, runtime.workers or the size of task.model",
+    TRAINING: "lower local.batch_size, runtime.workers or the size of task.model, or take runtime.executor = "
+    "'sequential'",
     BATCHES: "give the clients fewer examples (split.num_clients), or lower runtime.workers",
     MESSAGES: "lower clients_per_round or take a smaller task.model",
     MEMORY: "lower split.num_clients, take a smaller task.model or a method whose clients remember less",
     EVALUATION: "leave personal_on_global out of evaluate, or take a smaller task.model",
     OWN: "lower runtime.workers",
     SHARED: "lower runtime.workers or take a smaller task.model",
+    PRIOR: "make fewer images, lower the inversion's batch_size, or take a smaller prior",
+    IMAGES: "make fewer images",
+    DESK: "lower the server's batch_size or the size of task.model",
 }
 
 
@@ -251,18 +271,20 @@ def forecast(
     limit = machine.available()
     notes: list[str] = []
     ledger = _Ledger(experiment, bench)
-    workers = (experiment.runtime.workers or assemble.cores()) if bench.executor == "workers" else 1
-    clock = _Clock(bench, workers, time_s, patient, len(experiment.methods))
+    processes = (experiment.runtime.workers or machine.cores()) if bench.executor == "workers" else 1
+    clock = _Clock(bench, processes, time_s, patient, len(experiment.methods))
     shares: list[tuple[Share, ...]] = []
     until = time.monotonic() + drive_s
     cells = assemble.cells(experiment)
     begun: dict[str, tuple[Rehearsal, Traffic]] = {}
     unknown: set[str] = set()
+    codes: dict[str, Code] = {}
     for i, (seed, method) in enumerate(cells):
         if method.label in unknown:
             continue
         fed = feds[seed]
-        made = stage(experiment, method, bench, fed, seed)
+        made = stage(experiment, method, bench, fed, seed, codes.get(method.label))
+        codes[method.label] = made.code
         share = time.monotonic() + max(until - time.monotonic(), 0.0) / (len(cells) - i)
         if method.label not in begun:
             opened = _open(experiment, made, fed, share, notes)
@@ -272,7 +294,7 @@ def forecast(
             model, driven, traffic = opened
             begun[method.label] = model, traffic
             clock.time(made, model)
-            shares.append(_memory(experiment, bench, made, model, now))
+            shares.append(_memory(experiment, bench, made, model, clock, now))
         elif begun[method.label][1] == "estimated" or time.monotonic() > share:
             continue  # as the seeds before it
         else:
@@ -295,7 +317,7 @@ def forecast(
         seeds=len(experiment.seeds),
         rounds=experiment.rounds,
         executor=bench.executor,
-        workers=workers,
+        workers=processes,
         costs=costs,
         shares=max(shares, key=lambda s: sum(x.bytes for x in s), default=()),
         reached=reached,
@@ -333,7 +355,7 @@ def _open(
     if isinstance(still, Exception) or _bytes(still.rounds[:2]) != _bytes(lively.rounds):
         notes.append(f"{label}: training decides what it sends, its bytes are an estimate from two rounds")
         return lively, lively, "estimated"
-    whole = len(still.rounds) == experiment.rounds
+    whole = len(still.rounds) == experiment.rounds and not still.borrowed
     return lively, still, "exact" if whole else "extrapolated"
 
 
@@ -362,11 +384,12 @@ class _Ledger:
         rounds = experiment.rounds
         sent = {d: float(np.mean([_over(r.rounds, rounds, _sent(d)) for r in driven])) for d in DIRECTIONS}
         fewest = min(len(r.rounds) for r in driven)
-        if traffic == "exact" and (fewest < rounds or len(driven) < len(experiment.seeds)):
+        short = fewest < rounds or len(driven) < len(experiment.seeds) or any(r.borrowed for r in driven)
+        if traffic == "exact" and short:
             traffic = "extrapolated"
         pooled = self._pooled[method.label]
         training = [_over(r.rounds, rounds, lambda b: clock.jobs(b, pooled)) for r in driven]
-        server = [_over(r.rounds, rounds, lambda b: b.server_s + clock.handover(b)) for r in driven]
+        server = [_over(r.rounds, rounds, lambda b: b.server_s + clock.handover(b) + clock.desk(b)) for r in driven]
         times = sum(t % experiment.eval_every == 0 or t == rounds for t in range(1, rounds + 1))
         evaluation = self.start_s(method, clock) * times
         timed = clock.knows(b for r in driven for b in r.rounds)
@@ -416,14 +439,15 @@ class _Clock:
         self._each = budget_s / max(methods, 1)
         self._budget = budget_s
         self._curves: dict[tuple[Kind, bool], list[tuple[int, float]]] = {}
-        self._rates: dict[Kind, float] = {}
+        self._paces: dict[Kind, Pace] = {}
+        self._lines: dict[Kind, tuple[float, float]] = {}
         self.grading: tuple[float, float] | None = None
         self.workers = workers
         self.notes: list[str] = []
 
     def time(self, made: Stage, seen: Rehearsal) -> None:
         """Time the kinds of jobs of one method that no method before it had."""
-        self._rates.update(seen.seconds_per_example)
+        self._paces.update(seen.paces)
         threads = torch.get_num_threads()
         if self._bench.executor == "workers":
             torch.set_num_threads(1)  # as in a worker
@@ -431,8 +455,12 @@ class _Clock:
             if self.grading is None:
                 self.grading = _grading(made.solo, made.population.initial, self._budget)
             fresh = [(k, job) for k, job in seen.samples.items() if (k, made.pooled) not in self._curves]
+            largest = _largest(seen)
+            asked = [(k, n) for k, n in largest.items() if k not in self._lines]
             for kind, job in fresh:
-                self._time(made, kind, job, self._each / len(fresh))
+                self._time(made, kind, job, self._each / (len(fresh) + len(asked)))
+            for kind, n in asked:
+                self._time_prior(made, kind, n, self._each / (len(fresh) + len(asked)))
         finally:
             torch.set_num_threads(threads)
 
@@ -446,12 +474,29 @@ class _Clock:
             )
             return
         try:
-            points = [(int(sizes[c]), time_job(made, c, job, budget_s / len(chosen))) for c in chosen]
+            if job.examples is None:
+                points = [(int(sizes[c]), time_job(made, c, job, budget_s / len(chosen))) for c in chosen]
+            else:  # the same whoever is given them
+                points = [(len(job.examples.rows), time_job(made, chosen[0], job, budget_s))]
         except DivergedError as error:
             self.notes.append(f"{made.method.label}: no time is predicted, its first steps diverge: {error}")
             return
         # Clients of equal size are one point; interpolation wants them ascending.
         self._curves[kind, made.pooled] = sorted(dict(points).items())
+
+    def _time_prior(self, made: Stage, kind: Kind, n: int, budget_s: float) -> None:
+        asked = kind[1]
+        try:
+            real, x = prior_of(made.solo, asked.source), made.solo.shelf.x[:8]
+            if not self._patient and (one := unpainted.image_s(real)) > budget_s:
+                self.notes.append(
+                    f"no time is predicted: the prior {asked.source} takes {one:.1f} s for a single image; unskew plan "
+                    "takes the time to try more"
+                )
+                return
+            self._lines[kind] = unpainted.seconds_of(asked, real, x, n, budget_s)
+        except UnskewError as error:
+            self.notes.append(f"{made.method.label}: no time is predicted, its prior refuses the data: {error}")
 
     def _step_s(self, config: SgdConfig, n: int) -> float:
         """A step's cost from that of grading: forward, and backward at twice that."""
@@ -459,16 +504,36 @@ class _Clock:
         first, per_example = self.grading
         return 3 * (first + per_example * min(config.batch_size or n, n))
 
+    def tried(self, kind: Kind) -> bool:
+        """Whether a prior was asked for this and could be timed."""
+        return kind in self._lines
+
     def knows(self, bouts: Iterable[Bout]) -> bool:
         """Whether every job in these rounds can be priced."""
-        timed = {kind for kind, _ in self._curves} | self._rates.keys()
-        return all(kind in timed for b in bouts for kind, _ in b.jobs)
+        timed = {kind for kind, _ in self._curves} | self._paces.keys() | self._lines.keys()
+        return all(kind in timed for b in bouts for kind, *_ in (*b.jobs, *b.desk, *b.imagined))
 
     def jobs(self, bout: Bout, pooled: bool) -> float:
-        """Seconds of all jobs of a round, spread over the workers; the longest is the least it takes."""
+        """Seconds of all jobs of a round, spread over the workers; the longest is the least it takes.
+
+        Equal images are made once in a process.
+        """
         priced = [(self._price(kind, n, pooled), times) for (kind, n), times in bout.jobs.items()]
+        for (kind, n, same, at_server), times in bout.imagined.items():
+            if not at_server:
+                priced.append((self._price(kind, n, pooled), times if same is None else min(times, self.workers)))
         whole = sum(s * times for s, times in priced)
         return max(whole / self.workers, max((s for s, _ in priced), default=0.0))
+
+    def desk(self, bout: Bout) -> float:
+        """Seconds of the server's own local work in a round."""
+        priced = sum(self._price(kind, n, False) * times for (kind, n), times in bout.desk.items())
+        by_clients = {same for _, _, same, at_server in bout.imagined if not at_server and same is not None}
+        for (kind, n, same, at_server), times in bout.imagined.items():
+            made_before = same in by_clients and self._bench.executor != "workers"  # in this process
+            if at_server and not made_before:
+                priced += self._price(kind, n, False) * (times if same is None else 1)
+        return priced
 
     def grades(self, bout: Bout) -> float:
         """Seconds of grading an evaluation's models."""
@@ -482,11 +547,17 @@ class _Clock:
         return sum(bout.jobs.values()) * (HANDOVER_S + 4 * _model_bytes(self._bench) / COPY_BYTES_PER_S)
 
     def _price(self, kind: Kind, n: int, pooled: bool) -> float:
-        if kind in self._rates:
-            return self._rates[kind] * n
-        curve = self._curves.get((kind, pooled))
+        if kind in self._paces:
+            return self._paces[kind].seconds_for(n)
+        if kind in self._lines:
+            first, more = self._lines[kind]
+            return first + more * (n - 1) if n else 0.0
+        curve = self._curves.get((kind, pooled), self._curves.get((kind, not pooled)))
         if curve is None:
             return 0.0
+        if kind[0] == "sgd given":  # of one size
+            ((size, seconds),), config = curve, kind[1]
+            return seconds if config.local_steps else seconds * n / size
         return float(np.interp(n, [m for m, _ in curve], [s for _, s in curve]))
 
 
@@ -498,7 +569,7 @@ def time_job(made: Stage, client: int, job: Sgd, budget_s: float) -> float:
     """
     solo = made.solo
     me = made.population.me(client, 1, Key(made.seed) / "timing" / client)
-    steps = steps_of_job(job.config, me.n, solo)
+    steps = steps_of_job(job.config, me.n if job.examples is None else len(job.examples.rows), solo)
 
     def once(k: int) -> float:
         config = job.config if k >= steps else dataclasses.replace(job.config, local_epochs=None, local_steps=k)
@@ -515,6 +586,15 @@ def time_job(made: Stage, client: int, job: Sgd, budget_s: float) -> float:
         return float(np.median(found))
     some = min(int(budget_s / one), steps)
     return one * steps if some < 2 else one + (steps - 1) * max(once(some) - one, 0.0) / (some - 1)
+
+
+def _largest(seen: Rehearsal) -> dict[Kind, int]:
+    """For how many at most a prior was asked at once, by kind."""
+    found: dict[Kind, int] = {}
+    for bout in seen.rounds:
+        for kind, n, _, _ in bout.imagined:
+            found[kind] = max(found.get(kind, 1), n)
+    return found
 
 
 def _grading(solo: Solo, params: Mapping[str, Tensor], budget_s: float) -> tuple[float, float]:
@@ -538,34 +618,40 @@ def _grading(solo: Solo, params: Mapping[str, Tensor], budget_s: float) -> tuple
 
 
 # ---------------------------------------------------------------- memory
-def _memory(experiment: Experiment, bench: Bench, made: Stage, seen: Rehearsal, now: int) -> tuple[Share, ...]:
+def _memory(
+    experiment: Experiment, bench: Bench, made: Stage, seen: Rehearsal, clock: _Clock, now: int
+) -> tuple[Share, ...]:
     """The parts of a method's memory."""
     inside: Place = "device" if bench.device.type == "cuda" else "worker" if bench.executor == "workers" else "main"
     store: Place = "device" if bench.device.type == "cuda" else "main"
     data = bench.dataset
-    model = _model_bytes(bench)
     example = data.x_train[0].numel() * data.x_train.element_size()
-    sizes = made.population.histograms.sum(1)
-    largest = int(sizes.max())
-    config = next((job.config for job in seen.samples.values()), SgdConfig())
-    batch = min(config.batch_size or largest, largest)
-    vectors = 6 + {"sgd": int(config.momentum > 0), "adam": 2, "adamw": 2}[config.optimizer]
+    largest = int(made.population.histograms.sum(1).max())
     outputs = _outputs(bench)
-    both, widest = sum(outputs), max((a + b for a, b in itertools.pairwise([0, *outputs])), default=0)
+    widest = max((a + b for a, b in itertools.pairwise([0, *outputs])), default=0)
     clients = len(made.population.clients)
     reachable = clients if experiment.rounds > len(seen.rounds) else len(seen.clients)
     remembered = int(seen.memory_per_client * (reachable + min(len(seen.clients), reachable)))
     evaluation = seen.evaluation or Bout()
     chunk = min(Solo.CHUNK, max(evaluation.papers, default=0))
+    stacked = Stacked(made.solo) if bench.executor == "stacked" else None
+    if stacked is not None and evaluation.papers:
+        chunk = stacked.examples_at_once(evaluation.papers)
     dataset = sum(t.nbytes for t in (data.x_train, data.y_train, data.x_test, data.y_test))
+    desk_kinds = {kind for bout in seen.rounds for kind, _ in bout.desk}
+    client_kinds = {kind for bout in seen.rounds for kind, _ in bout.jobs}
+    needs = {kind: _training(experiment, bench, made, job, stacked, outputs) for kind, job in seen.samples.items()}
+    training = max((need for kind, need in needs.items() if kind in client_kinds), default=_Need(0, "nobody trains", 1))
+    side = training.width if stacked is not None else 1
+    copied = 2 * side * training.batch if stacked is not None else 2 * largest
+    batches = (
+        f"{side} x batch of {training.batch} examples" if side > 1 else f"{largest} examples of the largest client"
+    )
     shares = [
         Share(NOW, now, f"this process with its libraries and the data set ({human_bytes(dataset)}), measured",
               "main", "always"),
-        Share(TRAINING, vectors * model + 2 * both * batch,
-              f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer "
-              f"outputs x batch of {batch}", inside, "training"),
-        Share(BATCHES, 2 * largest * example,
-              f"2 x {largest} examples of the largest client x {human_bytes(example)}", inside, "training"),
+        Share(TRAINING, training.bytes, training.how, inside, "training"),
+        Share(BATCHES, copied * example, f"2 x {batches} x {human_bytes(example)}", inside, "training"),
         Share(MESSAGES, seen.in_flight, "messages, replies and states of one round, those shared counted once",
               store, "training"),
         Share(EVALUATION, widest * chunk + evaluation.gathered * example,
@@ -577,13 +663,86 @@ def _memory(experiment: Experiment, bench: Bench, made: Stage, seen: Rehearsal, 
         shares.append(Share(MEMORY, remembered, how, store, "always"))
     if bench.device.type == "cuda":
         shares.append(Share(DATA, dataset, "training and test examples", "device", "always"))
+    shares += _imagining(made, seen, clock, example, inside, together=stacked is not None)
     if inside == "worker":
-        slots = 4 * (4 * model + (1 << 20))
-        shares += [
-            Share(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
-            Share(SHARED, slots, f"4 slots of 4 x {human_bytes(model)} + 1 MB per worker", "worker", "always"),
-        ]
+        at_desk = max((need for kind, need in needs.items() if kind in desk_kinds), default=None)
+        if at_desk is not None:
+            shares.append(Share(DESK, at_desk.bytes, at_desk.how, "main", "training"))
+        shares += _worker(_model_bytes(bench), seen)
     return tuple(shares)
+
+
+@dataclass(frozen=True, order=True)
+class _Need:
+    """What an optimisation takes: bytes, their arithmetic, examples in a batch, clients side by side."""
+
+    bytes: int
+    how: str
+    batch: int
+    width: int = 1
+
+
+def _training(
+    experiment: Experiment, bench: Bench, made: Stage, job: Sgd, stacked: Stacked | None, outputs: Sequence[int]
+) -> _Need:
+    """Of the largest client, or of as many as are trained side by side."""
+    sizes = made.population.histograms.sum(1)
+    largest = int(sizes.max()) if job.examples is None else len(job.examples.rows)
+    batch = min(job.config.batch_size or largest, largest)
+    vectors = 6 + {"sgd": int(job.config.momentum > 0), "adam": 2, "adamw": 2}[job.config.optimizer]
+    model, both = _model_bytes(bench), sum(outputs)
+    how = (
+        f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer outputs x "
+        f"batch of {batch}"
+    )
+    each = vectors * model + 2 * both * batch
+    cohort = 1 if made.pooled else experiment.cohort(len(sizes))
+    width = stacked.width(job, batch, cohort) if stacked is not None and job.examples is None else 1
+    return _Need(each * width, f"{width} clients side by side x ({how})" if width > 1 else how, batch, width)
+
+
+def _imagining(made: Stage, seen: Rehearsal, clock: _Clock, example: int, inside: Place, together: bool) -> list[Share]:
+    """What a prior needs, where it was tried: beside its weights, which are there already.
+
+    `together`: Whether clients that ask alike are answered at once.
+    """
+    shares = []
+    apart = inside == "worker"  # else the server's work is done where the clients' is, one after the other
+    for place in dict.fromkeys((inside, "main" if apart else inside)):
+        here = (place == "main",) if apart else (False, True)
+        asked = [(k, n, same) for b in seen.rounds for k, n, same, at_server in b.imagined if at_server in here]
+        asked = [one for one in asked if clock.tried(one[0])]
+        needs = []
+        for kind in dict.fromkeys(k for k, _, _ in asked):
+            n = max(m for k, m, _ in asked if k == kind)
+            if together and kind[1].what == "invert":
+                n = max(sum(m * times for (k, m, *_), times in b.imagined.items() if k == kind) for b in seen.rounds)
+            real = prior_of(made.solo, kind[1].source)
+            working = unpainted.working_bytes(kind[1], real, made.solo.shelf.x[:1], n)
+            images = 2 * n * example if kind[1].what in ("sample", "decode") else 0
+            how = f"{human_bytes(working)} of layer outputs, to {kind[1].what} {n} by the prior {kind[1].source}"
+            needs.append((working + images, how + (f", + 2 x {n} x {human_bytes(example)}" if images else "")))
+        if needs:
+            largest, how = max(needs)
+            shares.append(Share(PRIOR, largest, how, place, "training"))
+        if sizes := {same: n * example for _, n, same in asked if same is not None}:
+            how = f"made, for who wants the same again, {human_bytes(imagery.MOST_KEPT)} at most"
+            shares.append(Share(IMAGES, min(sum(sizes.values()), imagery.MOST_KEPT), how, place, "always"))
+    return shares
+
+
+def _worker(model: int, seen: Rehearsal) -> list[Share]:
+    """What a worker has beside its training: pages of its own, and the part of its slots that is ever written."""
+    how = (
+        f"{workers.SLOTS} slots of {human_bytes(workers.slot_bytes(model))}, as far as clients that are sent, remember "
+        f"and answer {human_bytes(seen.parcel)} fill them"
+    )
+    common = min(workers.common_bytes(model), seen.in_flight)
+    return [
+        Share(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
+        Share(SHARED, workers.written_bytes(model, seen.parcel), how, "worker", "always"),
+        Share(SHARED, common, "what several clients are sent, seen by all workers", "main", "always"),
+    ]
 
 
 def _model_bytes(bench: Bench) -> int:

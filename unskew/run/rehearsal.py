@@ -7,13 +7,17 @@ by the same code; only the executor is an understudy.  It tells one of two ficti
     wander        every optimisation ends near its start, its loss is some number, folds and local code are really done
 
 A plan whose traffic is the same under both does not let training decide what it sends, as far as two tries can tell.
+
+What the server does on a device of its own (`Federation.work`) is answered in the same way.  Local code (`Run`) is
+really done, since nobody else knows what comes of it, but once where that will do, and while there is time; a prior
+that it asks for is an understudy as well (unpainted.py).
 """
 
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -23,23 +27,35 @@ from unskew.data.batches import num_steps
 from unskew.data.federated import FederatedData
 from unskew.keys import Key
 from unskew.ledger import Direction, totals
+from unskew.local import imagery
 from unskew.local.executor import Done, Paper, Work
 from unskew.local.solo import Solo
-from unskew.protocol import ClientId, Fitted, Fold, Me, Run, Sgd, SgdConfig, drive
+from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Imagery, Local, Me, Run, Sgd, SgdConfig, drive
 from unskew.run import assemble
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method
 from unskew.run.evaluate import evaluate, exam
+from unskew.run.unpainted import Asked, Unpainted
 from unskew.runtime.simulate import Population, Simulator
-from unskew.tree import leaves
+from unskew.tree import Params, leaves
 
 Fiction = Literal["stand_still", "wander"]
 
 WANDER = 0.01
 """How far from its start a made-up result lies, relative to each value."""
 
+CODE_S = 1.0
+"""Seconds that a method's local code may take beside the time there is for driving; each kind is done once even so."""
+
+KEPT_BYTES = 256 << 20
+"""Of what local code came to, kept for when it is met again."""
+
 Kind = tuple[str, Any, Any]
-"""What makes two jobs cost the same on equally many examples: ("sgd", config, terms), ("fold" or "run", name, None)."""
+"""What makes two jobs cost the same on equally many examples.
+
+("sgd", config, terms), or "sgd given" on examples that the step hands over; ("fold" or "run", name, None), or "work"
+for local code of the server's; ("prior", what was asked, None) for that many images, latents or embeddings.
+"""
 
 
 @dataclass
@@ -49,6 +65,9 @@ class Bout:
     Attributes:
         bytes: By direction.
         jobs: How many jobs of a kind were asked of clients with so many training examples.
+        desk: The same of the server's own device.
+        imagined: What priors were asked for: kind, for how many, what equal images are equal to, and whether by the
+            server; and how often.
         papers: Examples of each model to be graded.
         gathered: Most examples that are copied for one of them.
         server_s: Seconds of everything but the jobs.
@@ -56,9 +75,57 @@ class Bout:
 
     bytes: Mapping[Direction, int] = field(default_factory=dict)
     jobs: Counter[tuple[Kind, int]] = field(default_factory=Counter)
+    desk: Counter[tuple[Kind, int]] = field(default_factory=Counter)
+    imagined: Counter[tuple[Kind, int, Hashable, bool]] = field(default_factory=Counter)
     papers: list[int] = field(default_factory=list)
     gathered: int = 0
     server_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What local code took where it was really done, without what it asked of a prior."""
+
+    seconds: float = 0.0
+    examples: int = 0
+    calls: int = 0
+
+    def seconds_for(self, n: int) -> float:
+        """On `n` examples; of a call where none had any."""
+        return n * self.seconds / self.examples if self.examples else self.seconds / max(self.calls, 1)
+
+
+@dataclass(eq=False)
+class Code:
+    """What a method's local code came to: shared by both fictions, and in part by all seeds.
+
+    Attributes:
+        values: Of one seed, by step, kind, client and number within the step; as many as there is room for.
+        first: The first value of each kind, of any seed.
+        paces: By kind.
+        imagines: Kinds that asked a prior: what they come to differs between the fictions.
+        spent: Seconds it took.
+    """
+
+    values: dict[Hashable, Any] = field(default_factory=dict)
+    first: dict[Kind, Any] = field(default_factory=dict)
+    paces: dict[Kind, Pace] = field(default_factory=dict)
+    imagines: set[Kind] = field(default_factory=set)
+    spent: float = 0.0
+    room: int = KEPT_BYTES
+
+    def keep(self, key: Hashable, kind: Kind, value: Any) -> None:
+        """Remember a value if there is room."""
+        self.first.setdefault(kind, value)
+        bytes_ = 0 if key in self.values else size([value])
+        if bytes_ <= self.room:
+            self.room -= bytes_
+            self.values[key] = value
+
+    def turn(self) -> None:
+        """Another seed: other clients' values."""
+        self.values.clear()
+        self.room = KEPT_BYTES
 
 
 @dataclass(eq=False)
@@ -69,36 +136,45 @@ class Rehearsal:
         rounds: One after the other, from the first.
         evaluation: Of the state after the last of them; None if it was not wanted.
         in_flight: Most bytes of messages, replies and states alive at once.
+        parcel: Most bytes that one client is sent, remembers and answers in an exchange.
         memory_per_client: Bytes one client remembers, on average over those that remember something.
         clients: Who was asked.
         samples: One optimisation of each kind, to be timed.
-        seconds_per_example: Of folds and local code, which were really done.
+        paces: Of folds and local code, which were really done.
+        borrowed: Whether local code's value of another client or seed was taken for want of time.
     """
 
     rounds: list[Bout]
     evaluation: Bout | None
     in_flight: int
+    parcel: int
     memory_per_client: float
     clients: frozenset[ClientId]
     samples: dict[Kind, Sgd]
-    seconds_per_example: dict[Kind, float]
+    paces: dict[Kind, Pace]
+    borrowed: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One method under one seed, ready to be driven or timed."""
+    """One method under one seed, ready to be driven or timed; `code` is what is known of the method's local code."""
 
     method: Method
     seed: int
     solo: Solo
     population: Population
     pooled: bool
+    code: Code = field(default_factory=Code)
 
 
-def stage(experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, seed: int) -> Stage:
-    """The clients of one cell, as a run would make them."""
+def stage(
+    experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, seed: int, code: Code | None = None
+) -> Stage:
+    """The clients of one cell, as a run would make them; `code` is that of another seed's stage."""
     solo, population, train = assemble.clients(experiment, method, bench, fed, seed)
-    return Stage(method, seed, solo, population, train is not fed)
+    if code is not None:
+        code.turn()
+    return Stage(method, seed, solo, population, train is not fed, code or Code())
 
 
 def rehearse(
@@ -116,10 +192,10 @@ def rehearse(
     Raises:
         UnskewError: What the plan itself refuses; what else it raises when results are made up goes through.
     """
-    understudy = Understudy(cell.solo, fiction, until)
+    understudy = Understudy(cell.solo, fiction, until, cell.code)
     sim: Simulator[Any] = Simulator(
         cell.method.algorithm,
-        cell.population,
+        replace(cell.population, desk=understudy),
         understudy,
         seed=cell.seed,
         clients_per_round=1 if cell.pooled else experiment.cohort(len(cell.population.clients)),
@@ -149,39 +225,42 @@ def rehearse(
         done,
         evaluation,
         understudy.in_flight + 2 * size([state]),
+        understudy.parcel,
         size(remembered.values()) / max(len(remembered), 1),
         frozenset(understudy.clients),
         understudy.samples,
-        {kind: spent / max(n, 1) for kind, (spent, n) in understudy.really.items()},
+        cell.code.paces,
+        understudy.borrowed,
     )
 
 
 class Understudy:
-    """An executor that trains nothing and grades nothing, but takes notes.
+    """An executor, and the server's device, that trains nothing and grades nothing, but takes notes.
 
     Args:
         solo: Does folds and local code where the fiction wants them done.
         fiction: Which results are made up.
         until: After this moment (`time.monotonic`) what takes time is done once and its value used again.
+        code: What local code came to before, and will have come to.
     """
 
     name = "understudy"
 
-    def __init__(self, solo: Solo, fiction: Fiction, until: float) -> None:
-        self._solo, self._fiction, self._until = solo, fiction, until
+    def __init__(self, solo: Solo, fiction: Fiction, until: float, code: Code) -> None:
+        self._solo, self._fiction, self._until, self._code = solo, fiction, until, code
         self._noise: dict[str, Tensor] = {}
-        self._values: dict[Kind, Any] = {}
         self.begin()
-        self.in_flight = 0
+        self.in_flight = self.parcel = 0
         self.clients: set[ClientId] = set()
         self.samples: dict[Kind, Sgd] = {}
-        self.really: dict[Kind, tuple[float, int]] = {}
+        self.borrowed = False
 
     def begin(self) -> Bout:
         """Take notes on a new sheet."""
         self.bout, self.spent = Bout(), 0.0
         return self.bout
 
+    # ------------------------------------------------------------------ as an executor
     def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end; what it asks of its device is made up."""
         done = {c: self._alone(w) for c, w in work.items()}
@@ -189,6 +268,7 @@ class Understudy:
         if self._fiction == "wander":
             values = [part for c, w in work.items() for part in (w.message, w.memory, done[c].value)]
             self.in_flight = max(self.in_flight, size(values))
+            self.parcel = max([self.parcel, *(size(values[i : i + 3]) for i in range(0, min(len(values), 30), 3))])
         return iter(done.items())
 
     def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
@@ -204,34 +284,82 @@ class Understudy:
         counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}
 
         def answer(request: Any) -> Any:
-            began = time.monotonic()
-            try:
-                return self._answer(work.me, next(counts.get(type(request), counts[Run])), request)
-            finally:
-                self.spent += time.monotonic() - began
+            return self._timed(work.step, work.me, next(counts.get(type(request), counts[Run])), request)
 
         return Done(drive(work.begin(work.me, work.message, work.memory), answer))
 
-    def _answer(self, me: Me, index: int, request: Any) -> Any:
-        if isinstance(request, Sgd):
+    # ------------------------------------------------------------------ as the server's device
+    def answer(self, me: Me, index: int, request: object) -> Any:
+        """What the server asks of its own device."""
+        return self._timed("work", me, index, request)
+
+    # ------------------------------------------------------------------ either
+    def _timed(self, step: str, me: Me, index: int, request: object) -> Any:
+        began = time.monotonic()
+        try:
+            return self._answer(step, me, index, request)
+        finally:
+            self.spent += time.monotonic() - began
+
+    def _answer(self, step: str, me: Me, index: int, request: object) -> Any:
+        if isinstance(request, Sgd) and (me.id != NOBODY or request.examples is not None):
             return self._fitted(me, request)
-        if not isinstance(request, Fold | Run):
-            return self._solo.answer(me, index, request)  # refuses it
-        kind: Kind = ("fold" if isinstance(request, Fold) else "run", _name(request.fn), None)
+        if isinstance(request, Run):
+            return self._ran(step, me, index, request)
+        if isinstance(request, Fold) and me.id != NOBODY:
+            return self._folded(me, index, request)
+        return self._solo.answer(me, index, request)  # refuses it
+
+    def _folded(self, me: Me, index: int, request: Fold) -> Any:
+        kind: Kind = ("fold", _name(request.fn), None)
         self.bout.jobs[kind, me.n] += 1
-        if isinstance(request, Fold) and self._fiction == "stand_still":
+        if self._fiction == "stand_still":
             return request.init
-        if kind not in self._values or (self._fiction == "wander" and time.monotonic() < self._until):
-            began = time.monotonic()
-            self._values[kind] = self._solo.answer(me, index, request)
-            spent, n = self.really.get(kind, (0.0, 0))
-            self.really[kind] = (spent + time.monotonic() - began, n + me.n)
-        return self._values[kind]
+        if kind in self._code.first and time.monotonic() >= self._until:
+            return self._code.first[kind]
+        value = self._done(kind, me, lambda: self._solo.answer(me, index, request))
+        self._code.first[kind] = value
+        return value
+
+    def _ran(self, step: str, me: Me, index: int, request: Run) -> Any:
+        code, at_server = self._code, me.id == NOBODY
+        kind: Kind = ("work" if at_server else "run", _name(request.fn), None)
+        (self.bout.desk if at_server else self.bout.jobs)[kind, me.n] += 1
+        fiction = self._fiction if kind in code.imagines else None
+        key = (step, kind, me.id, index, fiction)
+        known, time_left = key in code.values, time.monotonic() < self._until or code.spent < CODE_S
+        # The server's, without a prior's work, is short; its shape follows from what it is given.
+        time_left |= at_server and kind in code.imagines
+        if kind not in code.first or (time_left and (self._fiction == "wander" or not known)):
+            local = _Watched(self._solo, me, index, self._fiction, self.bout)
+            value = self._done(kind, me, lambda: request.fn(local, *request.args))
+            if local.asked:
+                code.imagines.add(kind)
+                key = (step, kind, me.id, index, self._fiction)
+            code.keep(key, kind, (value, tuple(local.asked)))
+            return value
+        self.borrowed |= not known
+        # The same client's under the other fiction has at least the right shape.
+        other = (step, kind, me.id, index, "wander")
+        value, asked = code.values[key] if known else code.values.get(other, code.first[kind])
+        for one in asked:
+            self.bout.imagined[(*one, at_server)] += 1
+        return value
+
+    def _done(self, kind: Kind, me: Me, do: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        value = do()
+        spent = time.monotonic() - began
+        pace = self._code.paces.get(kind, Pace())
+        self._code.paces[kind] = Pace(pace.seconds + spent, pace.examples + me.n, pace.calls + 1)
+        self._code.spent += spent
+        return value
 
     def _fitted(self, me: Me, request: Sgd) -> Fitted:
-        kind: Kind = ("sgd", request.config, request.terms)
-        n = me.n if request.examples is None else len(request.examples.rows)
-        self.bout.jobs[kind, n] += 1
+        given = request.examples
+        kind: Kind = ("sgd" if given is None else "sgd given", request.config, request.terms)
+        n = me.n if given is None else len(given.rows)
+        (self.bout.desk if me.id == NOBODY else self.bout.jobs)[kind, n] += 1
         steps = steps_of_job(request.config, n, self._solo)
         lr = request.config.lr_at(me.round)
         if self._fiction == "stand_still":
@@ -245,6 +373,39 @@ class Understudy:
             draw = torch.randn(t.shape, generator=(Key(0) / "rehearsal" / name).generator())
             noise = self._noise[name] = WANDER * draw.to(t)
         return t * (1.0 + noise.roll(me.id))  # another direction for every client
+
+
+class _Watched:
+    """What `Run` hands its function, but for the prior; notes what is asked of that."""
+
+    def __init__(self, solo: Solo, me: Me, index: int, fiction: Fiction, bout: Bout) -> None:
+        self._solo, self._me, self._fiction, self._bout = solo, me, fiction, bout
+        self._local: Local = solo.local(me, index)
+        self.x, self.y, self.groups, self.key = self._local.x, self._local.y, self._local.groups, self._local.key
+        self.asked: list[tuple[Kind, int, Hashable]] = []
+
+    def imagery(self, source: str) -> Imagery:
+        """The prior's understudy; the real one is loaded all the same, for its shapes."""
+        length = WANDER if self._fiction == "wander" else 0.0
+        return Unpainted(prior_of(self._solo, source), self._solo.shelf.x.shape[1:], self._me.id, length, self._note)
+
+    def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Really done."""
+        return self._local.forward(params, x)
+
+    def gradient(self, params: Params) -> Params:
+        """Really done."""
+        return self._local.gradient(params)
+
+    def _note(self, asked: Asked, n: int, same: Hashable) -> None:
+        one: tuple[Kind, int, Hashable] = (("prior", asked, None), n, same)
+        self.asked.append(one)
+        self._bout.imagined[(*one, self._me.id == NOBODY)] += 1
+
+
+def prior_of(solo: Solo, source: str) -> imagery.TaskImagery:
+    """The real prior for a stage's inputs."""
+    return imagery.of(source, solo.device, tuple(solo.shelf.x.shape[1:]), solo.shelf.levels)
 
 
 def steps_of_job(config: SgdConfig, n: int, solo: Solo) -> int:

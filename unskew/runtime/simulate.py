@@ -17,8 +17,7 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Done, Executor, Work, at_server
-from unskew.local.solo import Solo
+from unskew.local.executor import Desk, Done, Executor, Work, at_server
 from unskew.protocol import (
     Algorithm,
     Ask,
@@ -62,7 +61,7 @@ class Population:
     layout: Layout
     initial: Params
     initialise: Callable[[Key], Params]
-    desk: Solo | None = None
+    desk: Desk | None = None
 
     @property
     def clients(self) -> tuple[ClientId, ...]:

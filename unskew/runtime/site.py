@@ -14,7 +14,6 @@ what was done for a server that did is no part of the run any more, and is dropp
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -52,6 +51,7 @@ from unskew.runtime.letter import (
     read,
     write,
 )
+from unskew.runtime.lock import lock
 from unskew.tree import Params
 
 KEPT_ROUNDS = 2
@@ -235,7 +235,7 @@ def _alone(site: Site) -> Iterator[None]:
     site.state.mkdir(parents=True, exist_ok=True)
     with (site.state / ".lock").open("w") as f:
         try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(f)
         except OSError:
             raise RunError(f"client {site.client} is busy with an earlier letter") from None
         yield

@@ -1,0 +1,128 @@
+"""The rules by which unskew is set beside its peers; the peers themselves are not started."""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import unskew
+
+FOLDER = Path(unskew.__file__).parents[1] / "bench" / "peers"
+OF_ITS_OWN = ("run", "job", "contenders", "watched")
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[ModuleType]:
+    if not FOLDER.exists():
+        pytest.skip(f"{FOLDER} is not here: this is an installed package")
+    sys.path.insert(0, str(FOLDER))
+    before = {name: sys.modules.pop(name, None) for name in OF_ITS_OWN}
+    try:
+        yield importlib.import_module("run")
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name, module in before.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
+
+
+@pytest.fixture
+def job(peers: ModuleType) -> Any:
+    return peers.Job("mlp", 100, 500, 10, 3, 50, 0.05, 4, 4, 4, "", "")
+
+
+def ended(peers: ModuleType, seconds: float, accuracy: float = 0.95, total: float = 10.0) -> Any:
+    return peers.Run(None, 1.0, 0.5, 0.4, (seconds, seconds), total_s=total, steps=300, accuracy=accuracy, pss_mb=100.0)
+
+
+def row(peers: ModuleType, job: Any, theirs: Any, ours: Any) -> dict[str, Any]:
+    found: dict[str, Any] = peers.row("peer", [theirs] * 3, [ours] * 3, job)
+    return found
+
+
+def test_a_ratio_is_of_later_rounds(peers: ModuleType, job: Any) -> None:
+    """3 s a round against 2 s: 1.5 times unskew's."""
+    found = row(peers, job, ended(peers, 3.0), ended(peers, 2.0))
+    assert found["times_unskew"] == {"of_minima": 1.5, "of_medians": 1.5}
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        (0.935, 0.95, "accuracy 0.935, unskew 0.950"),
+        (0.965, 0.95, "accuracy 0.965, unskew 0.950"),
+        (0.1, 0.1, "it learned nothing: accuracy 0.100"),
+        (0.9, 0.19, "unskew learned nothing: accuracy 0.190"),
+    ],
+)
+def test_who_is_more_than_a_point_away_or_learned_nothing_gets_no_ratio(
+    peers: ModuleType, job: Any, model: str, theirs: float, ours: float, said: str
+) -> None:
+    job = dataclasses.replace(job, model=model)
+    found = row(peers, job, ended(peers, 3.0, theirs), ended(peers, 2.0, ours))
+    assert "times_unskew" not in found
+    assert found["not_compared"] == said
+    assert f"not compared: {said}" in peers.line([found])
+
+
+def played(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch, total: dict[str, float]) -> list[str]:
+    """Names in the order in which contenders with these seconds of a run are started, in four passes."""
+    asked: list[str] = []
+
+    def once(contender: Any, *_: Any, **__: Any) -> Any:
+        asked.append(contender.name)
+        return ended(peers, 1.0, total=total[contender.name])
+
+    monkeypatch.setattr(peers, "once", once)
+    peers.measure(job, [peers.Contender(name) for name in total], 3, 60.0)
+    return asked
+
+
+def test_each_pass_begins_with_the_next_contender(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = played(peers, job, monkeypatch, {"a": 1.0, "b": 1.0, "c": 1.0})
+    assert "".join(asked) == "abcbcacababc"
+
+
+def test_who_takes_very_long_is_timed_twice(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs: the one whose memory is sampled, and two."""
+    asked = played(peers, job, monkeypatch, {"a": 1.0, "slow": 151.0})
+    assert (asked.count("a"), asked.count("slow")) == (4, 3)
+
+
+@pytest.mark.parametrize(("scan", "tried"), [("slots", [1, 2, 4]), ("threads", [1, 4])])
+def test_the_best_setting_is_looked_for(
+    peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch, scan: str, tried: list[int]
+) -> None:
+    """The fewer, the faster; four cores."""
+    asked: list[int] = []
+
+    def once(_contender: Any, given: Any, *_: Any, **__: Any) -> Any:
+        asked.append(getattr(given, scan))
+        assert given.rounds == 2
+        return ended(peers, float(asked[-1]))
+
+    monkeypatch.setattr(peers, "once", once)
+    best = peers._best(peers.Contender("x", scan=scan), job, scan, 60.0)
+    assert asked == tried
+    assert best == dataclasses.replace(job, **{scan: 1})
+
+
+def test_bars_are_judged_and_written_into_the_page(peers: ModuleType, job: Any) -> None:
+    found = peers.row("unskew", [ended(peers, 2.0)] * 3, [ended(peers, 2.0)] * 3, job)
+    assert peers.started([found]) == 0.5
+    document = {
+        "rows": [found], "machine": peers.machine(), "date": "2026-01-01", "repeats": 2,
+        "pss_unskew_over_pfl": {"mlp, 10/round": 1.6}, "unskew_start_s": {"mlp, 10/round": 0.5},
+    }  # fmt: skip
+    text = peers.page(document)
+    assert "| mlp, 10/round | 1.60 (bar 1.5: not met) | 0.50 (bar 1.0: met) |" in text
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    for lines in tables:
+        assert len({line.count("|") for line in lines}) == 1

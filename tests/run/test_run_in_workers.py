@@ -1,0 +1,118 @@
+"""A whole run in worker processes: same bits, a worker that dies, and workers that cannot be forked."""
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unskew
+from unskew.errors import WorkerError
+from unskew.keys import Key
+from unskew.local.workers import Pool
+from unskew.run import assemble, loop
+from unskew.run.config import Experiment, to_toml
+from unskew.run.loop import Silent, Tick
+
+SETTINGS = ("seeds=[4, 2]", "clients_per_round=3", "eval_every=2", "runtime.checkpoint_every=1")
+METHODS = """
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "scaffold"
+"""
+CELLS, ROUNDS = 4, 3
+IN_WORKERS = ("runtime.executor=workers", "runtime.workers=2")
+
+
+@pytest.fixture(scope="module")
+def experiment(tiny: Callable[..., Experiment]) -> Experiment:
+    return tiny(*SETTINGS, *IN_WORKERS, methods=METHODS)
+
+
+@pytest.fixture(scope="module")
+def results(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of the same run, one client after the other."""
+    return untimed(loop.start(tiny(*SETTINGS, methods=METHODS), tmp_path_factory.mktemp("sequential") / "run"))
+
+
+def untimed(outcome: loop.Outcome) -> dict[str, Any]:
+    """What a run came to, but for clocks."""
+    rows = [r for r in outcome.summary["rows"] if r["metric"] != "seconds"]
+    return {"fingerprint": outcome.summary["fingerprint"], "rows": rows}
+
+
+def test_a_run_in_workers_ends_with_the_bits_of_one_in_sequence(
+    experiment: Experiment, results: dict[str, Any], tmp_path: Path
+) -> None:
+    assert untimed(loop.start(experiment, tmp_path / "run")) == results
+
+
+class Kills(Silent):
+    """Kills a worker at the end of round number `after` of the whole run."""
+
+    def __init__(self, pool: list[Pool], after: int) -> None:
+        self.pool, self.left = pool, after
+
+    def tick(self, tick: Tick) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(self.pool[0].workers[1].process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[Pool]:
+    """The pools that runs make, the last one first."""
+    made: list[Pool] = []
+    genuine = assemble.pool
+
+    def noted(*args: Any) -> Pool | None:
+        pool = genuine(*args)
+        assert pool is not None
+        made.insert(0, pool)
+        return pool
+
+    monkeypatch.setattr(assemble, "pool", noted)
+    return made
+
+
+@pytest.mark.parametrize("after", [1, ROUNDS, 2 * ROUNDS + 1])
+def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
+    experiment: Experiment, results: dict[str, Any], pools: list[Pool], tmp_path: Path, after: int
+) -> None:
+    """`after = ROUNDS` is between two cells: the worker is missed in the first round of the next."""
+    with pytest.raises(
+        WorkerError, match=r"worker 1 \(process \d+\) is gone .* it was ended by SIGKILL; the run stands"
+    ):
+        loop.start(experiment, tmp_path / "run", Kills(pools, after))
+    assert pools[0].workers == []
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert untimed(loop.resume(tmp_path / "run")) == results
+
+
+def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
+    experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are started afresh and build their cells from the run's own config.toml."""
+    monkeypatch.setattr(assemble, "Pool", partial(Pool, fork=False))
+    monkeypatch.setenv("PYTHONPATH", str(Path(unskew.__file__).parents[1]))
+    assert untimed(loop.start(experiment, tmp_path / "run")) == results
+
+
+def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(to_toml(experiment))
+    bench = assemble.bench(experiment)
+    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+    mine, theirs = assemble.opener(experiment, bench, feds), assemble.opener_of(str(tmp_path / "config.toml"))
+    for index in range(CELLS):
+        one, other = mine(index), theirs(index)
+        assert one.algorithm == other.algorithm
+        assert one.steps.keys() == other.steps.keys()
+        for client in range(4):
+            me, you = one.me(client, 1, Key(5)), other.me(client, 1, Key(5))
+            assert me.histogram.tolist() == you.histogram.tolist()
+            assert all(me.initial[n].equal(you.initial[n]) for n in me.initial)
+            assert one.solo.shelf.train[client].equal(other.solo.shelf.train[client])
