@@ -107,7 +107,7 @@ def make_run(
     one = {
         "dataset": "made", "dataset_sha256": "d" * 64, "n": sum(sizes), "split": split, "sha256": "a" * 64,
         "stats": {"sizes": list(sizes), "label_counts": [[n, 0] for n in sizes], "iid_distance": 0.7, "js": 0.3,
-                  "effective_classes": 1.0, **({"domains": list(domains)} if domains else {})},
+                  "effective_classes": 1.0, **({"domains": list(domains)} if len(domains) == len(sizes) else {})},
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text(
