@@ -68,7 +68,7 @@ def test_bytes_are_those_of_the_run_to_the_byte(tiny: Callable[..., Experiment],
     experiment = tiny(
         "rounds=5", "seeds=[0, 3]", "clients_per_round=2", "world.outage.late=0.2", "eval_every=2", methods=MANY
     )
-    found = plan.plan(experiment)
+    found = forecast(experiment, *parts(experiment), drive_s=60.0)
     actual = means(loop.start(experiment, tmp_path / "run").folder)
     for cost in found.costs:
         assert cost.traffic == "exact"
