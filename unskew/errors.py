@@ -29,7 +29,13 @@ class WireError(UnskewError):
 
 
 class DivergedError(UnskewError):
-    """A loss or a parameter became NaN or infinite."""
+    """A loss or a parameter became NaN or infinite.
+
+    Attributes:
+        where: (method, seed, round), once a run has said whose it is.
+    """
+
+    where: tuple[str, int, int] | None = None
 
 
 class WorkerError(UnskewError):

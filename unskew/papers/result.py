@@ -10,7 +10,6 @@ import json
 import math
 import os
 import platform
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -346,25 +345,14 @@ def ended(experiment: config.Experiment, folder: Path, watcher: Watcher) -> Ende
         try:
             return Ended(ran(left, at, watcher), at, diverged)
         except DivergedError as error:
-            label, when = _when(error, left)
+            if error.where is None:
+                raise
+            label, seed, at_round = error.where
             watcher.note(f"{error}; {experiment.name} goes on without {label}")
-        diverged[label] = when
+        diverged[label] = f"diverged in seed {seed}, round {at_round}"
         methods = tuple(m for m in methods if m.label != label)
         at = folder.with_name(" without ".join([folder.name, *map(loop.file_name, diverged)]))
     return Ended(History([], {"rows": [], "seconds": 0.0}, None), folder, diverged)
-
-
-def _when(error: DivergedError, experiment: config.Experiment) -> tuple[str, str]:
-    """Which method diverged, and when.
-
-    Raises:
-        DivergedError: If that is of none of the experiment's methods.
-    """
-    for method in experiment.methods:
-        found = re.match(rf"{re.escape(method.label)}, seed (\d+): (?:round (\d+))?", str(error))
-        if found:
-            return method.label, f"diverged in seed {found[1]}" + (f", round {found[2]}" if found[2] else "")
-    raise error
 
 
 def rows_of(

@@ -349,7 +349,8 @@ class _Cell:
         elsewhere = isinstance(self.sim, Remote) and experiment.val_fraction > 0.0
         self.exam: Exam = exam(fed, bench.device, validates=elsewhere)
         self.pooled = train is not fed
-        self.bytes, self.cell_s, self.round = 0, 0.0, 0
+        self.bytes, self.cell_s = 0, 0.0
+        self.round = self.at = 0  # the last that is done, and the one being done
         self.warned: set[str] = set()
         self.accuracy: float | None = None
         self.loss: float | None = None
@@ -361,12 +362,15 @@ class _Cell:
         try:
             self.rounds()
         except (DivergedError, QuorumError, ProtocolError) as error:
-            raise type(error)(f"{self.method.label}, seed {self.seed}: {error}") from error
+            named = type(error)(f"{self.method.label}, seed {self.seed}: {error}")
+            if isinstance(named, DivergedError):
+                named.where = (self.method.label, self.seed, self.at)
+            raise named from error
         except Exception as error:
             if (short := shortage(error)) is None:
                 raise
             raise MemoryShortage(
-                f"{self.method.label}, seed {self.seed}, round {self.round + 1}: {short}; on a machine with more, "
+                f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; on a machine with more, "
                 f"unskew resume {self.run.folder} goes on"
             ) from error
 
@@ -411,6 +415,7 @@ class _Cell:
 
     def one_round(self, state: Any) -> Any:
         run, t = self.run, self.round + 1
+        self.at = t
         began = time.monotonic()
         state, trace = self.sim.round(state, t)
         trained = time.monotonic() - began
