@@ -47,6 +47,7 @@ def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(
     assert r is not None
     assert r.uploads is not None
     found = feddistr.latents(record, r, {"m": 2})
+    assert not isinstance(found, str)
     drawn = [
         (f.client, y, n)
         for f in found
@@ -60,9 +61,10 @@ def test_latents_are_not_drawn_without_the_data_or_of_another_prior(ran: Path, t
     record = read(ran)
     r = feddistr.one_round(record, "feddistr")
     assert r is not None
-    assert feddistr.latents(record, r, {"prior": "hub:somebody/something"}) == []
+    assert "none of unskew’s own" in feddistr.latents(record, r, {"prior": "hub:somebody/something"})
     moved = shutil.copytree(ran, tmp_path / "run")
     text = (moved / "config.toml").read_text()
     (moved / "config.toml").write_text(text.replace("two.npz", "gone.npz"))
-    assert feddistr.latents(read(moved), r, {"m": 2}) == []
+    assert "is not on this machine" in feddistr.latents(read(moved), r, {"m": 2})
+    assert "No latents are drawn for feddistr: " in write_report(moved).read_text("utf-8")
     assert feddistr.latent_chart("l", "m", []) is None

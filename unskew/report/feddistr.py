@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from torch import Tensor
 
 from unskew import priors
-from unskew.algorithms.feddistr import Disentangle
+from unskew.algorithms.feddistr import Disentangle, FedDistr
 from unskew.data.dataset import Dataset
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError
@@ -252,7 +252,9 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     drawn = [(r, r.uploads) for r in found if r.uploads is not None]
     for i, (r, uploads) in enumerate(drawn[:MOST_SHOWN]):
         name = f"{r.method}, seed {r.seed}"
-        charts.append(latent_chart(f"latents{i}", name, latents(record, r, options.get(r.method, {}))))
+        seen = latents(record, r, options.get(r.method, {}))
+        charts += [] if isinstance(seen, str) else [latent_chart(f"latents{i}", name, seen)]
+        said += [f"No latents are drawn for {r.method}: {seen}."] if isinstance(seen, str) else []
         charts += [plane_chart(f"plane{i}", name, uploads), alignment_chart(f"aligned{i}", name, uploads)]
         made = gallery(record, r, uploads, options.get(r.method, {}), f"gallery{i}")
         charts += [made] if isinstance(made, Chart) else []
@@ -431,25 +433,31 @@ class Latents:
     clusters: npt.NDArray[np.int64]
 
 
-def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Latents]:
-    """The first clients' images in the clusters that they found in the run; empty where data or prior are not at hand.
+def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Latents] | str:
+    """The first clients' images in the clusters that they found in the run, or why they are not at hand, in words.
 
     Clusters are found again, from the run's seed and so the same.
     """
     source = str(options.get("prior", priors.BUILT_IN))
-    own = source == priors.BUILT_IN or (Path(source) / CARD).is_file()
+    if not own(source):
+        return f"they take the prior {source}, and here that is none of unskew’s own"
     dataset = readable(record, r.seed)
-    if isinstance(dataset, str) or not own:
-        return []
+    if isinstance(dataset, str):
+        return dataset
     held = holdings(record, r.seed)[:MOST_PANELS]
-    if sum(map(len, held)) > MOST_LATENTS:
-        return []
+    if (images := sum(map(len, held))) > MOST_LATENTS:
+        return f"the first {len(held)} clients have {images:,} images, more than a page encodes"
     try:
         maker = imagery.of(source, torch.device("cpu"), dataset.input_shape, dataset.levels)
-        clusters = Disentangle(source, options.get("m", "auto"), 1, 1, None)
+        clusters = Disentangle(source, options.get("m", FedDistr.m), 1, 1, None)
         return [_clustered(c, rows, dataset, maker, clusters, r.seed) for c, rows in enumerate(held) if rows]
-    except (ConfigError, DataError):
-        return []
+    except (ConfigError, DataError) as error:
+        return str(error)
+
+
+def own(source: str) -> bool:
+    """Whether a prior is one of unskew's, which are small enough to be asked while a page is made."""
+    return source == priors.BUILT_IN or (Path(source) / CARD).is_file()
 
 
 def _clustered(
@@ -778,17 +786,17 @@ def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str,
         options: Its table in config.toml.
         name: Prefix of the figure's ids, unique on its page.
     """
-    source = options.get("prior", priors.BUILT_IN)
+    source = str(options.get("prior", priors.BUILT_IN))
     missing = f"No images are drawn for {r.method}: "
     if not uploads.whole:
         return f"{missing}there were more embeddings than a run’s record holds whole."
-    if source != priors.BUILT_IN and not (Path(str(source)) / CARD).is_file():
+    if not own(source):
         return f"{missing}they take the prior {source}, and here that is none of unskew’s own."
     rows, all_rows = shelves(uploads)
     blocks = min(MOST_BLOCKS, max(len(s.numbers) for s in rows))
     count = max(2, min(6, MADE // blocks))
     try:
-        prior = priors.load(str(source))
+        prior = priors.load(source)
         made = dict(
             zip(
                 (numbers := [i for s in rows for i in s.numbers[:blocks]]),
