@@ -77,7 +77,7 @@ SETTINGS = {
     "domains that are not there": (
         ["methods.0.name=feddistr", "methods.0.m=oracle", "task.model=cnn_small"],
         "ConfigError",
-        "feddistr: this method goes by domains, and digits has none",
+        'feddistr: m = "oracle" needs data with domains, and digits has none',
     ),
     "methods of one name": (["methods.1.label=fedavg"], "ConfigError", "two methods are called 'fedavg'"),
 }

@@ -538,9 +538,9 @@ class FedDistr:
 
     # ------------------------------------------------------------------ the record
     @property
-    def needs_domains(self) -> bool:
-        """Whether the data must have domains."""
-        return self.m == "oracle"
+    def needs_domains(self) -> str:
+        """The setting that goes by the data's domains; empty if none does."""
+        return 'm = "oracle"' if self.m == "oracle" else ""
 
     @property
     def unrepeatable(self) -> bool:

@@ -593,9 +593,10 @@ class FedDW(ABC):
         return prior
 
     @property
-    def needs_domains(self) -> bool:
-        """Whether the method goes by domains of the data."""
-        return bool(getattr(self.of, "needs_domains", False))
+    def needs_domains(self) -> str:
+        """The method's setting that goes by the data's domains; empty if none does."""
+        setting: str = getattr(self.of, "needs_domains", "")
+        return setting
 
     @property
     def pooled(self) -> bool:

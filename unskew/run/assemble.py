@@ -302,8 +302,9 @@ def rehearse(experiment: Experiment, method: Method, bench: Bench, feds: Mapping
         if isinstance(prior, str):
             data = bench.dataset
             imagery.of(prior, bench.device, data.input_shape, data.levels).check(data.x_train)
-        if getattr(method.algorithm, "needs_domains", False) and bench.dataset.groups is None:
-            raise ConfigError(f"this method goes by domains, and {bench.dataset.name} has none; take other settings")
+        setting = getattr(method.algorithm, "needs_domains", "")
+        if setting and bench.dataset.groups is None:
+            raise ConfigError(f"{setting} needs data with domains, and {bench.dataset.name} has none; leave it out")
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, bench, fed, seed)
             if i == 0:
