@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def test_a_fold_that_differs_is_counted(tool: ModuleType, monkeypatch: pytest.Mo
     """A stack that answers for every client what it answers for the first: seven of eight are wrong."""
     complete = tool.Stacked.complete
 
-    def wrong(self, work):  # type: ignore[no-untyped-def]
+    def wrong(self: Any, work: Any) -> Any:
         done = dict(complete(self, work))
         return iter(dict.fromkeys(done, done[0]).items())
 

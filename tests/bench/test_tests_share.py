@@ -1,5 +1,7 @@
 """What part of a round tests take."""
 
+from typing import Any
+
 import pytest
 
 from unskew.bench import engine
@@ -19,7 +21,7 @@ def test_tests_are_measured_with_one_model_and_with_own_models(monkeypatch: pyte
     graded: list[tuple[str, int]] = []
     evaluate = engine.evaluate
 
-    def noted(sim, state, t, exam, which, last):  # type: ignore[no-untyped-def]
+    def noted(sim: Any, state: Any, t: int, exam: Any, which: Any, last: bool) -> Any:
         metrics = evaluate(sim, state, t, exam, which, last)
         graded.append((type(sim.algorithm).__name__, t))
         assert [len(rows) for rows in exam.test] == [2, 2, 2]

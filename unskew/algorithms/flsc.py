@@ -138,8 +138,9 @@ class FLSC:
         else:
             ids, following = (mine and mine.ids) or self.drawn(me), found
         y = yield from sgd(completed(me, fused(msg.models, ids), personal, own), self.local)
-        kept = Kept(following, only(y, personal))
-        return Softly(without(y, personal), me.n, ids), None if kept == Kept(None, None) else kept
+        stays = only(y, personal)
+        kept = Kept(following, stays) if following or stays else None
+        return Softly(without(y, personal), me.n, ids), kept
 
     def personalise(self, me: Me, params: Params, mine: Kept | None) -> Step[Params]:
         """The fused model with this client's own tensors in their place."""

@@ -418,7 +418,7 @@ def common_bytes(model_bytes: int) -> int:
 
 def _together(model_bytes: int) -> int:
     """How many clients of a job at most a slot has room for, at four models each."""
-    return min(_TOGETHER, (_MODELS * model_bytes + (1 << 20)) // (4 * max(model_bytes, 1)))
+    return min(_TOGETHER, slot_bytes(model_bytes) // (4 * max(model_bytes, 1)))
 
 
 def _failure(error: BaseException) -> list[str]:

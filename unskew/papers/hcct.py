@@ -655,7 +655,8 @@ def _sentences(task: Task, errors: Mapping[str, Sequence[Floats]]) -> list[Claim
     at = COLUMNS.index(task.name)
     found = []
     for method, values in errors.items():
-        mean, std = TABLE4[LIKE.get(method, method)][at]
+        like = LIKE.get(method, method)
+        mean, std = TABLE4[like][at]
         ours = [100 * e for e in _means(values)]
         if len(ours) < 2:
             continue
@@ -668,9 +669,9 @@ def _sentences(task: Task, errors: Mapping[str, Sequence[Floats]]) -> list[Claim
         if p < 0.05:
             evidence = f"{np.mean(ours):.2f} ± {spread:.2f} beside {mean:.2f} ± {std:.2f} % over seeds: {why}"
             found.append(Claim(f"as published: {task.name}, {method}", False, evidence))
-        if task.name != "Digit" or LIKE.get(method, method) not in TABLE5:
+        if task.name != "Digit" or like not in TABLE5:
             continue
-        _, *published = TABLE5[LIKE.get(method, method)]
+        _, *published = TABLE5[like]
         for (metric, v), paper in zip(_over_the_clients(values).items(), published, strict=True):
             middle, low, high = interval(v) or (v[0], v[0], v[0])
             if not low <= paper / 100 <= high:
