@@ -1,5 +1,6 @@
 """What the commands print: JSON and nothing else on stdout, progress on stderr, help that teaches."""
 
+import dataclasses
 import json
 import math
 import re
@@ -10,10 +11,12 @@ import pytest
 
 from unskew import papers
 from unskew.algorithms import TABLE
+from unskew.cli.progress import describe
 from unskew.data.sources import SOURCES
 from unskew.data.split import SPLITS
 from unskew.models import TABLE as MODELS
 from unskew.papers import noniid
+from unskew.run.loop import Tick
 from unskew.version import __version__
 
 from .conftest import Unskew
@@ -68,6 +71,13 @@ def test_progress_without_a_terminal_is_plain_lines(unskew: Unskew) -> None:
             assert word in line
     assert "IID distance" in said.err
     assert "650 parameters" in said.err
+
+
+def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -> None:
+    now = Tick("fedavg", 0, 7, 10, 1, 1, 0.5, 1.25, evaluated=5, clients_per_second=3, megabytes=1, left_s=4)
+    assert "accuracy  50.0 %  loss  1.250  (round 5)  " in describe(now)
+    assert "(round" not in describe(dataclasses.replace(now, evaluated=7))
+    assert "(round" not in describe(dataclasses.replace(now, accuracy=None, loss=None, evaluated=0))
 
 
 def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:

@@ -62,8 +62,14 @@ def describe(tick: Tick) -> str:
     loss = "" if tick.loss is None else f"  loss {tick.loss:6.3f}"
     return (
         f"{tick.method} (seed {tick.seed})  round {tick.round}/{tick.rounds}{accuracy}{loss}"
-        f"  {tick.clients_per_second:6.0f} clients/s  {tick.megabytes:8.2f} MB  {duration(tick.left_s)} left"
+        f"  {_when(tick)}{tick.clients_per_second:6.0f} clients/s  {tick.megabytes:8.2f} MB  "
+        f"{duration(tick.left_s)} left"
     )
+
+
+def _when(tick: Tick) -> str:
+    """Of which round the numbers are, where it is not the one just done."""
+    return "" if tick.evaluated == tick.round or tick.accuracy is None else f"(round {tick.evaluated})  "
 
 
 def duration(seconds: float) -> str:
@@ -132,7 +138,7 @@ class Live:
         accuracy = "" if tick.accuracy is None else f"acc {100 * tick.accuracy:.1f} %  "
         loss = "" if tick.loss is None else f"loss {tick.loss:.3f}  "
         numbers = (
-            f"{accuracy}{loss}{tick.clients_per_second:.0f} clients/s  {tick.megabytes:.1f} MB  "
+            f"{accuracy}{loss}{_when(tick)}{tick.clients_per_second:.0f} clients/s  {tick.megabytes:.1f} MB  "
             f"{duration(tick.left_s)} left"
         )
         self._progress.update(self._task, completed=done, description=f"{tick.method}/{tick.seed}", numbers=numbers)

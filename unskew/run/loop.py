@@ -55,6 +55,7 @@ class Tick:
         round, rounds: Of this cell.
         cell, cells: Which cell, counted from 1.
         accuracy, loss: Of the last evaluation: global, or the clients' mean where there is no global model.
+        evaluated: The round of that evaluation; 0 is the initial model's.
         clients_per_second: Client trainings per second in this round.
         megabytes: Sent by this cell so far.
         left_s: Estimated seconds to the end of the whole run.
@@ -68,6 +69,7 @@ class Tick:
     cells: int
     accuracy: float | None
     loss: float | None
+    evaluated: int
     clients_per_second: float
     megabytes: float
     left_s: float
@@ -354,6 +356,7 @@ class _Cell:
         self.warned: set[str] = set()
         self.accuracy: float | None = None
         self.loss: float | None = None
+        self.evaluated = 0
         self.val_accuracy: float | None = None
         self.saved_at = time.monotonic()
 
@@ -407,10 +410,9 @@ class _Cell:
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
-        mine = (
-            r for r in rows(run.folder / "metrics.jsonl") if (r["method"], r["seed"]) == (self.method.label, self.seed)
-        )
-        self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in mine])
+        for r in rows(run.folder / "metrics.jsonl"):
+            if (r["method"], r["seed"]) == (self.method.label, self.seed):
+                self.notice([Metric(r["name"], r["value"], client=r.get("client"))], r["round"])
         return state
 
     def one_round(self, state: Any) -> Any:
@@ -438,6 +440,7 @@ class _Cell:
                 cells=len(run.cells),
                 accuracy=self.accuracy,
                 loss=self.loss,
+                evaluated=self.evaluated,
                 clients_per_second=len(trace.losses) / max(trained, 1e-9),
                 megabytes=self.bytes / 1e6,
                 left_s=(time.monotonic() - run.begun) / fresh * (len(run.cells) * run.experiment.rounds - done),
@@ -500,10 +503,12 @@ class _Cell:
             logs.append("failures", ({**where, "round": t, **refused} for refused in facts.get("ignored", ())))
             logs.append("facts", [{**where, "round": t, "facts": facts}])
         logs.flush()
-        self.notice(metrics)
+        self.notice(metrics, t)
 
-    def notice(self, metrics: list[Metric]) -> None:
+    def notice(self, metrics: list[Metric], t: int) -> None:
         found = {m.name: m.value for m in metrics if m.client is None}
+        if "global.accuracy" in found or "personal.accuracy.mean" in found:
+            self.evaluated = t
         self.accuracy = found.get("global.accuracy", found.get("personal.accuracy.mean", self.accuracy))
         self.loss = found.get("global.loss", found.get("personal.loss.mean", self.loss))
         self.val_accuracy = found.get("val.accuracy", self.val_accuracy)
