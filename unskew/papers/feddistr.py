@@ -587,21 +587,23 @@ def _tradeoff_claims(source: str, found: Sequence[Level]) -> list[Claim]:
 
 
 ONCE = ("feddistr", "feddistr (server)", "fedpft", "oneshot", "ensemble")
+DRAWN = (*ONCE[:2], *BASELINES, *ONCE[2:])
+"""In this order, since what is compared with all others has to be seen."""
 
 
 def _round_curves(level: Level, rounds: int) -> tuple[Curve, ...]:
     """Error by round; what has one round stays where it is."""
-    lines = []
+    lines = {m: _curve(m, (1, rounds), [level.errors[m]] * 2) for m in ONCE}
     for m in BASELINES:
         by = {t: [1.0 - a for a in values] for t, values in _by_round(level.many, m).items() if t}
-        lines.append(_curve(m, sorted(by), [by[t] for t in sorted(by)]))
-    return (*lines, *(_curve(m, (1, rounds), [level.errors[m]] * 2) for m in ONCE))
+        lines[m] = _curve(m, sorted(by), [by[t] for t in sorted(by)])
+    return tuple(lines[m] for m in DRAWN)
 
 
 def _xi_curves(found: Sequence[Level]) -> tuple[Curve, ...]:
     """Last error by xi; levels are so uneven that they stand by number."""
     at = range(1, len(found) + 1)
-    return tuple(_curve(m, at, [level.errors[m] for level in found]) for m in (*BASELINES, *ONCE))
+    return tuple(_curve(m, at, [level.errors[m] for level in found]) for m in DRAWN)
 
 
 # ---------------------------------------------------------------- what it costs FedAvg (Table 2)

@@ -410,7 +410,10 @@ def keep(result: Result, root: Path) -> Path:
 
 
 def plot(result: Result, log: bool = False) -> bytes:
-    """The curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic."""
+    """The curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic.
+
+    Of curves that meet the first in the list is on top.
+    """
     with matplotlib.rc_context({"svg.hashsalt": result.name, "svg.fonttype": "none", "font.size": 10}):
         figure = Figure(figsize=(8.0, 4.5), layout="constrained", facecolor="white")
         axes = figure.subplots()
@@ -419,8 +422,9 @@ def plot(result: Result, log: bool = False) -> bytes:
         for i, c in enumerate(result.curves):
             # Colour and style return together only after thirty-two lines.
             colour, style = colours[i % len(colours)], styles[(i + i // len(colours)) % len(styles)]
-            dot = "." if len(c.x) == 1 else None  # a line of one point is none
-            axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style, marker=dot, markersize=9)
+            dot = "." if len(c.x) == 1 else ""  # a line of one point is none
+            (line,) = axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style)
+            line.set(marker=dot, markersize=9, zorder=3.0 - i / len(result.curves))
             axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
         if log:
             axes.set_xscale("log")
@@ -432,7 +436,10 @@ def plot(result: Result, log: bool = False) -> bytes:
             f"{result.name} ({result.scale}): mean over seeds, band from lowest to highest seed", fontsize=10
         )
         axes.grid(alpha=0.25)
-        axes.legend(fontsize=8, ncols=2)
+        if len(result.curves) > 6:
+            figure.legend(fontsize=8, loc="outside right upper")
+        else:
+            axes.legend(fontsize=8, ncols=2)
         out = io.BytesIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
