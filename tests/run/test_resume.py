@@ -179,10 +179,10 @@ def test_a_resumed_run_shows_what_one_that_was_not_stopped_shows(
 
     class Sees(Silent):
         def __init__(self) -> None:
-            self.ticks = list[tuple[int, float | None, float | None, float]]()
+            self.ticks = list[tuple[int, int, float | None, float | None, float]]()
 
         def tick(self, tick: Tick) -> None:
-            self.ticks.append((tick.round, tick.accuracy, tick.loss, tick.megabytes))
+            self.ticks.append((tick.round, tick.evaluated, tick.accuracy, tick.loss, tick.megabytes))
 
     experiment = tiny("rounds=5", "eval_every=2")
     whole, rest = Sees(), Sees()
@@ -191,6 +191,7 @@ def test_a_resumed_run_shows_what_one_that_was_not_stopped_shows(
         loop.start(experiment, tmp_path / "run", Presses(2))
     loop.resume(tmp_path / "run", rest)
     assert rest.ticks == whole.ticks[2:]
+    assert [evaluated for _, evaluated, *_ in whole.ticks] == [0, 2, 2, 4, 5]
 
 
 def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ those and the length of the logs, and a resumed run ends with the same bits as o
 """
 
 import hashlib
+import itertools
 import json
 import math
 import signal
@@ -410,9 +411,11 @@ class _Cell:
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
-        for r in rows(run.folder / "metrics.jsonl"):
-            if (r["method"], r["seed"]) == (self.method.label, self.seed):
-                self.notice([Metric(r["name"], r["value"], client=r.get("client"))], r["round"])
+        mine = (
+            r for r in rows(run.folder / "metrics.jsonl") if (r["method"], r["seed"]) == (self.method.label, self.seed)
+        )
+        for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
+            self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
         return state
 
     def one_round(self, state: Any) -> Any:
