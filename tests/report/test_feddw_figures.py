@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
@@ -24,7 +25,7 @@ from unskew.algorithms.hcct import hcct as hcct_method
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, RunError
 from unskew.keys import Key
-from unskew.report import alone, feddw, html, read, write_report
+from unskew.report import alone, feddw, figures, html, read, write_report
 from unskew.report.section import Chart
 
 
@@ -315,6 +316,23 @@ def test_every_panel_of_features_has_its_name_and_its_classes_numbers() -> None:
     assert [said.count(c) for c in "012"] == [2, 2, 2]
     assert "that of their class: fedavg 100 %; fedavg+dw 100 %." in chart.caption
     assert chart.wide
+
+
+def test_a_weight_far_from_all_features_lies_within_its_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    markup = figures.markup
+
+    def seen(figure: Figure, *rest: Any) -> str:
+        drawn.append(figure)
+        return markup(figure, *rest)
+
+    monkeypatch.setattr(figures, "markup", seen)
+    weights = np.array([[9.0, 9.0], [-7.0, 0.0]])
+    feddw.features_chart("features", {"a": feddw.Plane(np.eye(2), np.array([0, 1]), weights)})
+    (axes,) = drawn[0].axes
+    for limits, values in ((axes.get_xlim(), weights[:, 0]), (axes.get_ylim(), weights[:, 1])):
+        assert limits[0] < min(values)
+        assert max(values) < limits[1]
 
 
 @pytest.mark.parametrize(

@@ -570,6 +570,7 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
                         "boxstyle": "circle,pad=0.25", "facecolor": figures.PAGE, "edgecolor": figures.INK, "alpha": 0.7
                     },
                 )  # fmt: skip
+            axes.update_datalim(p.weights)  # an annotation makes no room for itself
             axes.set_xticks([])
             axes.set_yticks([])
             axes.margins(0.08)
@@ -583,7 +584,8 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
     caption = (
         "Each mark is a test example where t-SNE places what the last layer gets of it, in its class’s colour; each "
         "circled number is that class’s weight in the last layer. Who is near whom has a meaning (by angle), axes and "
-        f"the size of gaps have none. A layer in accord with its features has every number in its class’s cloud. {said}"
+        "the size of gaps have none. A layer in accord with its features has every number in its class’s cloud; "
+        f"numbers in one place are weights of nearly one direction. {said}"
     )
     legend = tuple((str(c), figures.swatch(look, line=False)) for c, look in enumerate(looks))
     return Chart("Features with the weights of the classes", caption, svg, legend, wide=columns > 1)
