@@ -500,7 +500,8 @@ def table4(request: Request) -> Result:
     claims: list[Claim] = []
     sentences: list[Claim] = []
     curves: tuple[Curve, ...] = ()
-    seconds, edges = 0.0, []
+    seconds = 0.0
+    edges: list[str] = []
     for task in tasks:
         ground = _ground(request, task.data)
         found, alphas = [], []
@@ -510,7 +511,8 @@ def table4(request: Request) -> Result:
             pilot, by_share = _pilot(request, task, ground, clients, seed)
             share = chosen(by_share)
             alphas.append(share * _mean_size(clients))
-            edges += [task.name] if share == max(SHARES) else []
+            if share == max(SHARES):
+                edges.append(task.name)
             for s, score in by_share.items():
                 scores.setdefault(s, []).append(1.0 - score)
             main = _run(request, task, ground, clients, seed, _methods(task, alphas[-1]), eval_every=5)
@@ -540,8 +542,8 @@ def table4(request: Request) -> Result:
         "a claim that begins with `as published` for every number that differs from the published one: errors by "
         "Welch's test at .05, Table V's others if the published one is outside the 95 % interval of ours.  "
         + "".join(
-            f"On {name} the rule chose the end of its range, {max(SHARES):g} times, in {n} of {len(seeds)} seeds, so a "
-            "larger alpha may be better.  "
+            f"On {name} the rule chose the largest of these shares in {n} of {len(seeds)} seeds, so a larger alpha may "
+            "be better.  "
             for name, n in Counter(edges).items()
         )
         + "The figure is Digit.",
