@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from unskew.keys import Key
+from unskew.local import optimise
 from unskew.local.optimise import optimiser
 from unskew.protocol import SgdConfig
 
@@ -56,7 +57,14 @@ def compare(config: SgdConfig, lr: float, steps: int, dtype: torch.dtype, seed: 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_twenty_steps_equal_those_of_torch(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_twenty_steps_equal_those_of_torch(
+    name: str, dtype: torch.dtype, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the private operators, where this PyTorch has them, and by the public ones."""
+    if at_once and not optimise.one_pass():
+        pytest.skip("this PyTorch has no private one-pass updates")
+    monkeypatch.setattr(optimise, "one_pass", lambda: at_once)
     ours, theirs = compare(CONFIGS[name], 0.05, 20, dtype, seed=3)
     exact = {"rtol": 1e-12, "atol": 1e-12} if dtype is torch.float64 else {"rtol": 2e-5, "atol": 1e-6}
     torch.testing.assert_close(ours, theirs, **exact)
@@ -74,6 +82,18 @@ def test_any_constants_give_the_steps_of_torch(name: str, lr: float, decay: floa
     config = dataclasses.replace(CONFIGS[name], weight_decay=decay)
     ours, theirs = compare(config, lr, steps, torch.float64, seed)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["_fused_sgd_", "_fused_adam_", "_fused_adamw_"])
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError, TypeError])
+def test_a_torch_without_or_with_other_private_updates_takes_the_public_ones(
+    name: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, name, absent)
+    assert not optimise.one_pass.__wrapped__()
 
 
 def test_each_optimiser_starts_afresh() -> None:

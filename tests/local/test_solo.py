@@ -13,6 +13,7 @@ from torch.func import functional_call
 from unskew.data.batches import num_steps, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
+from unskew.local import optimise
 from unskew.local.executor import Sequential, Work
 from unskew.local.solo import Shelf, Solo
 from unskew.models import build
@@ -128,7 +129,14 @@ def assert_bits(one: Params, two: Params) -> None:
 
 
 def by_hand(
-    task: Task, data: Shelf, who: Me, start: Params, config: SgdConfig, key: Key, dtype: torch.dtype
+    task: Task,
+    data: Shelf,
+    who: Me,
+    start: Params,
+    config: SgdConfig,
+    key: Key,
+    dtype: torch.dtype,
+    fused: bool | None = None,
 ) -> tuple[Params, int, list[float]]:
     """The same training, as anybody would write it: a module, a torch optimiser, a loop."""
     with Key(99).ambient():
@@ -140,11 +148,16 @@ def by_hand(
     lr = config.lr_at(who.round)
     if config.optimizer == "sgd":
         optimiser: torch.optim.Optimizer = torch.optim.SGD(
-            module.parameters(), lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+            module.parameters(),
+            lr,
+            config.momentum,
+            weight_decay=config.weight_decay,
+            nesterov=config.nesterov,
+            fused=fused,
         )
     else:
         cls = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        optimiser = cls(module.parameters(), lr, config.betas, config.eps, config.weight_decay)
+        optimiser = cls(module.parameters(), lr, config.betas, config.eps, config.weight_decay, fused=fused)
     rows = data.train[who.id]
     batches = plan(
         len(rows),
@@ -186,13 +199,20 @@ CONFIGS = {
 # ---------------------------------------------------------------- Sgd against a plain loop
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("network", ["linear", "conv", "batch_norm", "cumulative_norm", "group_norm", "recurrent"])
-def test_a_fit_equals_a_plain_loop(network: str, config: str) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_fit_equals_a_plain_loop(network: str, config: str, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch's optimiser in one pass where ours is: a bias before BatchNorm has no gradient but rounding, and Adam
+    makes that 1e-9 of a step, other rounding another.
+    """
+    if at_once and not optimise.one_pass():
+        pytest.skip("this PyTorch has no private one-pass updates")
+    monkeypatch.setattr(optimise, "one_pass", lambda: at_once)
     task, data, start = make(network), shelf(torch.float64), start_of(make(network), dtype=torch.float64)
     solo = Solo(task, data, dtype=torch.float64)
     for client in (0, 1, 2, 4):  # ragged, through the same workspace
         who, key = me(task, client, round=2), Key(3) / client
         fitted = solo.fit(who, Sgd(start, CONFIGS[config]), key)
-        params, steps, losses = by_hand(task, data, who, start, CONFIGS[config], key, torch.float64)
+        params, steps, losses = by_hand(task, data, who, start, CONFIGS[config], key, torch.float64, at_once)
         assert fitted.steps == steps
         assert fitted.loss == pytest.approx(sum(losses) / steps, rel=1e-12)
         assert fitted.lr == CONFIGS[config].lr

@@ -159,6 +159,9 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path, to
         there = "cifar100, pathological"
         assert (found[base, there, g].paper, found[f"{base}+dw", there, g].paper) == (without / 100, mixed / 100)
     assert len(result.claims) == 2 * len(feddw.TABLE4)
+    assert [name for name, _ in result.figures] == ["cifar10.svg", "cifar100.svg"]
+    for _, svg in result.figures:
+        assert all(f">{base}<" in svg.decode() for base in feddw.TABLE4)
 
 
 def test_accuracy_is_found_for_every_strength(tmp_path: Path, toy: None) -> None:

@@ -308,6 +308,15 @@ def test_the_nearest_weight_of_the_worked_example() -> None:
     assert feddw.nearest(feddw.Plane(points, np.array([0, 0]), np.array([[0.0, 0.0], [10.0, 0.0]]))) == 0.5
 
 
+def test_what_the_term_adds_is_told_with_its_interval_and_refused_without_a_seed() -> None:
+    """Differences .01, .02, .03: mean .02, and 4.303 * .01 / sqrt(3) = .0248 to each side; one seed has no interval."""
+    chart = feddw.help_chart("h", {"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
+    assert "moon +2.00 [−0.48, +4.48]; fedprox +1.00." in chart.svg
+    for nothing in ({}, {"moon": []}):
+        with pytest.raises(ConfigError, match="needs a method, and a seed of each"):
+            feddw.help_chart("h", nothing)
+
+
 def test_every_panel_of_features_has_its_name_and_its_classes_numbers() -> None:
     clouds = _clouds()
     chart = feddw.features_chart("features", {"fedavg": clouds, "fedavg+dw": clouds})

@@ -8,8 +8,9 @@ arithmetic.  Written out, with A_0 the batch, (B, d_0), and W_l of shape (d_l, d
     backward   dW_l = G_l^T A_{l-1}             db_l = column sums of G_l                             (3)
                G_{l-1} = (G_l W_l) * [A_{l-1} > 0]                                                    (4)
 
-and under plain SGD (3) can be added to weights or velocity directly, so that no gradient is ever stored; there the
-division in (2) is done.  Losses are worked out from the logits of many steps at once.
+and under plain SGD (3) can be added to the weights directly, so that no gradient is ever stored; there the division in
+(2) is done.  With momentum one pass moves weights and velocities.  Losses are worked out from the logits of many steps
+at once.
 Equal to autograd within rounding; `kernel` answers None for every network or loss it is not made for.
 """
 
@@ -18,10 +19,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from unskew.local.optimise import momentum_step
 from unskew.models.network import Network
 from unskew.protocol import SgdConfig
 from unskew.task import Task, cross_entropy
@@ -77,9 +80,9 @@ def onednn_is_faster() -> bool:
     return vendor and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
-def onednn(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b.T` by oneDNN; strided views are taken as they are."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+def onednn(a: Tensor, b: Tensor, bias: Tensor | None = None, then: Literal["none", "relu"] = "none") -> Tensor:
+    """`a @ b.T + bias`, and what comes after it, by oneDNN; strided views are taken as they are."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, then, [], "")
     return out
 
 
@@ -116,9 +119,11 @@ def stepper(
         and not config.nesterov
         and extra is None
     )
-    momentum = config.momentum
-    v_weights = [torch.zeros_like(w) for w in weights] if straight and momentum else []
-    v_biases = [None if b is None else torch.zeros_like(b) for b in d_biases] if straight and momentum else []
+    plain = straight and not config.momentum
+    moving: list[Tensor] = []  # the last layer first, as gradients are found
+    for w, b, d_b in reversed(list(zip(weights, biases, d_biases, strict=True))):
+        moving += [w] if b is None or d_b is None else [w, b]
+    velocities = [torch.zeros_like(t) for t in moving] if straight and not plain else []
     fast = weights[0].dtype is torch.float32 and onednn_is_faster()
     size = [w.numel() for w in weights]
     top = None if biases[-1] is None else biases[-1][:, None]
@@ -133,40 +138,34 @@ def stepper(
             if w is weights[-1]:  # classes by examples: a tall, narrow product is MKL's slowest
                 break
             if large:
-                a = onednn(a, w)
-                if b is not None:
-                    a.add_(b)
-            else:
-                a = a @ w.t() if b is None else torch.addmm(b, a, w.t())
+                a = onednn(a, w, b, "relu" if r else "none")
+                continue
+            a = a @ w.t() if b is None else torch.addmm(b, a, w.t())
             if r:
                 a.relu_()
         of_class = targets.t()
         logits = weights[-1] @ a.t() if top is None else torch.addmm(top, weights[-1], a.t())
         g = torch.softmax(logits, 0).sub_(of_class).t()  # (2), but for the division
-        share = 1.0 / n if straight else 1.0
-        if not straight:
+        share = 1.0 / n if plain else 1.0
+        if not plain:
             g.div_(n)
+        found: list[Tensor] = []
         for i in range(len(weights) - 1, -1, -1):
             w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
             below = None
             if i:  # (4), before the weights move
                 below = (onednn(g, w.t()) if big[i] else g @ w).mul_(a > 0)
-            if straight and momentum:  # (3), into the velocity
-                v, v_b = v_weights[i], v_biases[i]
-                if big[i]:
-                    v.mul_(momentum).add_(onednn(g.t(), a.t()), alpha=share)
-                else:
-                    v.addmm_(g.t(), a, beta=momentum, alpha=share)
-                w.add_(v, alpha=-lr)
-                if b is not None and v_b is not None:
-                    b.add_(v_b.mul_(momentum).add_(g.sum(0), alpha=share), alpha=-lr)
-            elif straight:  # (3), times -lr, added where it belongs
+            if plain:  # (3), times -lr, added where it belongs
                 if big[i]:
                     w.add_(onednn(g.t(), a.t()), alpha=-lr * share)
                 else:
                     w.addmm_(g.t(), a, alpha=-lr * share)
                 if b is not None and d_b is not None:
                     b.sub_(g.sum(0), alpha=lr * share)
+            elif straight:
+                found.append(onednn(g.t(), a.t()) if big[i] else g.t() @ a)
+                if d_b is not None:
+                    found.append(g.sum(0))
             else:
                 if big[i]:
                     d_weights[i].copy_(onednn(g.t(), a.t()))
@@ -176,6 +175,8 @@ def stepper(
                     torch.sum(g, 0, out=d_b)
             if below is not None:
                 g = below
+        if found:
+            momentum_step(moving, found, velocities, lr, config.momentum)
         if not straight:
             if extra is not None:
                 extra()

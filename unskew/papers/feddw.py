@@ -457,6 +457,7 @@ def compatibility(request: Request) -> Result:
     rows: list[Row] = []
     claims: list[Claim] = []
     curves: tuple[Curve, ...] = ()
+    helps: list[tuple[str, bytes]] = []
     seconds = 0.0
     plans = COMPATIBILITY_PLANS[request.scale]
     for name, seeds, rounds in plans:
@@ -470,14 +471,19 @@ def compatibility(request: Request) -> Result:
         )
         found = ended(experiment, request.folder / name, request.watcher)
         seconds += found.history.summary["seconds"]
+        gained: dict[str, list[float]] = {}
         for base, (without, mixed) in TABLE4.items():
             comparable = name == "cifar100"
             rows += _accuracy_rows(found, base, where, without if comparable else None)
             rows += _accuracy_rows(found, f"{base}+dw", where, mixed if comparable else None)
             apart = _minus(_ends(found, f"{base}+dw"), _ends(found, base))
+            if not isinstance(apart, str):
+                gained[base] = apart
             published = _share(mixed - without) if comparable else None
             rows.append(_row(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart, published))
             claims.append(_over(f"+dw helps {base} on {where}", _ends(found, f"{base}+dw"), _ends(found, base)))
+        if gained:
+            helps.append((f"{name}.svg", alone.document(report.help_chart(name, gained)).encode()))
         if not curves:
             curves = curves_of(found.history)
     return Result(
@@ -491,9 +497,11 @@ def compatibility(request: Request) -> Result:
         + ". All numbers are G. With the term the classifier's bias is held at zero, without it it is trained: the "
         "difference is that of the whole method. FedDistill+ has the divergence as it is meant; the paper's was "
         'computed from probabilities in place of their logarithms (`compat = "feddw"`). Published is CIFAR-100 by '
-        "ResNet-18; its FedUV gains nothing from the term.",
+        f"ResNet-18; its FedUV gains nothing from the term. Figures: accuracy by round on {plans[0][0]}, and what the "
+        "term adds on each data set.",
         curves=curves,
         seeds=tuple(sorted({s for _, seeds, _ in plans for s in seeds})),
+        figures=tuple(helps),
     )
 
 

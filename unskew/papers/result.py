@@ -412,8 +412,10 @@ def keep(result: Result, root: Path) -> Path:
 def plot(result: Result, log: bool = False) -> bytes:
     """The curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic.
 
-    Of curves that meet the first in the list is on top.
+    Of curves that meet the first in the list is on top.  Of more than six only the means are drawn: their bands would
+    hide each other.
     """
+    many = len(result.curves) > 6
     with matplotlib.rc_context({"svg.hashsalt": result.name, "svg.fonttype": "none", "font.size": 10}):
         figure = Figure(figsize=(8.0, 4.5), layout="constrained", facecolor="white")
         axes = figure.subplots()
@@ -425,7 +427,8 @@ def plot(result: Result, log: bool = False) -> bytes:
             dot = "." if len(c.x) == 1 else ""  # a line of one point is none
             (line,) = axes.plot(c.x, c.mean, label=c.name, linewidth=1.6, color=colour, linestyle=style)
             line.set(marker=dot, markersize=9, zorder=3.0 - i / len(result.curves))
-            axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
+            if not many:
+                axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
         if log:
             axes.set_xscale("log")
         else:
@@ -433,10 +436,11 @@ def plot(result: Result, log: bool = False) -> bytes:
         axes.set_xlabel(result.axes[0])
         axes.set_ylabel(result.axes[1])
         axes.set_title(
-            f"{result.name} ({result.scale}): mean over seeds, band from lowest to highest seed", fontsize=10
+            f"{result.name} ({result.scale}): mean over seeds{'' if many else ', band from lowest to highest seed'}",
+            fontsize=10,
         )
         axes.grid(alpha=0.25)
-        if len(result.curves) > 6:
+        if many:
             figure.legend(fontsize=8, loc="outside right upper")
         else:
             axes.legend(fontsize=8, ncols=2)

@@ -481,6 +481,36 @@ def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -
     return Chart("How much the weight of the term matters", caption, svg, legend)
 
 
+def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
+    """What the term adds to methods (Table IV), with the interval of each mean.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        apart: Method -> global test accuracy with the term minus that without it, by seed; fractions.
+
+    Raises:
+        ConfigError: If there is no method, or one has no seed.
+    """
+    if not apart or not all(apart.values()):
+        raise ConfigError(f"the term's help needs a method, and a seed of each, got {dict(apart)!r:.60}")
+    marks = dict(zip(apart, figures.looks([False] * len(apart)), strict=True))
+    rows = []
+    for method, values in apart.items():
+        low, high = tables.interval(values) or (None, None)
+        seeds = tuple(range(len(values)))
+        rows.append(tables.Difference(method, None, seeds, tuple(values), statistics.fmean(values), low, high))
+    said = "; ".join(f"{row.method} {tables.bracket(row)}" for row in rows)
+    svg = figures.differences_chart(
+        name, rows, marks, "that without the term", f"Accuracy with FedDW’s term minus that without it: {said}."
+    )
+    caption = (
+        "Accuracy on the global test set in the last round with the term, minus that of the same method and seed "
+        "without it. Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a "
+        "difference."
+    )
+    return Chart("What the term adds", caption, svg)
+
+
 def _best(by: Mapping[float, Sequence[float]]) -> str:
     mu = max(by, key=lambda v: statistics.fmean(by[v]))
     return f"{100 * statistics.fmean(by[mu]):.1f} % at mu {mu:g}"
