@@ -21,7 +21,7 @@ from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense, imagery
 from unskew.local.kernels import forward_block, tune, wants_channels_last
-from unskew.local.optimise import optimiser
+from unskew.local.optimise import one_pass, optimiser
 from unskew.protocol import NOBODY, Batch, Fitted, Fold, Imagery, Me, Run, Sgd, refuse_request, sees_features
 from unskew.task import Task, accuracy
 from unskew.tree import Params
@@ -61,7 +61,7 @@ def kernels(task: Task, device: torch.device) -> str:
     if device.type != "cpu":
         return "torch"
     form = "written-out" if dense.kernel(task) else "channels-last" if wants_channels_last(task.module()) else "torch"
-    return f"{form}+onednn" if dense.onednn_is_faster() else form
+    return form + "+onednn" * dense.onednn_is_faster() + "+fused" * one_pass()
 
 
 class _Network(nn.Module):
