@@ -403,13 +403,15 @@ def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Pa
     other = make_run(tmp_path / "b", METHODS[:2], seeds=(0, 1), rounds=10, dataset="usps")
     partition = json.loads((other / "partition.json").read_text())
     partition["seeds"]["1"]["sha256"] = "e" * 64
+    partition["seeds"]["1"]["split"] = {"name": "shards", "per_client": 2}
     (other / "partition.json").write_text(json.dumps(partition))
     text = said(write_comparison([run, other], tmp_path / "out.html"))
     assert "These runs are not comparable." in text
     assert "in data: usps (757370730000) against digits (646967697473)" in text
     assert "in rounds: 10 against 20" in text
     assert "in seeds: 0, 1 against 0, 1, 2" in text
-    assert "in the split of seed 1: hash eeeeeeeeeeee against aaaaaaaaaaaa" in text
+    assert f"“demo ({other})” differs from “demo ({run})” in the split of seed 1: hash eeeeeeeeeeee against " in text
+    assert "aaaaaaaaaaaa (name shards, per_client 2 against name dirichlet, " in text
     assert f"demo ({other})" in text, "runs of one name are told apart by folder"
 
 

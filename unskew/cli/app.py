@@ -249,13 +249,10 @@ def compare(
     """
     from unskew.report import read, write_comparison
     from unskew.report.tables import incomparable
-    from unskew.run.folder import read_json
+    from unskew.run.folder import read_json, require_done
 
     for folder in folders:
-        if not (folder / "summary.json").exists():
-            raise RunError(
-                f"{folder} has no summary.json: it is no run folder or the run is not done; unskew resume {folder}"
-            )
+        require_done(folder)
     names = run_names(folders)
     page = write_comparison(folders, out)  # which also checks what is read
     summaries = [read_json(folder / "summary.json") for folder in folders]
@@ -280,7 +277,7 @@ def compare(
         for name, folder in zip(names, folders, strict=True):
             for j in joining(read(folder)):
                 console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
-    for remark in incomparable([read(folder) for folder in folders]):
+    for remark in incomparable([read(folder) for folder in folders], names):
         print(remark, file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import safetensors.torch
 
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError
 from unskew.run import loop
 from unskew.run.config import Experiment, load
-from unskew.run.folder import LOGS, read_json, rows
+from unskew.run.folder import LOGS, read_json, require_done, rows
 
 TOLERANCE = 1e-5
 """Largest difference of a parameter or a metric that counts as equal; on one machine there is none at all."""
@@ -71,11 +71,10 @@ def compare(deployed: Path, simulated: Path) -> list[Parity]:
     """The two runs side by side, method by method.
 
     Raises:
-        RunError: If one of them is not done.
+        RunError: If one of them is no run, or is not done.
     """
     for folder in (deployed, simulated):
-        if not (folder / "summary.json").exists():
-            raise RunError(f"{folder} has no summary.json: it is no run folder or the run is not done")
+        require_done(folder)
     found = []
     for method in load(deployed / "config.toml").methods:
         gap = max(

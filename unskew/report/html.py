@@ -146,7 +146,7 @@ def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
     labels = [row.method if row.method == name else f"{name} / {row.method}" for name, _, row in parts]
     of = {(name, row.method): label for (name, _, row), label in zip(parts, labels, strict=True)}
     looks = dict(zip(labels, marks, strict=True))
-    differing = tables.incomparable(records)
+    differing = tables.incomparable(records, names)
     called = [{m: of[name, m] for m in record.methods} for name, record in zip(names, records, strict=True)]
     together, base = tables.together(records, called)
     series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]

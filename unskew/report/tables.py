@@ -353,23 +353,28 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
     return whole, bases[0] if len(bases) == 1 else None
 
 
-def incomparable(records: Sequence[Record]) -> tuple[str, ...]:
-    """Sentences that name what keeps the runs from being compared, each against the first; empty if nothing does."""
+def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, ...]:
+    """Sentences that name what keeps the runs from being compared, each against the first; empty if nothing does.
+
+    `names` are what the runs are called, each by a name of its own.
+    """
     first, said = records[0], []
-    for other in records[1:]:
+    for name, other in zip(names[1:], records[1:], strict=True):
         ours, theirs = _facts(first), _facts(other)
+        differs = f"“{name}” differs from “{names[0]}” in"
         said += [
-            f"“{other.name}” differs from “{first.name}” in {what}: {theirs[what]} against {ours[what]}."
+            f"{differs} {what}: {theirs[what]} against {ours[what]}."
             for what in ours
             if what in theirs and ours[what] != theirs[what]
         ]
         common = sorted(set(first.partitions) & set(other.partitions))
         moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
         if moved:
-            one = moved[0]
+            new, old = (r.partitions[moved[0]] for r in (other, first))
+            how = f" ({_written(new.split)} against {_written(old.split)})" if new.split != old.split else ""
             said.append(
-                f"“{other.name}” differs from “{first.name}” in the split of seed {', '.join(map(str, moved))}: hash "
-                f"{other.partitions[one].sha256[:12]} against {first.partitions[one].sha256[:12]}."
+                f"{differs} the split of seed {', '.join(map(str, moved))}: hash {new.sha256[:12]} against "
+                f"{old.sha256[:12]}{how}."
             )
     return tuple(said)
 

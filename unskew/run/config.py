@@ -416,7 +416,8 @@ def parse_split(raw: Any, where: str = "") -> Split:
         ConfigError: If its name or one of its fields is not known, or a value is not allowed.
     """
     if not isinstance(raw, Mapping) or raw.get("name") not in SPLITS:
-        got = schema.show(raw.get("name") if isinstance(raw, Mapping) else raw)
+        name = raw.get("name") if isinstance(raw, Mapping) else raw
+        got = "none" if name is None else schema.show(name)
         raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.at(where)}")
     options = {k: v for k, v in raw.items() if k != "name"}
     split: Split = schema.build(SPLITS[raw["name"]], options, "split", where)

@@ -183,6 +183,17 @@ def cut(folder: Path, lengths: Mapping[str, int]) -> None:
                 os.truncate(path, want)
 
 
+def require_done(folder: Path) -> None:
+    """Refuse a folder without a run, or with one that has not reached its end.
+
+    Raises:
+        RunError: Saying which of the two it is.
+    """
+    if not (folder / "summary.json").exists():
+        read_json(folder / "run.json")
+        raise RunError(f"the run in {folder} is not done: it has no summary.json; unskew resume {folder} goes on")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of the run.
 
