@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "peers"
 DOCS = ROOT / "docs" / "benchmarks"
-# Equal accuracy is equal within this; and whoever guesses is right one time in ten.
+# Accuracies are equal if the ranges of a contender's runs come so near; and whoever guesses is right one time in ten.
 ACCURACY_MARGIN, LEARNED = 0.01, 0.2
 PSS_BAR, START_BAR_S = 1.5, 1.0
 # A contender whose pass takes longer is timed so often only, and its row says so.
@@ -212,20 +212,26 @@ def row(name: str, runs: Sequence[Run], ours: Sequence[Run], job: Job) -> dict[s
     if not base:
         out["not_compared"] = "unskew has no result"
         return out
-    reference = statistics.median(r.accuracy for r in ours[1:] if r.failure is None)
+    graded = [r.accuracy for r in ours[1:] if r.failure is None]
+    reference = statistics.median(graded)
     reached = out["accuracy"]["median"]
     if min(reached, reference) < LEARNED:
         whose = "it" if reached < LEARNED else "unskew"
         out["not_compared"] = f"{whose} learned nothing: accuracy {min(reached, reference):.3f}"
         return out
-    if abs(reached - reference) > ACCURACY_MARGIN:
-        out["not_compared"] = f"accuracy {reached:.3f}, unskew {reference:.3f}"
+    low, high = out["accuracy"]["min"], out["accuracy"]["max"]
+    if max(low - max(graded), min(graded) - high) > ACCURACY_MARGIN:
+        out["not_compared"] = f"accuracy {_range(low, high)}, unskew {_range(min(graded), max(graded))}"
         return out
     out["times_unskew"] = {
         "of_minima": min(later) / min(base),
         "of_medians": statistics.median(later) / statistics.median(base),
     }
     return out
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} to {high:.3f}"
 
 
 def case_of(job: Job) -> str:

@@ -1,5 +1,6 @@
 """unskew: the simulator with its workers, every transfer weighed and written to the ledger, as in a run."""
 
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def main(job: Job, journal: Journal) -> None:
         logs = Logs(Path(folder))
         pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), job.cores, size)
         try:
-            sim = Simulator(algorithm, population, Workers(pool, 0, algorithm), clients_per_round=job.cohort)
+            # Every run draws anew, as those of the others do.
+            drawn = {"seed": secrets.randbits(31), "clients_per_round": job.cohort}
+            sim = Simulator(algorithm, population, Workers(pool, 0, algorithm), **drawn)
             state = sim.start()
             for t in range(1, job.rounds + 1):
                 state, trace = sim.round(state, t)

@@ -72,6 +72,18 @@ def test_who_is_more_than_a_point_away_or_learned_nothing_gets_no_ratio(
     assert f"not compared: {said}" in peers.line([found])
 
 
+@pytest.mark.parametrize(("theirs", "compared"), [((0.90, 0.93), False), ((0.90, 0.945), True), ((0.965, 0.99), True)])
+def test_what_the_draws_of_runs_alone_differ_by_is_no_difference(
+    peers: ModuleType, job: Any, theirs: tuple[float, float], compared: bool
+) -> None:
+    """Runs of .95 and .96: ranges half a point apart are compared, two points apart are not; the first run is not timed."""
+    one, other = ([ended(peers, 2.0, 0.5), *(ended(peers, 2.0, a) for a in each)] for each in (theirs, (0.95, 0.96)))
+    found = peers.row("peer", one, other, job)
+    assert ("times_unskew" in found) == compared
+    if not compared:
+        assert found["not_compared"] == "accuracy 0.900 to 0.930, unskew 0.950 to 0.960"
+
+
 def played(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch, total: dict[str, float]) -> list[str]:
     """Names in the order in which contenders with these seconds of a run are started, in four passes."""
     asked: list[str] = []
