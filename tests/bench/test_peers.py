@@ -76,7 +76,7 @@ def test_who_is_more_than_a_point_away_or_learned_nothing_gets_no_ratio(
 def test_what_the_draws_of_runs_alone_differ_by_is_no_difference(
     peers: ModuleType, job: Any, theirs: tuple[float, float], compared: bool
 ) -> None:
-    """Runs of .95 and .96: ranges half a point apart are compared, two points apart are not; the first run is not timed."""
+    """Runs of .95 and .96: ranges half a point apart are compared, two points apart not; the first run is not timed."""
     one, other = ([ended(peers, 2.0, 0.5), *(ended(peers, 2.0, a) for a in each)] for each in (theirs, (0.95, 0.96)))
     found = peers.row("peer", one, other, job)
     assert ("times_unskew" in found) == compared
