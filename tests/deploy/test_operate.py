@@ -3,6 +3,8 @@
 import json
 import shutil
 import tomllib
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,47 @@ def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> 
     with log.open("a") as f:
         f.write(json.dumps({**row, "round": 2}) + "\n")
     assert list(progress.news()) == ["fedavg, seed 0: round 2 of 3, 2.0 s"]
+
+
+@dataclass
+class Ending:
+    """Hears what is said; at the first line the run comes to its end, with one more line in its log."""
+
+    server: Path
+    end: str
+    heard: list[str] = field(default_factory=list)
+
+    def __call__(self, text: str) -> None:
+        self.heard.append(text)
+        if len(self.heard) == 1:
+            log(self.server, 2)
+            (self.server / self.end).write_text('{"status": "failed", "error": "QuorumError", "text": "1 of 3"}')
+
+
+def log(server: Path, round: int) -> None:
+    row = {"method": "fedavg", "seed": 0, "round": round, "name": "seconds", "value": 2.0}
+    with (server / "run" / "metrics.jsonl").open("a") as f:
+        f.write(json.dumps(row) + "\n")
+
+
+@pytest.mark.parametrize("end", ["run/summary.json", "outcome.json", "known to Flower only"])
+def test_the_last_lines_are_told_however_a_run_ends(
+    federation: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = launch.Server(federation / "server", federation / "server", ())
+    (server.folder / "run").mkdir()
+    log(server.folder, 1)
+    say = Ending(server.folder, end)
+    monkeypatch.setattr(operate, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(launch, "printed", lambda server, run: "")
+
+    def status(server: launch.Server, run: int) -> tuple[str, str]:
+        return ("finished:failed", "out of memory") if (server.folder / end).exists() else ("running", "")
+
+    monkeypatch.setattr(launch, "run_status", status)
+    with nullcontext() if end == "run/summary.json" else pytest.raises(RunError, match="the deployed run failed"):
+        operate.attend(server, 1, say)
+    assert say.heard == ["fedavg, seed 0: round 1 of 2, 2.0 s", "fedavg, seed 0: round 2 of 2, 2.0 s"]
 
 
 def test_a_failed_run_is_explained_by_the_last_error_that_was_printed(

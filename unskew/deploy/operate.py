@@ -137,20 +137,22 @@ def attend(server: Server, run: int, say: Say, nodes: Sequence[Kept] = ()) -> No
     while True:
         for node in nodes:
             node.keep()
-        server.check()
+        # A run's last lines are written before its end is: looked for after the lines, an end would leave some untold.
+        done, ended = is_done(server.folder), (server.folder / "outcome.json").exists()
+        status, details = "", ""
+        if not (done or ended) and time.monotonic() - asked > ASK_EVERY_S:
+            status, details = launch.run_status(server, run)
+            asked = time.monotonic()
         for line in progress.news():
             say(line)
-        if is_done(server.folder):
+        if done:
             return
-        if (server.folder / "outcome.json").exists():
-            end_of(server, run, str(read_json(server.folder / "outcome.json").get("status")))
+        if ended:
+            status = str(read_json(server.folder / "outcome.json").get("status"))
+        if ended or status.startswith("finished"):
+            end_of(server, run, status, details)
             return
-        if time.monotonic() - asked > ASK_EVERY_S:
-            status, details = launch.run_status(server, run)
-            if status.startswith("finished"):
-                end_of(server, run, status, details)
-                return
-            asked = time.monotonic()
+        server.check()
         time.sleep(LOOK_EVERY_S)
 
 
