@@ -146,7 +146,6 @@ def stepper(
         of_class = targets.t()
         logits = weights[-1] @ a.t() if top is None else torch.addmm(top, weights[-1], a.t())
         g = torch.softmax(logits, 0).sub_(of_class).t()  # (2), but for the division
-        share = 1.0 / n if plain else 1.0
         if not plain:
             g.div_(n)
         found: list[Tensor] = []
@@ -154,14 +153,14 @@ def stepper(
             w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
             below = None
             if i:  # (4), before the weights move
-                below = (onednn(g, w.t()) if big[i] else g @ w).mul_(a > 0)
-            if plain:  # (3), times -lr, added where it belongs
+                below = torch.ops.aten.threshold_backward(onednn(g, w.t()) if big[i] else g @ w, a, 0)
+            if plain:  # (3), times -lr and with the division, added where it belongs
                 if big[i]:
-                    w.add_(onednn(g.t(), a.t()), alpha=-lr * share)
+                    w.add_(onednn(g.t(), a.t()), alpha=-lr / n)
                 else:
-                    w.addmm_(g.t(), a, alpha=-lr * share)
+                    w.addmm_(g.t(), a, alpha=-lr / n)
                 if b is not None and d_b is not None:
-                    b.sub_(g.sum(0), alpha=lr * share)
+                    b.sub_(g.sum(0), alpha=lr / n)
             elif straight:
                 found.append(onednn(g.t(), a.t()) if big[i] else g.t() @ a)
                 if d_b is not None:

@@ -40,10 +40,12 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
 
 def _sgd(config: SgdConfig, lr: float, like: Tensor) -> Update:
     decay, momentum, nesterov = config.weight_decay, config.momentum, config.nesterov
-    velocity = torch.zeros_like(like) if momentum else None
+    velocity: Tensor | None = None  # made when it is first needed: `dense` has its own
 
     def update(w: Tensor, g: Tensor) -> None:
-        if velocity is not None:
+        nonlocal velocity
+        if momentum:
+            velocity = torch.zeros_like(like) if velocity is None else velocity
             momentum_step([w], [g], [velocity], lr, momentum, decay, nesterov)
             return
         if decay:

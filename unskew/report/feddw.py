@@ -494,11 +494,7 @@ def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
     if not apart or not all(apart.values()):
         raise ConfigError(f"the term's help needs a method, and a seed of each, got {dict(apart)!r:.60}")
     marks = dict(zip(apart, figures.looks([False] * len(apart)), strict=True))
-    rows = []
-    for method, values in apart.items():
-        low, high = tables.interval(values) or (None, None)
-        seeds = tuple(range(len(values)))
-        rows.append(tables.Difference(method, None, seeds, tuple(values), statistics.fmean(values), low, high))
+    rows = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
     said = "; ".join(f"{row.method} {tables.bracket(row)}" for row in rows)
     svg = figures.differences_chart(
         name, rows, marks, "that without the term", f"Accuracy with FedDW’s term minus that without it: {said}."

@@ -219,11 +219,15 @@ def paired(record: Record, metric: str = ACCURACY, base: str | None = None) -> t
             if ours and theirs and (record.finished or max(ours) == max(theirs)):
                 pairs[seed] = ours[max(ours)] - theirs[max(theirs)]
         if pairs:
-            values = tuple(pairs.values())
-            low, high = interval(values) or (None, None)
-            bound = record.cell(method).bound
-            rows.append(Difference(method, bound, tuple(pairs), values, statistics.fmean(values), low, high))
+            rows.append(difference(method, pairs, record.cell(method).bound))
     return tuple(rows)
+
+
+def difference(method: str, by_seed: Mapping[int, float], bound: Bound | None = None) -> Difference:
+    """What stands in a row of differences: those of each seed, at least one, with their mean and its interval."""
+    values = tuple(by_seed.values())
+    low, high = interval(values) or (None, None)
+    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high)
 
 
 def leader(record: Record, metric: str = ACCURACY) -> str | None:
