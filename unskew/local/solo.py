@@ -6,6 +6,7 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -237,9 +238,10 @@ class Solo:
         walk = self._walk(space, job, lr)
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if augment else None
-        # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
         by_hand = self._by_hand(space, job)
-        with key.ambient(self.device), torch.set_grad_enabled(not by_hand):
+        # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
+        drawing = key.ambient(self.device) if not by_hand or job.terms or augment else nullcontext()
+        with drawing, torch.set_grad_enabled(not by_hand):
             labels = y_train
             if self._targets is not None and by_hand:
                 given_targets = job.examples is not None
@@ -348,8 +350,8 @@ class Solo:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches as views of one gather per epoch."""
         for order, sizes in batches.epochs():
-            pick = rows[order.to(self.device)]
-            x, y = inputs.index_select(0, pick), labels.index_select(0, pick)  # a third of indexing's time
+            pick = rows.index_select(0, order.to(self.device))  # a third of indexing's time
+            x, y = inputs.index_select(0, pick), labels.index_select(0, pick)
             if self._channels_last and x.dim() == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
             yield from zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)

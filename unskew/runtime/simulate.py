@@ -7,6 +7,7 @@ moves when a message carries it, and every transfer is weighed.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import GeneratorType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -63,16 +64,21 @@ class Population:
     initialise: Callable[[Key], Params]
     desk: Desk | None = None
 
-    @property
+    @cached_property
     def clients(self) -> tuple[ClientId, ...]:
         """All clients, ascending."""
         return tuple(range(len(self.histograms)))
 
+    @cached_property
+    def _examples(self) -> list[int]:
+        found: list[int] = self.histograms.sum(1).tolist()
+        return found
+
     def me(self, client: ClientId, round: int, key: Key) -> Me:
         """What a client knows about itself in an ask."""
-        histogram = self.histograms[client]
         lasting = Key(key.seed) / "client" / client / "lasting"
-        return Me(client, int(histogram.sum()), histogram, round, key, self.layout, self.initial, key, lasting)
+        n, histogram = self._examples[client], self.histograms[client]
+        return Me(client, n, histogram, round, key, self.layout, self.initial, key, lasting)
 
 
 @dataclass(frozen=True)
@@ -248,7 +254,8 @@ class _Round:
             raise ProtocolError(
                 f"the plan asks for {want.step!r}, which is not marked @step; known: {list(self.sim._steps)}"
             )
-        strangers = [c for c in want.to if c not in range(len(self.sim.population.clients))]
+        known = range(len(self.sim.population.clients))
+        strangers = [c for c in want.to if c not in known]
         if strangers:
             raise ProtocolError(f"round {self.t}, step {want.step!r}: no such client: {strangers[:5]}")
         fates = {c: self.fate(want.step, c) for c in want.to}
