@@ -35,7 +35,7 @@ def pack(root: Path, experiment: Experiment, clients: int = 3, **own: Any) -> Lo
     server = root / "server"
     server.mkdir(parents=True)
     (server / "experiment.toml").write_text(to_toml(experiment))
-    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": clients, "deadline_s": 60.0, "wait_s": 30.0}))
+    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": clients, "deadline_s": 60.0, "wait_s": 12.0}))
     handlers = {}
     for c in range(clients):
         folder = root / f"client-{c}"
