@@ -1,5 +1,6 @@
 """Which examples make up which step of a client's local training."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -98,6 +99,7 @@ def num_steps(
     return steps if steps is not None else (epochs or 0) * len(layout)
 
 
+@functools.cache  # asked for thousands of times with the same few numbers
 def _layout(n: int, batch_size: int | None, min_batch: int, drop_last: bool) -> tuple[int, ...]:
     """Batch sizes of one epoch."""
     if min_batch < 1:

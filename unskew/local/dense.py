@@ -90,6 +90,7 @@ def stepper(
     layers: tuple[Layer, ...],
     tensors: Mapping[str, Tensor],
     gradient: Mapping[str, Tensor],
+    velocity: Mapping[str, Tensor],
     config: SgdConfig,
     lr: float,
     update: Callable[[], None],
@@ -103,6 +104,7 @@ def stepper(
         layers: The network.
         tensors: Its parameters; changed in place.
         gradient: Where the gradient of each goes; a bias that has no place here stays as it is.
+        velocity: Where the velocity of each goes; its content is of no account.
         config, lr: The optimisation; decides whether gradients can go straight into the weights.
         update: Applies the optimiser to parameters and gradients, where they cannot.
         extra: Adds the gradient of the terms to `gradient`; None if there are no terms.
@@ -120,15 +122,15 @@ def stepper(
         and extra is None
     )
     plain = straight and not config.momentum
-    moving: list[Tensor] = []  # the last layer first, as gradients are found
-    for w, b, d_b in reversed(list(zip(weights, biases, d_biases, strict=True))):
-        moving += [w] if b is None or d_b is None else [w, b]
-    velocities = [torch.zeros_like(t) for t in moving] if straight and not plain else []
+    # The last layer first, as gradients are found.
+    moving = [n for layer in reversed(layers) for n in (layer.weight, layer.bias) if n and n in gradient]
+    moved, velocities, first = [tensors[n].data for n in moving], [velocity[n] for n in moving], True
     fast = weights[0].dtype is torch.float32 and onednn_is_faster()
     size = [w.numel() for w in weights]
     top = None if biases[-1] is None else biases[-1][:, None]
 
     def step(x: Tensor, targets: Tensor) -> Tensor:
+        nonlocal first
         n = len(targets)
         big = [fast and n * k >= ONEDNN_FROM for k in size]
         a = x.reshape(n, -1)
@@ -175,7 +177,8 @@ def stepper(
             if below is not None:
                 g = below
         if found:
-            momentum_step(moving, found, velocities, lr, config.momentum)
+            momentum_step(moved, found, velocities, first, lr, config.momentum)
+            first = False
         if not straight:
             if extra is not None:
                 extra()

@@ -45,8 +45,9 @@ def _sgd(config: SgdConfig, lr: float, like: Tensor) -> Update:
     def update(w: Tensor, g: Tensor) -> None:
         nonlocal velocity
         if momentum:
-            velocity = torch.zeros_like(like) if velocity is None else velocity
-            momentum_step([w], [g], [velocity], lr, momentum, decay, nesterov)
+            first = velocity is None
+            velocity = torch.empty_like(like) if velocity is None else velocity
+            momentum_step([w], [g], [velocity], first, lr, momentum, decay, nesterov)
             return
         if decay:
             g.add_(w, alpha=decay)
@@ -59,19 +60,26 @@ def momentum_step(
     weights: list[Tensor],
     gradients: list[Tensor],
     velocities: list[Tensor],
+    first: bool,
     lr: float,
     momentum: float,
     decay: float = 0.0,
     nesterov: bool = False,
 ) -> None:
-    """One step of SGD with momentum on tensors and their velocities, in place; gradients may be overwritten."""
+    """One step of SGD with momentum on tensors and their velocities, in place; gradients may be overwritten.
+
+    The first sets velocities, whatever they were.
+    """
     if weights[0].device.type == "cpu" and one_pass():
-        _momentum_at_once(weights, gradients, velocities, lr, momentum, decay, nesterov)
+        _momentum_at_once(weights, gradients, velocities, first, lr, momentum, decay, nesterov)
         return
     for w, g, v in zip(weights, gradients, velocities, strict=True):
         if decay:
             g.add_(w, alpha=decay)
-        v.mul_(momentum).add_(g)
+        if first:
+            v.copy_(g)
+        else:
+            v.mul_(momentum).add_(g)
         w.add_(g.add_(v, alpha=momentum) if nesterov else v, alpha=-lr)
 
 
@@ -79,6 +87,7 @@ def _momentum_at_once(
     weights: list[Tensor],
     gradients: list[Tensor],
     velocities: list[Tensor],
+    first: bool,
     lr: float,
     momentum: float,
     decay: float,
@@ -94,7 +103,7 @@ def _momentum_at_once(
         dampening=0.0,
         nesterov=nesterov,
         maximize=False,
-        is_first_step=False,  # the velocity of the first is zero
+        is_first_step=first,
     )
 
 
@@ -150,7 +159,7 @@ def one_pass() -> bool:
     """Whether this PyTorch has its private one-pass updates, in the form in which they are called here."""
     a, b, c, d = torch.zeros(4, 1)
     try:
-        _momentum_at_once([a], [b], [c], 0.1, 0.9, 0.0, False)
+        _momentum_at_once([a], [b], [c], True, 0.1, 0.9, 0.0, False)
         for name in ("adam", "adamw"):
             _adam_at_once(SgdConfig(optimizer=name), 0.1, a, b)(c, d)
     except (AttributeError, RuntimeError, TypeError):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any, Literal, NamedTuple
 
@@ -101,6 +101,21 @@ class _Workspace:
     counters: tuple[tuple[nn.Module, str, Tensor], ...]
     flatten: Callable[[Tensor], Tensor]
 
+    @cached_property
+    def gradients(self) -> dict[str, Tensor]:
+        """`gradient` by name."""
+        return self._by_name(self.gradient)
+
+    @cached_property
+    def velocities(self) -> dict[str, Tensor]:
+        """Memory of SGD with momentum by name, of one optimisation at a time."""
+        return self._by_name(torch.empty_like(self.gradient))
+
+    def _by_name(self, vector: Tensor) -> dict[str, Tensor]:
+        trained = [self.parameters[n] for n in self.names]
+        parts = torch.split(vector, [t.numel() for t in trained])
+        return {n: part.view(t.shape) for n, part, t in zip(self.names, parts, trained, strict=True)}
+
     @torch.no_grad()
     def load(self, start: Params) -> None:
         for name, t in self.parameters.items():
@@ -114,6 +129,11 @@ class _Workspace:
     def take(self) -> Params:
         held = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
         return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in held.items()}
+
+
+def _all_finite(vector: Tensor) -> bool:
+    # Where the sum is finite all are; where it is not, large numbers may have met.  Faster than looking at each.
+    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
 
 
 def _as_it_is(t: Tensor) -> Tensor:
@@ -265,9 +285,10 @@ class Solo:
                     )
             if taken:
                 total += walk.losses(taken)
-        # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
-        low, high = torch.aminmax(space.vector)
-        mean = float(total / len(batches.sizes) + 0.0 * low + 0.0 * high)
+        mean = float(total / len(batches.sizes))
+        # A parameter that overflowed in the last step has not reached a loss yet.
+        if not _all_finite(space.vector):
+            mean = math.nan
         return Fitted(space.take(), len(batches.sizes), lr, mean, sum(batches.sizes))
 
     def _walk(self, space: _Workspace, job: Sgd, lr: float) -> _Walk:
@@ -296,8 +317,6 @@ class Solo:
         self, space: _Workspace, job: Sgd, lr: float, update: Callable[[Tensor, Tensor], None], trained: list[Tensor]
     ) -> _Walk:
         assert self._layers is not None
-        sizes = [t.numel() for t in trained]
-        views = [v.view(t.shape) for v, t in zip(torch.split(space.gradient, sizes), trained, strict=True)]
         params = dict(space.parameters)
         terms: list[Any] = list(job.terms)
 
@@ -307,14 +326,15 @@ class Solo:
                 if not value.requires_grad:  # a constant, as a method's term may be in its first round
                     return
                 gradients = torch.autograd.grad(value, trained, allow_unused=True)
-            for view, g in zip(views, gradients, strict=True):
+            for name, g in zip(space.names, gradients, strict=True):
                 if g is not None:  # a term of one layer costs nothing in the others
-                    view.add_(g)
+                    space.gradients[name].add_(g)
 
         step = dense.stepper(
             self._layers,
             params,
-            dict(zip(space.names, views, strict=True)),
+            space.gradients,
+            space.velocities,
             job.config,
             lr,
             lambda: update(space.vector, space.gradient),
