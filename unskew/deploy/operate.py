@@ -133,26 +133,21 @@ def attend(server: Server, run: int, say: Say, nodes: Sequence[Kept] = ()) -> No
         RunError: If the run failed.
     """
     progress = Progress(server.folder / "run", load(server.folder / "experiment.toml").rounds)
-    asked = time.monotonic()
+    asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
             node.keep()
         # A run's last lines are written before its end is: looked for after the lines, an end would leave some untold.
-        done, ended = is_done(server.folder), (server.folder / "outcome.json").exists()
-        status, details = "", ""
-        if not (done or ended) and time.monotonic() - asked > ASK_EVERY_S:
-            status, details = launch.run_status(server, run)
-            asked = time.monotonic()
+        over = is_done(server.folder) or (server.folder / "outcome.json").exists() or status.startswith("finished")
         for line in progress.news():
             say(line)
-        if done:
-            return
-        if ended:
-            status = str(read_json(server.folder / "outcome.json").get("status"))
-        if ended or status.startswith("finished"):
-            end_of(server, run, status, details)
+        if over:
+            end_of(server, run, status or "failed", details)
             return
         server.check()
+        if time.monotonic() - asked > ASK_EVERY_S:
+            status, details = launch.run_status(server, run)
+            asked = time.monotonic()
         time.sleep(LOOK_EVERY_S)
 
 
