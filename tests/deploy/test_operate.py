@@ -161,9 +161,15 @@ def log(server: Path, round: int) -> None:
         f.write(json.dumps(row) + "\n")
 
 
-@pytest.mark.parametrize("end", ["run/summary.json", "outcome.json", "known to Flower only"])
+FLOWER = "known to Flower only"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("end", "reason"), [("run/summary.json", None), ("outcome.json", "QuorumError: 1 of 3"), (FLOWER, "out of memory")]
+)
 def test_the_last_lines_are_told_however_a_run_ends(
-    federation: Path, end: str, monkeypatch: pytest.MonkeyPatch
+    federation: Path, end: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = launch.Server(federation / "server", federation / "server", ())
     (server.folder / "run").mkdir()
@@ -173,10 +179,10 @@ def test_the_last_lines_are_told_however_a_run_ends(
     monkeypatch.setattr(launch, "printed", lambda server, run: "")
 
     def status(server: launch.Server, run: int) -> tuple[str, str]:
-        return ("finished:failed", "out of memory") if (server.folder / end).exists() else ("running", "")
+        return ("finished:failed", "out of memory") if (server.folder / FLOWER).exists() else ("running", "")
 
     monkeypatch.setattr(launch, "run_status", status)
-    with nullcontext() if end == "run/summary.json" else pytest.raises(RunError, match="the deployed run failed"):
+    with nullcontext() if reason is None else pytest.raises(RunError, match=f"the deployed run failed: {reason}"):
         operate.attend(server, 1, say)
     assert say.heard == ["fedavg, seed 0: round 1 of 2, 2.0 s", "fedavg, seed 0: round 2 of 2, 2.0 s"]
 

@@ -85,6 +85,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 CONFIGS = {
     "plain": SgdConfig(0.05, batch_size=8, local_epochs=2),
+    "momentum": SgdConfig(0.02, batch_size=8, local_epochs=2, momentum=0.9),
     "everything": SgdConfig(0.02, batch_size=8, local_epochs=2, momentum=0.9, nesterov=True, weight_decay=0.01),
     "clipped": SgdConfig(0.05, batch_size=8, local_steps=7, clip_norm=0.3),
     "whole": SgdConfig(0.1, batch_size=None, local_epochs=3),
@@ -267,6 +268,7 @@ def test_a_part_of_the_network_may_be_trained_alone(network: str, trainable: tup
     assert all(torch.equal(fitted.params[n], start[n]) == (n not in chosen) for n in start)
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("terms", [(), (Pull(),)], ids=["alone", "pulled"])
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("network", ["logistic", "mlp", "mlp, two layers"])

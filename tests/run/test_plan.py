@@ -419,6 +419,19 @@ def test_a_cohort_whose_models_do_not_fit_is_refused_before_they_are_made(
         plan.plan(tiny())
 
 
+def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is 2.44 kB, so four would fit.  SCAFFOLD sends two, a client answers two and remembers two: 14.6 kB."""
+    monkeypatch.setattr(machine, "available", lambda: 15_000)
+    with pytest.raises(ConfigError) as caught:
+        plan.plan(tiny('methods=[{name="scaffold"}]'))
+    assert str(caught.value) == (
+        "scaffold: step 'train': what the first 1 of 4 clients are sent, remember and answer is 14.6 kB, but 15 kB of "
+        "memory can be had; lower clients_per_round or take a smaller task.model"
+    )
+
+
 def made_up(*shares: Share, executor: str = "workers", limit: int | None = 1000) -> Forecast:
     return Forecast("x", 1, 1, executor, 3, (), shares, 0, limit, None, None, ())
 

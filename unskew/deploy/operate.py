@@ -138,11 +138,12 @@ def attend(server: Server, run: int, say: Say, nodes: Sequence[Kept] = ()) -> No
         for node in nodes:
             node.keep()
         # A run's last lines are written before its end is: looked for after the lines, an end would leave some untold.
-        over = is_done(server.folder) or (server.folder / "outcome.json").exists() or status.startswith("finished")
+        known = status.startswith("finished")
+        over = known or is_done(server.folder) or (server.folder / "outcome.json").exists()
         for line in progress.news():
             say(line)
         if over:
-            end_of(server, run, status or "failed", details)
+            end_of(server, run, *((status, details) if known else ("failed", "")))
             return
         server.check()
         if time.monotonic() - asked > ASK_EVERY_S:

@@ -90,7 +90,7 @@ def stepper(
     layers: tuple[Layer, ...],
     tensors: Mapping[str, Tensor],
     gradient: Mapping[str, Tensor],
-    velocity: Mapping[str, Tensor],
+    velocity: Callable[[], Mapping[str, Tensor]],
     config: SgdConfig,
     lr: float,
     update: Callable[[], None],
@@ -104,7 +104,7 @@ def stepper(
         layers: The network.
         tensors: Its parameters; changed in place.
         gradient: Where the gradient of each goes; a bias that has no place here stays as it is.
-        velocity: Where the velocity of each goes; its content is of no account.
+        velocity: Gives where the velocity of each goes, if there is one; its content is of no account.
         config, lr: The optimisation; decides whether gradients can go straight into the weights.
         update: Applies the optimiser to parameters and gradients, where they cannot.
         extra: Adds the gradient of the terms to `gradient`; None if there are no terms.
@@ -124,7 +124,8 @@ def stepper(
     plain = straight and not config.momentum
     # The last layer first, as gradients are found.
     moving = [n for layer in reversed(layers) for n in (layer.weight, layer.bias) if n and n in gradient]
-    moved, velocities, first = [tensors[n].data for n in moving], [velocity[n] for n in moving], True
+    moved, first = [tensors[n].data for n in moving], True
+    velocities = [velocity()[n] for n in moving] if straight and not plain else []
     fast = weights[0].dtype is torch.float32 and onednn_is_faster()
     size = [w.numel() for w in weights]
     top = None if biases[-1] is None else biases[-1][:, None]

@@ -103,16 +103,17 @@ class _Workspace:
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """`gradient` by name."""
+        """`gradient` by name, of a network without convolutions."""
         return self._by_name(self.gradient)
 
     @cached_property
     def velocities(self) -> dict[str, Tensor]:
-        """Memory of SGD with momentum by name, of one optimisation at a time."""
+        """Memory of SGD with momentum by name, of one optimisation at a time; as `gradients`."""
         return self._by_name(torch.empty_like(self.gradient))
 
     def _by_name(self, vector: Tensor) -> dict[str, Tensor]:
         trained = [self.parameters[n] for n in self.names]
+        assert all(t.dim() < 4 for t in trained)  # those may lie channels last
         parts = torch.split(vector, [t.numel() for t in trained])
         return {n: part.view(t.shape) for n, part, t in zip(self.names, parts, trained, strict=True)}
 
@@ -287,7 +288,7 @@ class Solo:
                 total += walk.losses(taken)
         mean = float(total / len(batches.sizes))
         # A parameter that overflowed in the last step has not reached a loss yet.
-        if not _all_finite(space.vector):
+        if math.isfinite(mean) and not _all_finite(space.vector):
             mean = math.nan
         return Fitted(space.take(), len(batches.sizes), lr, mean, sum(batches.sizes))
 
@@ -334,7 +335,7 @@ class Solo:
             self._layers,
             params,
             space.gradients,
-            space.velocities,
+            lambda: space.velocities,
             job.config,
             lr,
             lambda: update(space.vector, space.gradient),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.data.federated import FederatedData
-from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, UnskewError
+from unskew.errors import ConfigError, DivergedError, MemoryShortage, ProtocolError, QuorumError, UnskewError
 from unskew.keys import Key
 from unskew.ledger import Direction
 from unskew.local import imagery, workers
@@ -266,6 +266,7 @@ def forecast(
 
     Raises:
         QuorumError, ProtocolError: What a plan refuses whatever training brings, naming the method.
+        ConfigError: If one exchange takes nearly all the memory there is.
     """
     now, reached = machine.resident(), machine.peak_resident()
     limit = machine.available()
@@ -343,11 +344,14 @@ def _open(
         except Exception as error:  # a plan may well refuse numbers that no training would bring
             return error
 
-    lively, still = attempt("wander", min(2, experiment.rounds)), attempt("stand_still", experiment.rounds)
+    lively = attempt("wander", min(2, experiment.rounds))
+    still = lively if isinstance(lively, MemoryShortage) else attempt("stand_still", experiment.rounds)
     for failure in (still, lively):
         # Losses are drawn beforehand and contracts are about types: no training would mend these.
         if isinstance(failure, QuorumError | ProtocolError):
             raise type(failure)(f"{label}: {failure}") from failure
+        if isinstance(failure, MemoryShortage):
+            raise ConfigError(f"{label}: {failure}") from None
     if isinstance(lively, Exception):
         why = f"{type(lively).__name__}: {lively}"
         notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")

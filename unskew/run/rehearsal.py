@@ -25,19 +25,21 @@ from torch import Tensor
 
 from unskew.data.batches import num_steps
 from unskew.data.federated import FederatedData
+from unskew.errors import MemoryShortage
 from unskew.keys import Key
 from unskew.ledger import Direction, totals
 from unskew.local import imagery
 from unskew.local.executor import Done, Paper, Work
 from unskew.local.solo import Solo
 from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Imagery, Local, Me, Run, Sgd, SgdConfig, drive
-from unskew.run import assemble
+from unskew.run import assemble, machine
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method
 from unskew.run.evaluate import evaluate, exam
 from unskew.run.unpainted import Asked, Unpainted
 from unskew.runtime.simulate import Population, Simulator
 from unskew.tree import Params, leaves
+from unskew.units import human_bytes
 
 Fiction = Literal["stand_still", "wander"]
 
@@ -49,6 +51,9 @@ CODE_S = 1.0
 
 KEPT_BYTES = 256 << 20
 """Of what local code came to, kept for when it is met again."""
+
+ROOM = 0.9
+"""Of the memory there is, what messages, memories and replies may take: a rehearsal holds them as the run would."""
 
 Kind = tuple[str, Any, Any]
 """What makes two jobs cost the same on equally many examples.
@@ -190,6 +195,7 @@ def rehearse(
     """Drive a cell for `rounds` rounds, or at least two if the clock passes `until` (`time.monotonic`) before.
 
     Raises:
+        MemoryShortage: If an exchange takes nearly all the memory there is.
         UnskewError: What the plan itself refuses; what else it raises when results are made up goes through.
     """
     understudy = Understudy(cell.solo, fiction, until, cell.code)
@@ -249,6 +255,7 @@ class Understudy:
     def __init__(self, solo: Solo, fiction: Fiction, until: float, code: Code) -> None:
         self._solo, self._fiction, self._until, self._code = solo, fiction, until, code
         self._noise: dict[str, Tensor] = {}
+        self._room = machine.available() if solo.device.type == "cpu" else None
         self.begin()
         self.in_flight = self.parcel = 0
         self.clients: set[ClientId] = set()
@@ -263,7 +270,21 @@ class Understudy:
     # ------------------------------------------------------------------ as an executor
     def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end; what it asks of its device is made up."""
-        done = {c: self._alone(w) for c, w in work.items()}
+        done: dict[ClientId, Done] = {}
+        seen: set[int] = set()
+        held = 0
+        for c, w in work.items():
+            done[c] = self._alone(w)
+            new = [t.untyped_storage() for t in _tensors((w.message, w.memory, done[c].value))]
+            new = [s for s in new if s.data_ptr() not in seen]
+            seen.update(s.data_ptr() for s in new)
+            held += sum({s.data_ptr(): s.nbytes() for s in new}.values())
+            if self._room is not None and held > ROOM * self._room:
+                raise MemoryShortage(
+                    f"step {w.step!r}: what the first {len(done)} of {len(work)} clients are sent, remember and answer "
+                    f"is {human_bytes(held)}, but {human_bytes(self._room)} of memory can be had; lower "
+                    "clients_per_round or take a smaller task.model"
+                )
         self.clients.update(work)
         if self._fiction == "wander":
             values = [part for c, w in work.items() for part in (w.message, w.memory, done[c].value)]
