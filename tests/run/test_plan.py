@@ -432,6 +432,17 @@ def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
     )
 
 
+def test_memory_that_runs_out_in_a_rehearsal_is_no_plan_that_refuses_made_up_results(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes.")
+
+    monkeypatch.setattr(plan, "rehearse", short)
+    with pytest.raises(ConfigError, match=r"fedavg: memory ran out \(8000 bytes more were wanted\); lower"):
+        plan.plan(tiny())
+
+
 def made_up(*shares: Share, executor: str = "workers", limit: int | None = 1000) -> Forecast:
     return Forecast("x", 1, 1, executor, 3, (), shares, 0, limit, None, None, ())
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.data.federated import FederatedData
-from unskew.errors import ConfigError, DivergedError, MemoryShortage, ProtocolError, QuorumError, UnskewError
+from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, UnskewError, shortage
 from unskew.keys import Key
 from unskew.ledger import Direction
 from unskew.local import imagery, workers
@@ -345,13 +345,14 @@ def _open(
             return error
 
     lively = attempt("wander", min(2, experiment.rounds))
-    still = lively if isinstance(lively, MemoryShortage) else attempt("stand_still", experiment.rounds)
+    short_already = isinstance(lively, Exception) and shortage(lively) is not None
+    still = lively if short_already else attempt("stand_still", experiment.rounds)
     for failure in (still, lively):
         # Losses are drawn beforehand and contracts are about types: no training would mend these.
         if isinstance(failure, QuorumError | ProtocolError):
             raise type(failure)(f"{label}: {failure}") from failure
-        if isinstance(failure, MemoryShortage):
-            raise ConfigError(f"{label}: {failure}") from None
+        if isinstance(failure, Exception) and (short := shortage(failure)) is not None:
+            raise ConfigError(f"{label}: {short}") from None
     if isinstance(lively, Exception):
         why = f"{type(lively).__name__}: {lively}"
         notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
