@@ -353,6 +353,15 @@ def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, 
     assert "Differences to" not in text, "each run has a FedAvg of its own"
 
 
+def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
+    record = read(make_run(tmp_path / "run", METHODS[:2]))
+    first, second = record.methods
+    assert f"{first} has the highest" in prose.found(record)
+    for seed in record.seeds:
+        record.series[second, seed, tables.ACCURACY] = record.series[first, seed, tables.ACCURACY]
+    assert f"{first} and {second} share the highest" in prose.found(record)
+
+
 def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Path) -> None:
     """The same numbers in one run of two methods and in two runs of one: the same differences and the same words."""
     whole = read(make_run(tmp_path / "whole", METHODS[:2]))

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 
 from unskew.report.record import Record, described
-from unskew.report.tables import Difference, Headline, bracket, headline, paired, reached, reference, with_spread
+from unskew.report.tables import (
+    Difference,
+    Headline,
+    bracket,
+    headline,
+    paired,
+    percent,
+    reached,
+    reference,
+    with_spread,
+)
 
 
 def what(record: Record) -> str:
@@ -59,11 +69,15 @@ def found(record: Record, base: str | None = None) -> str:
 
 
 def _best(rows: Sequence[Headline]) -> str:
-    measured = [r for r in rows if r.accuracy is not None and r.bound is None]
-    if not measured:
+    means = {r.method: r.accuracy.mean for r in rows if r.accuracy is not None and r.bound is None}
+    if not means:
         return "No method has a global accuracy. "
-    top = max(measured, key=lambda r: r.accuracy.mean if r.accuracy else 0.0)
-    return f"{top.method} has the highest last-round global accuracy, {with_spread(top.accuracy)} %. "
+    highest = max(means.values())
+    alike = [r for r in rows if means.get(r.method) == highest]
+    if len(alike) > 1:
+        names = _list([r.method for r in alike])
+        return f"{names} share the highest last-round global accuracy, {percent(highest)} %. "
+    return f"{alike[0].method} has the highest last-round global accuracy, {with_spread(alike[0].accuracy)} %. "
 
 
 def _told(rows: Sequence[Difference]) -> str:
