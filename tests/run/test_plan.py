@@ -427,8 +427,8 @@ def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
     with pytest.raises(ConfigError) as caught:
         plan.plan(tiny('methods=[{name="scaffold"}]'))
     assert str(caught.value) == (
-        "scaffold: step 'train': what the first 1 of 4 clients are sent, remember and answer is 14.6 kB, but 15 kB of "
-        "memory can be had; lower clients_per_round or take a smaller task.model"
+        "scaffold: step 'train': what the first 1 of 4 clients are sent, remember and answer is 14.6 kB, more than "
+        "0.9 of the 15 kB of memory that can be had; lower clients_per_round or take a smaller task.model"
     )
 
 

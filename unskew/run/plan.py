@@ -342,17 +342,15 @@ def _open(
         try:
             return rehearse(experiment, made, fed, fiction, rounds, until=until, evaluated=fiction == "wander")
         except Exception as error:  # a plan may well refuse numbers that no training would bring
+            if (short := shortage(error)) is not None:
+                raise ConfigError(f"{label}: {short}") from None
             return error
 
-    lively = attempt("wander", min(2, experiment.rounds))
-    short_already = isinstance(lively, Exception) and shortage(lively) is not None
-    still = lively if short_already else attempt("stand_still", experiment.rounds)
+    lively, still = attempt("wander", min(2, experiment.rounds)), attempt("stand_still", experiment.rounds)
     for failure in (still, lively):
         # Losses are drawn beforehand and contracts are about types: no training would mend these.
         if isinstance(failure, QuorumError | ProtocolError):
             raise type(failure)(f"{label}: {failure}") from failure
-        if isinstance(failure, Exception) and (short := shortage(failure)) is not None:
-            raise ConfigError(f"{label}: {short}") from None
     if isinstance(lively, Exception):
         why = f"{type(lively).__name__}: {lively}"
         notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")

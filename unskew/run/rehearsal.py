@@ -275,15 +275,14 @@ class Understudy:
         held = 0
         for c, w in work.items():
             done[c] = self._alone(w)
-            new = [t.untyped_storage() for t in _tensors((w.message, w.memory, done[c].value))]
-            new = [s for s in new if s.data_ptr() not in seen]
-            seen.update(s.data_ptr() for s in new)
-            held += sum({s.data_ptr(): s.nbytes() for s in new}.values())
+            found = _storages((w.message, w.memory, done[c].value))
+            held += sum(n for at, n in found.items() if at not in seen)
+            seen |= found.keys()
             if self._room is not None and held > ROOM * self._room:
                 raise MemoryShortage(
                     f"step {w.step!r}: what the first {len(done)} of {len(work)} clients are sent, remember and answer "
-                    f"is {human_bytes(held)}, but {human_bytes(self._room)} of memory can be had; lower "
-                    "clients_per_round or take a smaller task.model"
+                    f"is {human_bytes(held)}, more than {ROOM:g} of the {human_bytes(self._room)} of memory that can "
+                    "be had; lower clients_per_round or take a smaller task.model"
                 )
         self.clients.update(work)
         if self._fiction == "wander":
@@ -443,8 +442,12 @@ def steps_of_job(config: SgdConfig, n: int, solo: Solo) -> int:
 
 def size(trees: Iterable[Any]) -> int:
     """Bytes of all tensors, those that are in several places counted once."""
-    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for tree in trees for t in _tensors(tree)}
-    return sum(found.values())
+    return sum(_storages(trees).values())
+
+
+def _storages(trees: Iterable[Any]) -> dict[int, int]:
+    """Where tensors lie, and how many bytes there."""
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for tree in trees for t in _tensors(tree)}
 
 
 def _tensors(tree: Any) -> Iterable[Tensor]:
