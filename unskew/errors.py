@@ -1,7 +1,9 @@
 """Everything unskew raises on purpose.  Each message is one sentence: what, expected, got, where, what to do."""
 
+import difflib
 import errno
 import re
+from collections.abc import Iterable
 
 
 class UnskewError(Exception):
@@ -52,6 +54,16 @@ class DeployError(UnskewError):
 
 class MemoryShortage(UnskewError):
     """Less memory than the work needs; found only when it was asked for."""
+
+
+def meant(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """What a sentence about an unknown word goes on with: the known one most like it; nothing if none is.
+
+    >>> meant("mnits", ["mnist", "digits"]), meant("x", ["mnist", "digits"])
+    ('; did you mean mnist?', '')
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 _SHORT = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")

@@ -596,7 +596,7 @@ def test_one_class_in_all_is_refused(springs: Any) -> None:
         ({"name": "feddw", "mu": -0.1}, r"algorithm.mu must be >= 0, got -0.1"),
         ({"name": "fedprox+dw", "dw": {"mu": -1.0}}, r"algorithm.dw.mu must be >= 0, got -1.0"),
         ({"name": "fedprox+dw", "dw": {"layr": "x"}}, r"unknown key algorithm.dw.layr; did you mean layer\?"),
-        ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key algorithm.nu; \(fedprox\+dw has: mu, .*, dw\)"),
+        ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key algorithm.nu \(fedprox\+dw has: mu, .*, dw\)"),
         ({"name": "fedprox+bw"}, r"algorithm.name: no addition is called 'bw' \(in 'fedprox\+bw'\); there is: dw"),
         ({"name": "feddw+dw"}, r"has the class-relation term already"),
         ({"name": "moon+dw+dw"}, r"an option called dw is in the way"),

@@ -161,9 +161,9 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
 def test_a_failing_point_is_named_and_the_exit_code_is_1(
     here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first point's process fails; the second's summary is there from before."""
+    """The first point's process fails; the second is done from before."""
     (here / "s.toml").write_text(TINY + SWEEP)
-    said = unskew("run", "tiny.toml", "--out", "done", "--quiet", "--no-report")
+    said = unskew("run", "tiny.toml", "--out", "done", "--quiet")
     assert said.code == 0
     _, points = sweep.expand(here / "s.toml")
     sweep.write_points(points, here / "out")
@@ -179,6 +179,25 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     assert "[2/2] 001-mu=0.1: FAILED after 0 s: no" in said.err
     assert "002-mu=1.0" in said.out
     assert "001-mu=0.1" not in said.out
+
+
+def test_what_cannot_be_a_sweep_is_refused_before_a_word(unskew: Unskew, here: Path) -> None:
+    (here / "s.toml").write_text(TINY + SWEEP)
+    (here / "file").write_text("")
+    for more, text in (
+        (["--jobs", "0"], "ConfigError: --jobs must be at least 1, got 0\n"),
+        (["--out", "file"], "RunError: file is a file, no folder of a sweep; choose another --out\n"),
+        (["--out", "file/deeper"], "choose another --out\n"),
+    ):
+        said = unskew("sweep", "s.toml", *more)
+        assert (said.code, said.out) == (2, "")
+        assert said.err.endswith(text)
+        assert "resume" not in said.err
+    for command in ("plan", "run"):
+        said = unskew(command, "s.toml")
+        assert (said.code, said.out) == (2, "")
+        assert said.err.endswith("a [sweep] table makes many experiments; run them with: unskew sweep s.toml\n")
+    assert {p.name for p in here.iterdir()} == {"tiny.toml", "s.toml", "file"}
 
 
 def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_nothing(

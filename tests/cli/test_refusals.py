@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ SETTINGS = {
     "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
     "an unknown algorithm": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
     "an unknown split": (["split.name=dirichle"], "ConfigError", "split.name", "dirichlet", '"dirichle"'),
+    "a name of nothing": (['name=""'], "ConfigError", "name must be a line that is not empty, got", '""'),
+    "a name of two lines": (['name="a\\nb"'], "ConfigError", "name must be a line"),
     "an unknown data set": (["task.data=digit"], "DataError", "did you mean digits?"),
     "data that are not here": (["task.data=mnist"], "DataError", "mnist.npz", "--data-dir", "UNSKEW_DATA"),
     "a file that is not here": (["task.data=npz:no.npz"], "DataError", "no.npz"),
@@ -103,8 +106,17 @@ def test_options_that_make_no_sense_are_refused_in_one_line(unskew: Unskew, here
 
 
 def test_a_missing_data_folder_names_every_place_that_was_looked_at(unskew: Unskew, here: Path) -> None:
-    said = unskew("run", "tiny.toml", "--set", "task.data=mnist", "--data-dir", "nowhere")
-    refused(said, "DataError", str(here / "nowhere" / "mnist.npz"), "x_train, y_train")
+    with TemporaryDirectory() as empty:
+        said = unskew("run", "tiny.toml", "--set", "task.data=mnist", "--data-dir", empty)
+        refused(said, "DataError", str(Path(empty) / "mnist.npz"), "x_train, y_train")
+    untouched(here)
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_data_folder_that_is_not_there_is_refused_even_if_no_data_of_it_are_asked_for(
+    unskew: Unskew, here: Path, command: str
+) -> None:
+    refused(unskew(command, "tiny.toml", "--data-dir", "nowhere"), "UsageError", "--data-dir", "nowhere")
     untouched(here)
 
 

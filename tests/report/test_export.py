@@ -150,7 +150,7 @@ def test_a_run_that_has_not_measured_anything_has_a_table_too(format: str) -> No
 
 
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"markdown, latex, csv; did you mean latex\? got 'latx'"):
+    with pytest.raises(ConfigError, match=r"markdown, latex, csv, got 'latx'; did you mean latex\?"):
         table(made(APART), "latx")
 
 

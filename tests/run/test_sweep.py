@@ -47,7 +47,8 @@ if "mu = 0.3" in text:
     signal.signal(signal.SIGINT, stop)
     (folder / "ready").write_text("")
     time.sleep(30)
-(folder / "summary.json").write_text(json.dumps({"rows": []}))
+(folder / "summary.json").write_text(json.dumps({"rows": [], "seconds": 12.5}))
+(folder / "report.html").write_text("")
 """
 
 
@@ -199,6 +200,21 @@ def test_what_is_done_is_left_alone_what_was_stopped_is_resumed_what_failed_is_t
     assert [r.status for r in results] == ["done", "failed", "done"]
     assert [(r / "order").read_text() for r in runs] == ["untouched", "run", "resume"]
     assert said[0] == "[1/3] 001-mu=0.1: was done already"
+    written = json.loads((out / "sweep.json").read_text())["points"]
+    # Of a run that is done its own seconds, however often it was stopped and asked for.
+    assert [written[0]["seconds"], written[2]["seconds"]] == [12.5, 12.5]
+
+
+def test_a_point_that_was_stopped_before_its_report_gets_one(tmp_path: Path) -> None:
+    (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
+    out = tmp_path / "out"
+    crowd(made, out).run()
+    folder = out / "runs" / point.name
+    (folder / "run.json").write_text(json.dumps({"config_sha256": config.fingerprint(point.experiment)}))
+    (folder / "report.html").unlink()
+    crowd(made, out).run()
+    assert (folder / "order").read_text() == "resume"
+    assert (folder / "report.html").exists()
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:

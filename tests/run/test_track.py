@@ -143,7 +143,7 @@ def test_trackers_change_neither_the_numbers_nor_the_configuration_s_hash(
             '["tensorbord"]',
             r"no tracker is called 'tensorbord'; did you mean tensorboard\? \(known: tensorboard, mlflow",
         ),
-        ('["x"]', r"no tracker is called 'x'; \(known"),
+        ('["x"]', r"no tracker is called 'x' \(known"),
         ('["mlflow", "mlflow"]', "must name a tracker once, got mlflow, mlflow"),
         ('"tensorboard"', 'track must be a list, got "tensorboard"'),
     ],

@@ -1,12 +1,11 @@
 """One file per paper.  TABLE names what exists; nothing is imported until it is asked for."""
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, NamedTuple
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, meant
 
 GROUP = "unskew.algorithms"
 
@@ -228,10 +227,9 @@ def resolve(name: str) -> Callable[..., Any]:
     if others:
         return _load(others[0].value, f"algorithm {name!r} of {owners[0]}")
     known = [*TABLE, *sorted({e.name for e in entry_points(group=GROUP)} - set(TABLE))]
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
     raise ConfigError(
-        f"unknown algorithm {name!r}; {hint}(there are: {', '.join(known)}; or give module.path:attribute)"
+        f"unknown algorithm {name!r}{meant(name.lower(), known)} "
+        f"(there are: {', '.join(known)}; or give module.path:attribute)"
     )
 
 

@@ -4,12 +4,10 @@ Only JSON goes to stdout under `--json`; progress and remarks go to stderr.  Hea
 them, so that `--help` is quick.
 """
 
-import difflib
 import hashlib
 import json
 import shlex
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,11 +22,21 @@ from rich.table import Table
 from unskew.cli.bench import bench
 from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
+from unskew.cli.options import (
+    AsJson,
+    DataDir,
+    Quiet,
+    Report,
+    Settings,
+    as_file,
+    builtin_experiments,
+    find_experiment,
+)
 from unskew.cli.plan import Planning, plan
 from unskew.cli.price import price
 from unskew.cli.prior import prior
 from unskew.cli.sweep import sweep
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, RunError, meant
 from unskew.version import __version__
 
 if TYPE_CHECKING:
@@ -42,9 +50,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Federated learning when clients' data do not agree: run methods, compare them, see what they cost.",
 )
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def _version(wanted: bool) -> None:
@@ -66,20 +71,17 @@ def top(
 @app.command()
 def run(
     experiment: Annotated[str, typer.Argument()] = "digits",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
-    ] = None,
+    settings: Settings = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Run this seed; repeat for several.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-DATE-TIME.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
+    data_dir: DataDir = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
     with_bounds: Annotated[bool, typer.Option("--with-bounds", help="Add local only, FedAvg and pooled data.")] = False,
     track: Annotated[
         list[str] | None,
         typer.Option("--track", metavar="NAME", help="Give the numbers to tensorboard, mlflow, wandb too."),
     ] = None,
-    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,20 +104,15 @@ def run(
     if seeds:
         chosen = replace(chosen, seeds=tuple(seeds))
     if data_dir is not None:
-        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir.resolve())))
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir)))
     if device is not None:
         chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
     if track:
         chosen = replace(chosen, track=tuple(dict.fromkeys((*chosen.track, *track))))
-    folder = out or Path("runs") / f"{_as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as watcher:
         outcome = loop.start(chosen, folder, Planning(watcher, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
     _finish(outcome, report, as_json)
-
-
-def _as_file(name: str) -> str:
-    """The name of an experiment as a single part of a path."""
-    return "".join(c if c.isalnum() or c in "-_.+=" else "-" for c in name).lstrip(".")[:100] or "experiment"
 
 
 @app.command()
@@ -124,7 +121,7 @@ def resume(
     force: Annotated[
         bool, typer.Option("--force", help="Go on although versions, device or executor changed; bits may differ.")
     ] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -140,32 +137,6 @@ def resume(
     with watching(quiet) as watcher:
         outcome = loop.resume(folder, watcher, force)
     _finish(outcome, report, as_json)
-
-
-def find_experiment(name: str) -> Path:
-    """The file of an experiment: that of a path, or of a built-in name."""
-    path = Path(name)
-    builtin = builtin_experiments()
-    # A folder `digits` beside us is no experiment; a file of that name is.
-    if path.is_file() or path.suffix == ".toml" or (path.exists() and name not in builtin):
-        return path
-    if name not in builtin:
-        raise ConfigError(
-            f"no file and no built-in experiment is called {name!r}; {near(name, builtin)}"
-            f"(built in: {', '.join(builtin)})"
-        )
-    return builtin[name]
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...? ` if there is something like it."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {found[0]}? " if found else ""
-
-
-def builtin_experiments() -> dict[str, Path]:
-    """The experiments that come with unskew, by name."""
-    return {p.stem: p for p in sorted((Path(__file__).parent.parent / "run" / "builtin").glob("*.toml"))}
 
 
 def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
@@ -326,7 +297,7 @@ def list_(
     [dim]unskew list algorithms[/]
     """
     if what not in (*KINDS, "all"):
-        raise ConfigError(f"unskew list knows {', '.join(KINDS)}; {near(what, KINDS)}got {what!r}")
+        raise ConfigError(f"unskew list knows {', '.join(KINDS)}, got {what!r}{meant(what, KINDS)}")
     found = {kind: catalogue(kind) for kind in (KINDS if what == "all" else (what,))}
     if as_json:
         print(json.dumps(found))
@@ -371,7 +342,7 @@ def catalogue(kind: str) -> dict[str, str]:
 def reproduce(
     name: Annotated[str, typer.Argument()],
     scale: Annotated[str, typer.Option(help="small fits two cores; paper is the published size.")] = "small",
-    data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
+    data_dir: DataDir = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the runs behind the numbers; one that was stopped goes on. [runs/NAME-DATE]"),

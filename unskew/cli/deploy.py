@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
+from unskew.cli.options import AsJson, Quiet, Report, Settings, as_file, find_experiment
+
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
     from unskew.run.config import Experiment
@@ -39,12 +41,6 @@ deploy = typer.Typer(
     """,
 )
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Check = Annotated[bool, typer.Option("--check", help="Say what would stop it, and start nothing.")]
 
 
@@ -67,7 +63,7 @@ def local(
     check_parity: Annotated[
         bool, typer.Option("--check-parity", help="Simulate the same experiment too, and compare; 1 if they differ.")
     ] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +83,7 @@ def local(
     from unskew.run.folder import read_json
 
     chosen = _experiment(experiment, settings)
-    folder = out or Path("runs") / f"{_as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
     say = _silent if quiet else _say
     if check_parity:
         parity.comparable(chosen)
@@ -112,19 +108,12 @@ def local(
 
 
 def _experiment(name: str, settings: list[str] | None) -> "Experiment":
-    from unskew.cli.app import find_experiment
     from unskew.run import config
 
     chosen = config.load(find_experiment(name), settings or [])
     if chosen.task.data_dir is not None:  # it is read by processes that may stand elsewhere
         chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(chosen.task.data_dir).resolve())))
     return chosen
-
-
-def _as_file(name: str) -> str:
-    from unskew.cli import app
-
-    return app._as_file(name)
 
 
 def _show(summary: dict[str, Any], found: "list[Parity]") -> None:
@@ -189,7 +178,7 @@ def pack(
     chosen = _experiment(experiment, settings)
     operate.refuse_pooled(chosen)
     number = clients or (len(data) if data else operate.clients_of(chosen))
-    folder = out or Path(f"federation-{_as_file(chosen.name)}")
+    folder = out or Path(f"federation-{as_file(chosen.name)}")
     folders.pack(
         folder,
         chosen,
@@ -208,7 +197,7 @@ def pack(
 def server(
     folder: Annotated[Path, typer.Argument()],
     check: Check = False,
-    report: Annotated[bool, typer.Option(help="Write report.html when the run is done.")] = True,
+    report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from unskew.cli.options import AsJson
+
 STYLES = {"ok": "green", "missing": "yellow", "problem": "bold red"}
 
 
 def doctor(
     data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the findings as JSON on stdout, and nothing else there.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at Python, packages, extras, cores, memory, data and disk; say what is missing and what to do.
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.options import AsJson, DataDir, Settings, find_experiment
 from unskew.units import human_bytes
 
 if TYPE_CHECKING:
@@ -30,14 +31,9 @@ SURE = {
 
 def plan(
     experiment: Annotated[str, typer.Argument()] = "digits",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the forecast as JSON on stdout, and nothing else there.")
-    ] = False,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say what an experiment will cost before anything trains: bytes, memory, time; refuse what cannot be.
 
@@ -50,14 +46,13 @@ def plan(
     """
     from dataclasses import replace
 
-    from unskew.cli.app import find_experiment
     from unskew.run import config
     from unskew.run.plan import plan as made
     from unskew.run.plan import to_json
 
     chosen = config.load(find_experiment(experiment), settings or [])
     if data_dir is not None:
-        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir.resolve())))
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir)))
     found = made(chosen)
     if as_json:
         print(json.dumps(to_json(found)))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.options import AsJson
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def price(
     target: Annotated[
         str | None, typer.Option(help="Also the cost to this accuracy, as 0.7, or to fedavg-peak.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the prices as JSON on stdout, and nothing else there.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what recorded runs cost on the air: bytes, bandwidth, sub-frames, seconds, joules; no training is repeated.
 

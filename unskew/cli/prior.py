@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unskew.cli.options import DataDir, Quiet
 from unskew.errors import ConfigError
 
 prior = typer.Typer(no_args_is_help=True, help="The built-in latent diffusion model: show its card, train it again.")
@@ -15,11 +16,11 @@ prior = typer.Typer(no_args_is_help=True, help="The built-in latent diffusion mo
 @prior.command()
 def train(
     out: Annotated[Path, typer.Option(help="The folder to write; it must not hold a prior yet.")] = Path("prior"),
-    data_dir: Annotated[Path | None, typer.Option(help="Where mnist and fashion_mnist lie; else $UNSKEW_DATA.")] = None,
+    data_dir: DataDir = None,
     seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
     autoencoder_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     denoiser_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the built-in prior from public data, on one thread: half an hour.
 

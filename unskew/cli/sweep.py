@@ -13,21 +13,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.options import AsJson, Quiet, Settings, as_file
+from unskew.errors import ConfigError, RunError
+
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, Result
 
 
 def sweep(
     experiment: Annotated[Path, typer.Argument()],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of every point.")
-    ] = None,
+    settings: Settings = None,
     jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")
-    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Run every point of a \[sweep] table, one process per core, and compare them.
 
@@ -43,9 +42,13 @@ def sweep(
     from unskew.run import machine
     from unskew.run.sweep import Crowd, check, expand
 
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}")
     name, points = expand(experiment, settings or [])
+    folder = out or Path("runs") / f"{as_file(name)}-sweep"
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file, no folder of a sweep; choose another --out")
     check(points)
-    folder = out or Path("runs") / f"{''.join(c if c.isalnum() or c in '-_.+=' else '-' for c in name)}-sweep"
 
     def say(text: str) -> None:
         if not quiet:

@@ -4,14 +4,13 @@ A function takes a batch (B, C, H, W) and a generator made from a key, and retur
 example has its own draw.
 """
 
-import difflib
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, meant
 
 Augment = Callable[[Tensor, Generator], Tensor]
 
@@ -66,9 +65,7 @@ def augmentation(name: str) -> Augment:
         ConfigError: If there is none of that name.
     """
     if name not in AUGMENTS:
-        close = difflib.get_close_matches(name, AUGMENTS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ConfigError(f"unknown augmentation {name!r}; {hint}(known: {', '.join(AUGMENTS)})")
+        raise ConfigError(f"unknown augmentation {name!r}{meant(name, AUGMENTS)} (known: {', '.join(AUGMENTS)})")
     return AUGMENTS[name]
 
 

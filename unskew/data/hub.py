@@ -14,7 +14,6 @@ Grey and black-and-white images stay grey, all others become RGB, without transp
 hub.  `datasets` keeps what it fetched in its own cache (HF_HOME) and finds it there without a network.
 """
 
-import difflib
 import importlib
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.errors import DataError
+from unskew.errors import DataError, meant
 
 INSTALL = "pip install 'unskew[hub]'"
 NONE = "none"
@@ -90,9 +89,7 @@ def parse(source: str) -> Reference:
     for part in query.split("&") if query else ():
         key, sign, value = part.partition("=")
         if key not in _OPTIONS:
-            close = difflib.get_close_matches(key, _OPTIONS, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise DataError(f"{source}: unknown option {key!r}; {hint}(known: {', '.join(_OPTIONS)})")
+            raise DataError(f"{source}: unknown option {key!r}{meant(key, _OPTIONS)} (known: {', '.join(_OPTIONS)})")
         if not sign or not value:
             raise DataError(f"{source}: option {key} has no value; write {key}=...")
         if key in given:
@@ -107,10 +104,9 @@ def parse(source: str) -> Reference:
     if place in KNOWN:
         return replace(KNOWN[place], **whole)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        close = difflib.get_close_matches(place, KNOWN, n=1, cutoff=0.5)
-        hint = f"did you mean hub:{close[0]}? " if close else ""
+        near = meant(f"hub:{place}", [f"hub:{name}" for name in KNOWN], 0.75)
         raise DataError(
-            f"{source} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}; {hint}got {place!r}"
+            f"{source} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}, got {place!r}{near}"
         )
     return Reference(place, place, **whole)
 

@@ -18,7 +18,6 @@ Their images are standardised with the mean and deviation of all domains' traini
 domain's own would take away part of what tells the domains apart.
 """
 
-import difflib
 import gzip
 import hashlib
 import json
@@ -43,7 +42,7 @@ from unskew.data import hub
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import DataError
+from unskew.errors import DataError, meant
 from unskew.keys import Key
 
 TEST_FRACTION = 0.2
@@ -156,9 +155,9 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
             raise DataError(f"{source}: there is no folder {path.absolute()}")
         return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test")
     if source not in _NAMED:
-        close = difflib.get_close_matches(source, _NAMED, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise DataError(f"unknown data set {source!r}; {hint}(known: {', '.join(s.name for s in SOURCES)})")
+        raise DataError(
+            f"unknown data set {source!r}{meant(source, _NAMED, 0.5)} (known: {', '.join(s.name for s in SOURCES)})"
+        )
     if source == "digits":
         return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     given = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")

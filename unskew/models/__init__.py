@@ -8,13 +8,12 @@ Listing the names imports no PyTorch; `build` imports the one file it needs.  In
 global generator: construct under `Key.ambient`.
 """
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, meant
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,7 +110,7 @@ def options_of(name: str) -> dict[str, object]:
 def _factory(name: str) -> "Callable[..., nn.Module]":
     if name not in TABLE and ":" not in name:
         raise ConfigError(
-            f"unknown model {name}{_did_you_mean(name, TABLE)} (models: {', '.join(TABLE)}; "
+            f"unknown model {name}{meant(name, TABLE)} (models: {', '.join(TABLE)}; "
             "a network of your own is module.path:factory)"
         )
     module, _, attribute = TABLE.get(name, name).partition(":")
@@ -134,9 +133,7 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
     checked: dict[str, object] = {}
     for key, value in options.items():
         if key not in known:
-            raise ConfigError(
-                f"model {name} has no option {key}{_did_you_mean(key, known)} ({name} has: {', '.join(known)})"
-            )
+            raise ConfigError(f"model {name} has no option {key}{meant(key, known)} ({name} has: {', '.join(known)})")
         # TOML and JSON know no tuples; everything else must already have its type: 'false' is not False
         plain = tuple(value) if isinstance(value, list) else value
         try:
@@ -149,8 +146,3 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
             f"option groups of model {name} means something only with norm = 'group': set it or drop groups"
         )
     return checked
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -3,13 +3,12 @@
 TABLE names every reproduction; `unskew reproduce NAME` runs one.
 """
 
-import difflib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, meant
 from unskew.papers.result import Request, Result, keep
 from unskew.run.loop import Watcher
 
@@ -97,9 +96,7 @@ def reproduce(name: str, scale: str, folder: Path, data_dir: Path | None, watche
         DataError: If its data are not there.
     """
     if name not in TABLE:
-        close = difflib.get_close_matches(name, TABLE, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ConfigError(f"no reproduction is called {name!r}; {hint}(there are: {', '.join(TABLE)})")
+        raise ConfigError(f"no reproduction is called {name!r}{meant(name, TABLE)} (there are: {', '.join(TABLE)})")
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     module, _, attribute = TABLE[name].target.partition(":")

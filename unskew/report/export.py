@@ -8,12 +8,11 @@ LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 """
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Callable, Iterable
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, meant
 from unskew.report.record import Record
 from unskew.report.tables import (
     ACCURACY,
@@ -43,9 +42,7 @@ def table(record: Record, format: str = "markdown") -> str:
         ConfigError: If there is no such format.
     """
     if format not in FORMATS:
-        close = difflib.get_close_matches(format, FORMATS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ConfigError(f"a table is written as {', '.join(FORMATS)}; {hint}got {format!r}")
+        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{meant(format, FORMATS)}")
     return FORMATS[format](record)
 
 

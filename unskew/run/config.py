@@ -19,7 +19,6 @@ configuration spells everything out and reads back to an equal experiment.
 """
 
 import dataclasses
-import difflib
 import hashlib
 import math
 import tomllib
@@ -33,7 +32,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, meant
 from unskew.protocol import SgdConfig
 from unskew.run import schema
 from unskew.tree import is_record
@@ -155,7 +154,7 @@ class Experiment:
         methods: What is compared; every method meets the same split, the same cohorts and the same initial model.
         rounds: Communication rounds.
         seeds: Each draws its own split, initial model, cohorts and batches.
-        name: Of the run.
+        name: Of the run; a line that is not empty.
         task, split: What is learned, and who holds what.
         fraction, clients_per_round: Cohort size, by share or by number; all clients if neither is given.
         test_fraction: Part of each client's own data kept for personal tests.
@@ -201,11 +200,12 @@ class Experiment:
             raise ConfigError(f"two methods are called {twice!r}; give one of them another label")
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
+        if not self.name.strip() or not self.name.isprintable():
+            raise ConfigError(f"name must be a line that is not empty, got {schema.show(self.name)}")
         for name in self.track:
             if name not in TRACKERS:
-                close = difflib.get_close_matches(name, TRACKERS, n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
-                raise ConfigError(f"track: no tracker is called {name!r}; {hint}(known: {', '.join(TRACKERS)})")
+                near = meant(name, TRACKERS)
+                raise ConfigError(f"track: no tracker is called {name!r}{near} (known: {', '.join(TRACKERS)})")
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
         if self.stop.accuracy is not None and self.val_fraction == 0.0:
@@ -343,6 +343,9 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
     table = dict(raw)
     known = (*schema.parameters(Experiment), "algorithm", "local", "bounds", "seed")
     for key in table:
+        if key == "sweep":
+            file = where or "FILE"
+            raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew sweep {file}")
         if key not in known:
             raise schema.unknown(key, known, "", "an experiment", where, _elsewhere())
     if "seed" in table:

@@ -35,15 +35,17 @@ RARE = ("network",)
 
 
 @contextmanager
-def explained(path: Path, folder: Path) -> Iterator[None]:
-    """Turn a failure of the disk into one sentence that says how to go on."""
+def explained(path: Path, folder: Path | None) -> Iterator[None]:
+    """Turn a failure of the disk into one sentence that says how to go on: with the run in `folder`, or from anew."""
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror or error}; nothing before the last checkpoint is lost; "
-            f"mend that and continue with: unskew resume {folder}"
-        ) from None
+        then = (
+            "give the same command again, or choose another --out"
+            if folder is None
+            else f"nothing before the last checkpoint is lost; mend that and continue with: unskew resume {folder}"
+        )
+        raise RunError(f"cannot write {path}: {error.strerror or error}; {then}") from None
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -89,7 +91,7 @@ def create(folder: Path, files: Mapping[str, str]) -> None:
         sync_folder(folder.parent)
     except OSError as error:
         raise RunError(
-            f"cannot make the run folder {folder}: {error.strerror or error}; make room or choose another --out"
+            f"cannot make the run folder {folder}: {error.strerror or error}; choose another --out, or mend that"
         ) from None
     finally:
         remove(temporary)

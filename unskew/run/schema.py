@@ -231,8 +231,8 @@ def unknown(
     known, also = list(known), also or {}
     mine = {**{k: k for k in known}, **{k: v for k, v in also.items() if k not in known}}
     word = ALIASES[key] if ALIASES.get(key) in mine else next(iter(difflib.get_close_matches(key, mine, 1)), None)
-    hint = f"did you mean {mine[word]}? " if word else ""
-    return ConfigError(f"unknown key {_join(place, key)}; {hint}({owner} has: {', '.join(known)}){at(where)}")
+    hint = f"; did you mean {mine[word]}?" if word else ""
+    return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {', '.join(known)}){at(where)}")
 
 
 def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type | None:

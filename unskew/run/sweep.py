@@ -13,7 +13,8 @@ The grid's points are all combinations, in the order written; those of the list 
     OUT/sweep.json                           how each point went
 
 Each point is a process of its own, one per core, so it trains one client after the other on one thread unless the file
-says otherwise.  A sweep that was stopped goes on when it is started again: points that are done are left alone.
+says otherwise.  A sweep that was stopped goes on when it is started again: points that are done, their report
+included, are left alone.
 """
 
 import itertools
@@ -74,7 +75,8 @@ class Result:
         point: Its name.
         status: "open" points were not begun or were stopped on the way.
         folder: Its run folder.
-        seconds: Of this process; 0 for points that were done before.
+        seconds: Of the whole run by its own clock, however often it was stopped; of this process where it came to no
+            end; 0 if it was not begun.
         error: The last line of a failed point's process.
     """
 
@@ -100,7 +102,7 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
     chosen = [*_grid(table, path), *_list(table, path)]
     unknown = sorted(table.keys() - {"grid", "list"})
     if unknown:
-        raise ConfigError(f"unknown key sweep.{unknown[0]}; (sweep has: grid, list) ({path})")
+        raise ConfigError(f"unknown key sweep.{unknown[0]} (sweep has: grid, list) ({path})")
     if not chosen:
         raise ConfigError(f"the sweep in {path} is empty: give sweep.grid or sweep.list at least one point")
     short = _short([key for settings in chosen for key in settings])
@@ -216,7 +218,7 @@ def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
         RunError: If there are files of another sweep.
     """
     folder = out / "points"
-    with explained(folder, out):
+    with explained(folder, None):
         folder.mkdir(parents=True, exist_ok=True)
     files = {p.name: folder / f"{p.name}.toml" for p in points}
     strangers = sorted(set(folder.glob("*.toml")) - set(files.values()))
@@ -226,7 +228,7 @@ def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
             f"{out} holds another sweep ({(changed or strangers)[0].name} is not of this one); choose another --out"
         )
     for point in points:
-        with explained(files[point.name], out):
+        with explained(files[point.name], None):
             write_atomically(files[point.name], point.text)
     return files
 
@@ -266,7 +268,7 @@ class Crowd:
         """
         files = write_points(self.points, self.out)
         for part in ("runs", "logs"):
-            with explained(self.out / part, self.out):
+            with explained(self.out / part, None):
                 (self.out / part).mkdir(exist_ok=True)
         waiting = deque(p for p in self.points if not self._was_done(p))
         running: dict[str, _Child] = {}
@@ -296,9 +298,10 @@ class Crowd:
             card = read_json(folder / "run.json")
             if card.get("config_sha256") != config.fingerprint(point.experiment):
                 raise RunError(f"{folder} is the run of another experiment; choose another --out")
-        if not (folder / "summary.json").exists():
+        # The report comes last: a run that was stopped before it has still to write it.
+        if not all((folder / name).exists() for name in ("summary.json", "report.html")):
             return False
-        self.results[point.name] = Result(point.name, "done", folder, 0.0)
+        self.results[point.name] = Result(point.name, "done", folder, _run_seconds(folder))
         self.say(f"{self._count()} {point.name}: was done already")
         return True
 
@@ -326,7 +329,7 @@ class Crowd:
         seconds = time.monotonic() - child.begun
         point, folder = child.point, self._folder(child.point)
         if child.process.returncode == 0 and (folder / "summary.json").exists():
-            self.results[point.name] = Result(point.name, "done", folder, seconds)
+            self.results[point.name] = Result(point.name, "done", folder, _run_seconds(folder))
             self.say(f"{self._count()} {point.name}: done in {seconds:.0f} s{_accuracy(folder)}")
         elif self._stops:
             self.results[point.name] = Result(point.name, "open", folder, seconds)
@@ -354,7 +357,7 @@ class Crowd:
             for r in results
         ]
         path = self.out / "sweep.json"
-        with explained(path, self.out):
+        with explained(path, None):
             write_atomically(path, json.dumps({"schema": SCHEMA, "points": rows}, indent=1, default=str))
 
     @contextmanager
@@ -397,6 +400,10 @@ class _Child:
 def _last_line(log: Path) -> str:
     lines = log.read_text("utf-8", errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else ""
+
+
+def _run_seconds(folder: Path) -> float:
+    return float(read_json(folder / "summary.json").get("seconds", 0.0))
 
 
 def _accuracy(folder: Path) -> str:
