@@ -195,6 +195,9 @@ def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> Non
     unskew("run", "tiny.toml", "--out", "same", "-q", "--no-report")
     assert "split" in unskew("compare", "one", "two", "--json").err
     assert unskew("compare", "one", "same", "--json").err == "comparison: comparison.html\n"
+    (Path("same") / "metrics.jsonl").write_text("")
+    for command in (("compare", "one", "same"), ("resume", "same", "--no-report")):
+        assert "but metrics.jsonl has no global accuracy of every seed: rows were removed" in unskew(*command).err
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: Unskew) -> None:

@@ -171,4 +171,4 @@ def test_the_command_prints_the_table_and_nothing_else(
             said = capsys.readouterr()
             assert said.out.startswith(begins) if begins else said.out == ""
             assert (ended.value.code in (0, None)) == (begins != "")
-    assert said.err == "ConfigError: a table is written as markdown, latex, csv; got 'x'\n"
+    assert said.err == "ConfigError: a table is written as markdown, latex, csv, got 'x'\n"

@@ -330,6 +330,12 @@ def test_contradicting_files_are_reported(tmp_path: Path) -> None:
     assert "summary.json gives a last-round accuracy of 0.9900" in text
     # 3 seeds x 4 rounds x 10 clients x 31,400 B = 3,768,000 B.
     assert "the ledger books 3,768,007 bytes down, the metrics 3,768,000" in text
+    half = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:40]
+    (folder / "metrics.jsonl").write_text("".join(half))
+    text = said(write_report(folder))
+    assert re.search(
+        r"SCAFFOLD: summary.json gives a last-round accuracy of 0\.\d+, but metrics.jsonl has no global", text
+    )
 
 
 def test_a_large_run_stays_under_two_megabytes(tmp_path: Path) -> None:
@@ -350,7 +356,32 @@ def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, 
     assert re.search(r"SCAFFOLD demo \d\d\.\d ± ", text)
     assert re.search(r"FedAvg second \d\d\.\d ± ", text)
     assert "demo / FedAvg" in text
-    assert "Differences to" not in text, "each run has a FedAvg of its own"
+    assert "Differences to demo / FedAvg" in text, "each run has a FedAvg; the first run's is the one"
+    rows = {d.method: d for d in tables.paired(read(run))}
+    found = tables.bracket(rows["FedProx(mu=0.1)"])
+    assert f"demo / FedProx(mu=0.1) ({found})" in text
+
+
+def test_a_comparison_shows_all_that_the_reports_of_its_runs_do(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / n, METHODS[:2], name=n, failures=n == "one") for n in ("one", "two")]
+    card = json.loads((folders[1] / "run.json").read_text())
+    card["environment"] = {**card["environment"], "cores": 64, "device": "NVIDIA H100"}
+    (folders[1] / "run.json").write_text(json.dumps(card))
+    foretold = {"method": "FedAvg", "bytes": {"down": 1_000_000, "up": 0, "d2d": 0}, "seconds": 2.5}
+    plan = {"methods": [foretold], "seconds": 9.75, "memory": {"peak": 10**8}}
+    (folders[0] / "plan.json").write_text(json.dumps(plan))
+    record = read(folders[0])
+    assert record.predicted is not None
+    text = " ".join(said(write_comparison(folders, tmp_path / "out.html")).split())
+    assert "Spread over clients, last round" in text
+    (row, *_) = tables.traffic(record)
+    assert f"one / FedAvg model {tables.amount(row.mb['down', 'model'])}" in text
+    assert "one / FedAvg late: 9.1 s of 8 s 3 1 2–5" in text
+    assert "two / FedAvg late" not in text
+    assert "FedAvg s 2.50" in text, "what was foretold for the run that has a plan.json"
+    environment = text.partition("Environment")[2]
+    assert "python 3.11.9" in environment, "what is common is said once"
+    assert "Run cores device one 2 cpu two 64 NVIDIA H100" in environment
 
 
 def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
@@ -388,7 +419,8 @@ def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_sa
     (folders[1] / "config.toml").write_text(settings("mlp", 0.01, "FedProx(mu=0.1)"))
     page = said(write_comparison(folders, tmp_path / "out.html"))
     assert "so their numbers can be compared" in page
-    assert "FedProx(mu=0.1) trains with lr = 0.01; FedAvg with 0.1." in page
+    assert "Local training differs in lr: 0.1 for FedAvg; 0.01 for FedProx(mu=0.1)." in page
+    assert "differs in local_epochs" not in page
     (folders[1] / "config.toml").write_text(settings("logistic", 0.1, "FedProx(mu=0.1)"))
     page = said(write_comparison(folders, tmp_path / "out.html"))
     assert "These runs are not comparable." in page
@@ -584,7 +616,9 @@ def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_sche
     measured = measure(write_comparison(folders, tmp_path / "comparison.html"), tmp_path, width, scheme)
     assert measured["width"] == width
     assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["drawn"] == 7, "differences, accuracy by round, MB and seconds, personal accuracy, both losses"
+    assert measured["drawn"] == 8, (
+        "differences, accuracy by round, MB and seconds, personal accuracy, both losses, spread over clients"
+    )
     assert measured["text"] == measured["ink"], "figure text follows the page's colour"
 
 

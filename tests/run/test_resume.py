@@ -516,7 +516,9 @@ def refused(write: Callable[[], Outcome]) -> str:
 def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     with full(3000):
         message = refused(lambda: loop.start(tiny(), tmp_path / "run"))
-    assert message.startswith(f"cannot make the run folder {tmp_path / 'run'}: File too large; make room or ")
+    assert message.startswith(
+        f"cannot make the run folder {tmp_path / 'run'}: File too large; choose another --out, or mend that"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import unskew
 from unskew.errors import WorkerError
 from unskew.keys import Key
 from unskew.local.workers import Pool
-from unskew.run import assemble, loop
+from unskew.run import assemble, checkpoint, loop
 from unskew.run.config import Experiment, to_toml
 from unskew.run.loop import Silent, Tick
 
@@ -84,12 +84,14 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     experiment: Experiment, results: dict[str, Any], pools: list[Pool], tmp_path: Path, after: int
 ) -> None:
     """`after = ROUNDS` is between two cells: the worker is missed in the first round of the next."""
-    with pytest.raises(
-        WorkerError, match=r"worker 1 \(process \d+\) is gone .* it was ended by SIGKILL; the run stands"
-    ):
+    said = rf"worker 1 \(process \d+\) is gone .* it was ended by SIGKILL; continue with: unskew resume {tmp_path}/run$"
+    with pytest.raises(WorkerError, match=said):
         loop.start(experiment, tmp_path / "run", Kills(pools, after))
     assert pools[0].workers == []
     assert not (tmp_path / "run" / "summary.json").exists()
+    saved = checkpoint.latest(tmp_path / "run")
+    assert saved is not None
+    assert saved.place.cell * ROUNDS + saved.place.round == after, "no round that was done is done again"
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 

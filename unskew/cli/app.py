@@ -146,8 +146,11 @@ def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
     else:
         from unskew.cli.joining import should_join
         from unskew.report import prose, read
+        from unskew.report.tables import discrepancies
 
         console, record = Console(), read(outcome.folder)
+        for damage in discrepancies(record):  # of a run that was done long ago
+            print(damage, file=sys.stderr)
         console.print(results(outcome.summary))
         # Which methods differ from the baseline, and what groups brought their clients.
         for part in (prose.found(record), *should_join(record)):
@@ -219,13 +222,14 @@ def compare(
     [dim]unskew compare runs/a runs/b --out comparison.html[/]
     """
     from unskew.report import read, write_comparison
-    from unskew.report.tables import incomparable
+    from unskew.report.tables import discrepancies, incomparable
     from unskew.run.folder import read_json, require_done
 
     for folder in folders:
         require_done(folder)
     names = run_names(folders)
     page = write_comparison(folders, out)  # which also checks what is read
+    records = [read(folder) for folder in folders]
     summaries = [read_json(folder / "summary.json") for folder in folders]
     rows = [
         {**row, "method": f"{name}/{row['method']}"}
@@ -245,10 +249,11 @@ def compare(
 
         console = Console()
         console.print(results(whole))
-        for name, folder in zip(names, folders, strict=True):
-            for j in joining(read(folder)):
+        for name, record in zip(names, records, strict=True):
+            for j in joining(record):
                 console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
-    for remark in incomparable([read(folder) for folder in folders], names):
+    damages = [f"{name}: {found}" for name, r in zip(names, records, strict=True) for found in discrepancies(r)]
+    for remark in (*incomparable(records, names), *damages):
         print(remark, file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 

@@ -388,8 +388,7 @@ class Pool:
         how = how or "it closed its pipe"
         doing = ", ".join(str(name) for job in worker.doing for name in job.names) or "nothing"
         return WorkerError(
-            f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {how}; "
-            "the run stands at its last checkpoint"
+            f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {how}"
         )
 
 

@@ -93,7 +93,7 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
     best = {metric: leader(record, metric) for metric in (ACCURACY, PERSONAL, WORST)}
     head = ["method", "seeds", "round", "global accuracy, %"]
     head += [f"minus {base}, points [95 %]"] if base is not None else []
-    head += ["personal accuracy, %", "worst decile, %", "MB", "seconds"]
+    head += ["personal accuracy, %", "mean of worst decile, %", "MB", "seconds"]
     lines = [[escape(_plain(title)) for title in head]]
     for row in headline(record):
 

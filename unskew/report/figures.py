@@ -296,7 +296,7 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
 
 
 def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str) -> Markup:
-    """Accuracies of single clients: box of the quartiles, line from worst to best decile, every client a dot."""
+    """Accuracies of single clients: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
     dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
     with style(name):
         figure, axes = _axes(54 + (44 if dots else 32) * len(rows))

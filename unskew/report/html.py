@@ -170,9 +170,23 @@ def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
         "base": base,
         "swatches": {label: figures.swatch(look) for label, look in looks.items()},
         **({"differences": []} if differing or base is None else _differences(together, looks, base)),
+        "spread": _spread(together, looks),
+        "traffic": tables.traffic(together),
+        "failures": _failures(together),
+        "ignored": together.ignored,
+        "beside": [(name, found) for name, r in zip(names, records, strict=True) if (found := beside(r))],
+        "environment": _environments(dict(zip(names, records, strict=True))),
         "last_ks": sorted({tables.last_k(r) for r in records}),
         "curves": _curves(series),
     }
+
+
+def _environments(runs: Mapping[str, Record]) -> dict[str, object]:
+    """What all runs were run with, and by run what only some were."""
+    keys = dict.fromkeys(key for r in runs.values() for key in r.environment)
+    found = {key: {name: r.environment.get(key, "–") for name, r in runs.items()} for key in keys}
+    alike = {key: next(iter(by.values())) for key, by in found.items() if len(set(by.values())) == 1}
+    return {"common": alike, "own": {key: by for key, by in found.items() if key not in alike}}
 
 
 def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, object]:
@@ -354,7 +368,8 @@ def _spread(record: Record, marks: _Marks) -> Chart | None:
     told = "; ".join(f"{m} median {100 * statistics.median(a):.1f} %, lowest {100 * min(a):.1f} %" for m, _, a in rows)
     dots = "; dots: clients, all seeds" if sum(len(a) for _, _, a in rows) <= figures.MOST_DOTS else ""
     caption = (
-        f"Box: middle half, with the median; line: worst to best decile{dots}. This spread is over clients, not seeds."
+        f"Box: middle half, with the median; line: 10th to 90th percentile{dots}. "
+        "This spread is over clients, not seeds."
     )
     return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {told}."))
 

@@ -111,6 +111,11 @@ class Traffic:
     mb: dict[tuple[Direction, Kind], float]
     transfers: dict[tuple[Direction, Kind], float]
 
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Those of which anything travelled."""
+        return tuple(kind for kind in KINDS if any(self.transfers[d, kind] for d in DIRECTIONS))
+
 
 def reached(record: Record, method: str, seed: int) -> int:
     """The last round of which the record has a metric; 0 if there is none."""
@@ -321,6 +326,11 @@ def discrepancies(record: Record) -> tuple[str, ...]:
     said = []
     for row in headline(record):
         told = record.summary.means.get((row.method, ACCURACY))
+        if row.accuracy is None and told is not None:
+            said.append(
+                f"{row.method}: summary.json gives a last-round accuracy of {told:.4f}, but metrics.jsonl has no "
+                "global accuracy of every seed: rows were removed; restore the file or run again."
+            )
         if row.accuracy is not None and told is not None and abs(row.accuracy.mean - told) > 1e-6:
             said.append(
                 f"{row.method}: summary.json gives a last-round accuracy of {told:.4f}, metrics.jsonl gives "
@@ -340,10 +350,10 @@ def discrepancies(record: Record) -> tuple[str, ...]:
 
 
 def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
-    """Runs as one, for taking differences, and what these are taken to: the one reference there is, or None.
+    """Runs as one, and what differences are taken to: the reference of the first run that has one, or None.
 
     Args:
-        records: Runs of the same seeds.
+        records: Runs; differences mean something only if nothing makes them incomparable.
         labels: Of each run, what its methods are called among those of all.
     """
     pairs = list(zip(records, labels, strict=True))
@@ -352,9 +362,13 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         records[0],
         cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
         series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
+        clients={(names[m], seed): v for r, names in pairs for (m, seed), v in r.clients.items()},
+        flows={(names[m], s, d, k): v for r, names in pairs for (m, s, d, k), v in r.flows.items()},
+        failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),
+        ignored={names[m]: n for r, names in pairs for m, n in r.ignored.items()},
         summary=records[0].summary if all(r.finished for r in records) else None,
     )
-    return whole, bases[0] if len(bases) == 1 else None
+    return whole, next(iter(bases), None)
 
 
 def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, ...]:
@@ -413,22 +427,21 @@ def _conditions(record: Record) -> dict[str, str]:
 
 
 def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Sentences that name local optimisations unlike the first method's: no fault, but to be known."""
-    found = [
-        (names[m.get("label", m.get("name"))], m["local"])
+    """A sentence for each setting of local optimisation that not all methods share: no fault, but to be known."""
+    found = {
+        names[m.get("label", m.get("name"))]: m["local"]
         for r, names in zip(records, labels, strict=True)
         for m in configured(r).get("methods", [])
         if "local" in m
-    ]
+    }
     said = []
-    for label, local in found[1:]:
-        first, theirs = found[0]
-        apart = [k for k in sorted(local.keys() | theirs.keys()) if local.get(k) != theirs.get(k)]
-        if apart:
-            mine = ", ".join(f"{k} = {_written(local.get(k))}" for k in apart)
-            said.append(
-                f"{label} trains with {mine}; {first} with {', '.join(_written(theirs.get(k)) for k in apart)}."
-            )
+    for key in sorted({key for local in found.values() for key in local}):
+        by_value: dict[str, list[str]] = {}
+        for label, local in found.items():
+            by_value.setdefault(_written(local.get(key)), []).append(label)
+        if len(by_value) > 1:
+            parts = "; ".join(f"{value} for {', '.join(labels)}" for value, labels in by_value.items())
+            said.append(f"Local training differs in {key}: {parts}.")
     return tuple(said)
 
 

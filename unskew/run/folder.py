@@ -131,9 +131,11 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, IO[bytes]] = {}
+        self._whole: dict[str, int] = {}  # lengths at the end of the last round
         with explained(folder / "metrics.jsonl", folder):
             for name in (*LOGS, *(rare for rare in RARE if (folder / f"{rare}.jsonl").exists())):
                 self._files[name] = (folder / f"{name}.jsonl").open("ab")
+                self._whole[name] = self._files[name].tell()
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log."""
@@ -146,18 +148,18 @@ class Logs:
                 self._files[name].write(lines.encode())
 
     def flush(self) -> None:
-        """Hand everything to the operating system: it survives the death of this process."""
+        """End a round: its rows go to the operating system, where they survive the death of this process."""
         for name, f in self._files.items():
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 f.flush()
+                self._whole[name] = f.tell()
 
     def sync(self) -> dict[str, int]:
-        """Put everything on the disk; the length of each log."""
-        self.flush()
+        """Put everything on the disk; the length of each log at the end of the last round."""
         for name, f in self._files.items():
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 os.fsync(f.fileno())
-        return {name: f.tell() for name, f in self._files.items()}
+        return dict(self._whole)
 
     def close(self) -> None:
         """Close the files."""

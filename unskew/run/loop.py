@@ -25,7 +25,7 @@ import safetensors.torch
 
 from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
-from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, shortage
+from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.ledger import totals
 from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
@@ -354,6 +354,7 @@ class _Cell:
         self.pooled = train is not fed
         self.bytes, self.cell_s = 0, 0.0
         self.round = self.at = 0  # the last that is done, and the one being done
+        self.state: Any  # at the end of the last that is done
         self.warned: set[str] = set()
         self.accuracy: float | None = None
         self.loss: float | None = None
@@ -370,9 +371,16 @@ class _Cell:
             if isinstance(named, DivergedError):
                 named.where = (self.method.label, self.seed, self.at)
             raise named from error
+        except WorkerError as error:
+            self.keep()
+            raise WorkerError(
+                f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; "
+                f"continue with: unskew resume {self.run.folder}"
+            ) from error
         except Exception as error:
             if (short := shortage(error)) is None:
                 raise
+            self.keep()
             raise MemoryShortage(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; on a machine with more, "
                 f"unskew resume {self.run.folder} goes on"
@@ -381,23 +389,22 @@ class _Cell:
     def rounds(self) -> None:
         """Round after round, until the last, a reason to end early, or the user's wish."""
         run, experiment = self.run, self.run.experiment
-        state = self.begin()
+        self.state = self.begin()
         while self.round < experiment.rounds:
             if (reason := self.reached()) is not None:
                 run.stopped[f"{self.method.label}/{self.seed}"] = reason
-                self.last_word(state)
+                self.last_word()
                 break
             if run.stop.is_set():
-                if self.round:  # else the end of the cell before is the place to go on from
-                    self.save(state)
+                self.keep()
                 raise Interrupted(
                     f"stopped by request after round {self.round} of {self.method.label}, seed {self.seed}; "
                     f"continue with: unskew resume {run.folder}"
                 )
-            state = self.one_round(state)
+            self.one_round()
             if self.due():
-                self.save(state)
-        self.end(state)
+                self.save()
+        self.end()
 
     def begin(self) -> Any:
         """The state to go on from: the checkpoint's if it is of this cell, else the initial one."""
@@ -418,19 +425,22 @@ class _Cell:
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
         return state
 
-    def one_round(self, state: Any) -> Any:
+    def one_round(self) -> None:
         run, t = self.run, self.round + 1
         self.at = t
         began = time.monotonic()
-        state, trace = self.sim.round(state, t)
+        state, trace = self.sim.round(self.state, t)
         trained = time.monotonic() - began
         last = t == run.experiment.rounds
-        metrics = self.of_trace(trace)
+        sent = totals(() if self.pooled else trace.transfers)
+        metrics = [*(Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()), *_trained(trace)]
         if last or t % run.experiment.eval_every == 0:
             metrics += evaluate(self.sim, state, t, self.exam, run.experiment.evaluate, last)
         spent = time.monotonic() - began
-        self.round, self.cell_s = t, self.cell_s + spent
         self.record([*metrics, Metric("seconds", spent)], t, trace, self.facts(state, t))
+        # The round is done: all of it at once, for whoever keeps the cell as it stands.
+        self.state, self.round = state, t
+        self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
         done = self.index * run.experiment.rounds + t
         fresh = done - run.rounds_before
         run.watcher.tick(
@@ -449,23 +459,13 @@ class _Cell:
                 left_s=(time.monotonic() - run.begun) / fresh * (len(run.cells) * run.experiment.rounds - done),
             )
         )
-        return state
 
-    def last_word(self, state: Any) -> None:
+    def last_word(self) -> None:
         """A cell that ends early is evaluated as if this round had been its last."""
-        metrics = evaluate(self.sim, state, self.round, self.exam, self.run.experiment.evaluate, last=True)
+        metrics = evaluate(self.sim, self.state, self.round, self.exam, self.run.experiment.evaluate, last=True)
         if self.round % self.run.experiment.eval_every == 0:  # evaluated already, but for the single clients
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
-
-    def of_trace(self, trace: Trace) -> list[Metric]:
-        sums = totals(() if self.pooled else trace.transfers)
-        metrics = [Metric(f"bytes.{direction}", float(n)) for direction, n in sums.items()]
-        n = sum(k for k, _ in trace.losses)
-        if n:
-            metrics.append(Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n)))
-        self.bytes += sum(sums.values())
-        return metrics
 
     def facts(self, state: Any, t: int) -> dict[str, Any] | None:
         """What the method has to show of the round; its warnings are said once."""
@@ -533,9 +533,14 @@ class _Cell:
             return False  # the end of the cell is saved anyway
         return self.round % every == 0 if every else time.monotonic() - self.saved_at >= SAVE_AFTER_S
 
-    def save(self, state: Any) -> None:
+    def keep(self) -> None:
+        """A checkpoint at the last round that is done; before the first, the end of the cell before is one."""
+        if self.round:
+            self.save()
+
+    def save(self) -> None:
         """A checkpoint at this round of this cell."""
-        files = checkpoint.encode_state(state, self.sim.memory.at(self.round))
+        files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         checkpoint.save(self.run.folder, files, self.place(self.index, self.round))
         self.saved_at = time.monotonic()
 
@@ -555,16 +560,16 @@ class _Cell:
             notes=run.notes,
         )
 
-    def end(self, state: Any) -> None:
+    def end(self) -> None:
         """Keep the global model, note the final state's hash, and stand at the start of the next cell."""
         run = self.run
         found = list(getattr(self.sim.executor, "notes", ()))
         if found:
             run.notes[f"{self.method.label}/{self.seed}"] = found
             run.watcher.note(f"{self.method.label}, seed {self.seed}: {'; '.join(found)}")
-        files = checkpoint.encode_state(state, self.sim.memory.at(self.round))
+        files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         run.done = (*run.done, checkpoint.digest(files))
-        model = self.sim.algorithm.serve(state, None)
+        model = self.sim.algorithm.serve(self.state, None)
         if model is not None:
             path = run.folder / "models" / f"{file_name(self.method.label)}-seed{self.seed}.safetensors"
             tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.items()}
@@ -572,6 +577,13 @@ class _Cell:
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, safetensors.torch.save(tensors))
         checkpoint.save(run.folder, {}, self.place(self.index + 1, 0))
+
+
+def _trained(trace: Trace) -> Iterator[Metric]:
+    """The mean training loss over examples, of a round that trained."""
+    n = sum(k for k, _ in trace.losses)
+    if n:
+        yield Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n))
 
 
 def _row(m: Metric) -> dict[str, Any]:
