@@ -9,6 +9,7 @@ import threading
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,23 @@ def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monke
     said = unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report", "--json")
     assert (said.code, said.err) == (0, "warning: no plan.json: ValueError: a fault of ours\n")
     assert not (here / "r" / "plan.json").exists()
+
+
+def test_a_plan_that_takes_long_says_so(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unskew.cli import plan as command
+    from unskew.run import plan
+
+    monkeypatch.setattr(command, "SILENT_S", 0.0)
+    genuine = plan.forecast
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.2)
+        return genuine(*args, **options)
+
+    monkeypatch.setattr(plan, "forecast", slow)
+    word = "forecasting the costs of this run"
+    assert unskew("run", "tiny.toml", "--no-report").err.startswith(word)
+    assert word not in unskew("run", "tiny.toml", "--no-report", "--quiet", "--out", "q").err
 
 
 # ---------------------------------------------------------------- sweep

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from unskew.run.loop import Tick, Watcher
     from unskew.run.plan import Forecast
 
+SILENT_S = 3.0  # nobody should wait longer without a word
 SURE = {
     "exact": "exact",
     "extrapolated": "from the rounds driven",
@@ -123,6 +125,9 @@ class Planning:
         from unskew.run.folder import explained, write_atomically
         from unskew.run.plan import forecast, to_json, too_large
 
+        word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])
+        word.daemon = True
+        word.start()
         try:
             found = forecast(experiment, bench, feds, drive_s=0.5, time_s=0.5, patient=False)
         except Exception as error:  # whatever a forecast meets, the run itself may do without
@@ -133,6 +138,8 @@ class Planning:
             path = self._folder / "plan.json"
             with explained(path, self._folder):
                 write_atomically(path, json.dumps(to_json(found), indent=1))
+        finally:
+            word.cancel()
         self._watcher.start(experiment, bench, feds)
 
     def tick(self, tick: "Tick") -> None:

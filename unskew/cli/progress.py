@@ -59,12 +59,21 @@ def how_skewed(found: skew.Skew) -> str:
 def describe(tick: Tick) -> str:
     """One round in one line."""
     accuracy = "" if tick.accuracy is None else f"  accuracy {100 * tick.accuracy:5.1f} %"
-    loss = "" if tick.loss is None else f"  loss {tick.loss:6.3f}"
+    loss = "" if tick.loss is None else f"  loss {_number(tick.loss):>6}"
     return (
         f"{tick.method} (seed {tick.seed})  round {tick.round}/{tick.rounds}{accuracy}{loss}"
         f"  {_when(tick)}{tick.clients_per_second:6.0f} clients/s  {tick.megabytes:8.2f} MB  "
         f"{duration(tick.left_s)} left"
     )
+
+
+def _number(loss: float) -> str:
+    """Three decimals, or an exponent where a run diverges.
+
+    >>> _number(2.30259), _number(3e33)
+    ('2.303', '3.0e+33')
+    """
+    return f"{loss:.3f}" if abs(loss) < 1e4 else f"{loss:.1e}"
 
 
 def _when(tick: Tick) -> str:
@@ -136,7 +145,7 @@ class Live:
         """Move the bar."""
         done = (tick.cell - 1) * tick.rounds + tick.round
         accuracy = "" if tick.accuracy is None else f"acc {100 * tick.accuracy:.1f} %  "
-        loss = "" if tick.loss is None else f"loss {tick.loss:.3f}  "
+        loss = "" if tick.loss is None else f"loss {_number(tick.loss)}  "
         numbers = (
             f"{accuracy}{loss}{_when(tick)}{tick.clients_per_second:.0f} clients/s  {tick.megabytes:.1f} MB  "
             f"{duration(tick.left_s)} left"

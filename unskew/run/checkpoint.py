@@ -83,24 +83,34 @@ class Saved:
             raise RunError(f"{self.path / name} does not fit the algorithm that runs now: {error}") from None
 
 
-def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, bytes]:
-    """The files of a checkpoint: name -> content."""
-    files = {"state.safetensors": wire.encode(state)}
+Pieces = Sequence[bytes | memoryview]
+
+
+def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces]:
+    """The files of a checkpoint: name -> content in parts, good for as long as the state is."""
+    files: dict[str, Pieces] = {"state.safetensors": wire.pieces(state)}
     clients = sorted(memory)
     for i in range(0, len(clients), SHARD):
-        files[f"memory-{i // SHARD:04d}.safetensors"] = wire.encode({c: memory[c] for c in clients[i : i + SHARD]})
+        files[f"memory-{i // SHARD:04d}.safetensors"] = wire.pieces({c: memory[c] for c in clients[i : i + SHARD]})
     return files
 
 
-def digest(files: Mapping[str, bytes]) -> str:
+def digest(files: Mapping[str, Pieces]) -> str:
     """One SHA-256 of a checkpoint's content."""
     whole = hashlib.sha256()
     for name in sorted(files):
-        whole.update(name.encode() + b"\0" + hashlib.sha256(files[name]).digest())
+        whole.update(name.encode() + b"\0" + _sha256(files[name]).digest())
     return whole.hexdigest()
 
 
-def save(folder: Path, files: Mapping[str, bytes], place: Place) -> Path:
+def _sha256(pieces: Pieces) -> "hashlib._Hash":
+    whole = hashlib.sha256()
+    for piece in pieces:
+        whole.update(piece)
+    return whole
+
+
+def save(folder: Path, files: Mapping[str, Pieces], place: Place) -> Path:
     """Write a checkpoint whole or not at all, then drop all but the last two.
 
     Raises:
@@ -113,7 +123,7 @@ def save(folder: Path, files: Mapping[str, bytes], place: Place) -> Path:
     manifest = {
         "schema": SCHEMA,
         **dataclasses.asdict(place),
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "files": {name: _sha256(content).hexdigest() for name, content in files.items()},
     }
     body = json.dumps(manifest, indent=1).encode()
     seal = json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}).encode()
@@ -121,9 +131,9 @@ def save(folder: Path, files: Mapping[str, bytes], place: Place) -> Path:
         remove(temporary)
         try:
             temporary.mkdir(parents=True)
-            for name, data in {**files, "manifest.json": body, "seal.json": seal}.items():
+            for name, content in {**files, "manifest.json": [body], "seal.json": [seal]}.items():
                 with (temporary / name).open("wb") as f:
-                    f.write(data)
+                    f.writelines(content)
                     f.flush()
                     os.fsync(f.fileno())
             sync_folder(temporary)

@@ -50,11 +50,17 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
 
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Write a file whole or not at all: under another name, synced, then renamed."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file that takes the place of `path`, synced and renamed, if all goes well."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("wb") as f:
-            f.write(data.encode() if isinstance(data, str) else data)
-            f.flush()
+        yield temporary
+        with temporary.open("rb+") as f:
             os.fsync(f.fileno())
         temporary.replace(path)
     except BaseException:  # a second Ctrl-C, too, leaves nothing half-written

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 import safetensors.torch
+from torch import Tensor
 
 from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
@@ -31,7 +32,7 @@ from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json, replacing, rows, write_atomically
 from unskew.run.metrics import Metric, summarise
 from unskew.runtime.memory import Memory
 from unskew.runtime.remote import Remote, Runtime
@@ -572,10 +573,10 @@ class _Cell:
         model = self.sim.algorithm.serve(self.state, None)
         if model is not None:
             path = run.folder / "models" / f"{file_name(self.method.label)}-seed{self.seed}.safetensors"
-            tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.items()}
             with explained(path, run.folder):
                 path.parent.mkdir(exist_ok=True)
-                write_atomically(path, safetensors.torch.save(tensors))
+                with replacing(path) as temporary:
+                    safetensors.torch.save_file(_unshared(model), temporary)
         checkpoint.save(run.folder, {}, self.place(self.index + 1, 0))
 
 
@@ -594,6 +595,20 @@ def _row(m: Metric) -> dict[str, Any]:
 def file_name(label: str) -> str:
     """The label as a file may be called; different labels stay different."""
     return quote(label, safe=" ()=,+")
+
+
+def _unshared(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, each tensor the only one of its memory, as safetensors asks for."""
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, t in model.items():
+        t = t.detach().cpu().contiguous()
+        storage = t.untyped_storage()
+        if storage.nbytes() != t.nbytes or storage.data_ptr() in seen:
+            t = t.clone()
+        seen.add(t.untyped_storage().data_ptr())
+        out[name] = t
+    return out
 
 
 def _to(tree: Any, device: Any) -> Any:

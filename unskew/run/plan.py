@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unskew import wire
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, UnskewError, shortage
 from unskew.keys import Key
@@ -25,7 +26,7 @@ from unskew.local import imagery, workers
 from unskew.local.solo import Solo
 from unskew.local.stacked import Stacked
 from unskew.protocol import Sgd, SgdConfig
-from unskew.run import assemble, machine, unpainted
+from unskew.run import assemble, checkpoint, machine, unpainted
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment, Method
 from unskew.run.rehearsal import (
@@ -41,6 +42,7 @@ from unskew.run.rehearsal import (
     stage,
     steps_of_job,
 )
+from unskew.tree import Params
 from unskew.units import human_bytes
 
 SCHEMA = 1
@@ -284,7 +286,9 @@ def forecast(
         if method.label in unknown:
             continue
         fed = feds[seed]
+        staging = time.monotonic()
         made = stage(experiment, method, bench, fed, seed, codes.get(method.label))
+        staged_s = time.monotonic() - staging
         codes[method.label] = made.code
         share = time.monotonic() + max(until - time.monotonic(), 0.0) / (len(cells) - i)
         if method.label not in begun:
@@ -300,13 +304,13 @@ def forecast(
             continue  # as the seeds before it
         else:
             driven = rehearse(experiment, made, fed, "stand_still", experiment.rounds, until=share)
-        ledger.add(method, driven, begun[method.label][0], made.pooled)
+        ledger.add(method, driven, begun[method.label][0], made.pooled, staged_s)
     notes += clock.notes
     costs = tuple(
         ledger.cost(m, begun[m.label][1] if m.label in begun else "unknown", clock) for m in experiment.methods
     )
     whole = [c.seconds for c in costs if c.seconds is not None]
-    start = [ledger.start_s(m, clock) for m in experiment.methods]
+    around = [ledger.around_s(m, clock) for m in experiment.methods]
     complete = len(whole) == len(costs)
     if bench.executor not in ("sequential", "workers"):
         notes.append(f"training was timed one client at a time; the {bench.executor} executor trains several at once")
@@ -324,7 +328,7 @@ def forecast(
         reached=reached,
         limit=None if limit is None else limit + now,
         device_limit=_device_limit(bench),
-        seconds=len(experiment.seeds) * (sum(whole) + sum(start)) if complete else None,
+        seconds=len(experiment.seeds) * (sum(whole) + sum(around)) if complete else None,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -374,11 +378,13 @@ class _Ledger:
         self._driven: dict[str, list[Rehearsal]] = {}
         self._evaluations: dict[str, Bout | None] = {}
         self._pooled: dict[str, bool] = {}
+        self._staged_s: dict[str, float] = {}
 
-    def add(self, method: Method, driven: Rehearsal, model: Rehearsal, pooled: bool) -> None:
+    def add(self, method: Method, driven: Rehearsal, model: Rehearsal, pooled: bool, staged_s: float) -> None:
         self._driven.setdefault(method.label, []).append(driven)
         self._evaluations[method.label] = model.evaluation
         self._pooled[method.label] = pooled
+        self._staged_s[method.label] = staged_s
 
     def cost(self, method: Method, traffic: Traffic, clock: "_Clock") -> Cost:
         experiment, driven = self._experiment, self._driven.get(method.label, [])
@@ -394,7 +400,7 @@ class _Ledger:
         training = [_over(r.rounds, rounds, lambda b: clock.jobs(b, pooled)) for r in driven]
         server = [_over(r.rounds, rounds, lambda b: b.server_s + clock.handover(b) + clock.desk(b)) for r in driven]
         times = sum(t % experiment.eval_every == 0 or t == rounds for t in range(1, rounds + 1))
-        evaluation = self.start_s(method, clock) * times
+        evaluation = self._evaluation_s(method, clock) * times
         timed = clock.knows(b for r in driven for b in r.rounds)
         return Cost(
             method.label,
@@ -406,8 +412,13 @@ class _Ledger:
             evaluation if timed else None,
         )
 
-    def start_s(self, method: Method, clock: "_Clock") -> float:
-        """Seconds of one evaluation, such as the one before the first round."""
+    def around_s(self, method: Method, clock: "_Clock") -> float:
+        """Seconds of a cell outside its rounds: it is made, its initial model graded, its final state hashed."""
+        kept = [r.kept for r in self._driven.get(method.label, ())]
+        made = self._staged_s.get(method.label, 0.0)
+        return made + self._evaluation_s(method, clock) + clock.hashing * (float(np.mean(kept)) if kept else 0.0)
+
+    def _evaluation_s(self, method: Method, clock: "_Clock") -> float:
         bout = self._evaluations.get(method.label)
         if bout is None or clock.grading is None:
             return 0.0
@@ -445,6 +456,7 @@ class _Clock:
         self._paces: dict[Kind, Pace] = {}
         self._lines: dict[Kind, tuple[float, float]] = {}
         self.grading: tuple[float, float] | None = None
+        self.hashing = 0.0
         self.workers = workers
         self.notes: list[str] = []
 
@@ -457,6 +469,7 @@ class _Clock:
         try:
             if self.grading is None:
                 self.grading = _grading(made.solo, made.population.initial, self._budget)
+                self.hashing = _hashing(made.population.initial)
             fresh = [(k, job) for k, job in seen.samples.items() if (k, made.pooled) not in self._curves]
             largest = _largest(seen)
             asked = [(k, n) for k, n in largest.items() if k not in self._lines]
@@ -618,6 +631,13 @@ def _grading(solo: Solo, params: Mapping[str, Tensor], budget_s: float) -> tuple
     while n < most and many * (more := min(4 * n, most)) / n <= budget_s:
         n, many = more, once(more)
     return one, max(many - one, 0.0) / max(n - 1, 1)
+
+
+def _hashing(params: Params) -> float:
+    """Seconds per byte of laying out and hashing what a checkpoint holds."""
+    began = time.perf_counter()
+    checkpoint.digest(checkpoint.encode_state(params, {}))
+    return (time.perf_counter() - began) / max(wire.nbytes(params), 1)
 
 
 # ---------------------------------------------------------------- memory

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from unskew import wire
 from unskew.data.batches import num_steps
 from unskew.data.federated import FederatedData
 from unskew.errors import MemoryShortage
@@ -147,6 +148,7 @@ class Rehearsal:
         samples: One optimisation of each kind, to be timed.
         paces: Of folds and local code, which were really done.
         borrowed: Whether local code's value of another client or seed was taken for want of time.
+        kept: Bytes of a checkpoint at the end.
     """
 
     rounds: list[Bout]
@@ -158,6 +160,7 @@ class Rehearsal:
     samples: dict[Kind, Sgd]
     paces: dict[Kind, Pace]
     borrowed: bool
+    kept: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +240,7 @@ def rehearse(
         understudy.samples,
         cell.code.paces,
         understudy.borrowed,
+        wire.nbytes(state) + sum(map(wire.nbytes, remembered.values())),
     )
 
 
