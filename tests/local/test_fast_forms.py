@@ -5,6 +5,7 @@ The loop is a module, a torch optimiser and a `for`; it shares nothing with the 
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,6 +224,27 @@ def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.Monke
     plain = Sgd(start, CONFIGS[config])
     fitted = solo.fit(me(task, data, 0), plain, Key(0))
     close(fitted.params, by_hand(task, data, 0, plain, Key(0), dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "faster"),
+    [
+        ("AuthenticAMD", 26, True),
+        ("AuthenticAMD", 25, False),
+        ("GenuineIntel", 26, False),
+        ("AuthenticAMD", None, False),
+    ],
+)
+def test_onednn_is_for_processors_that_take_512_bits_at_once_where_mkl_does_not(
+    vendor: str, family: int | None, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        dense.onednn(torch.ones(2, 2), torch.ones(2, 2))
+    except (AttributeError, RuntimeError):
+        pytest.skip("this PyTorch has no private operator mkldnn._linear_pointwise")
+    line = "" if family is None else f"cpu family\t: {family}\n"
+    monkeypatch.setattr(Path, "read_text", lambda _: f"vendor_id\t: {vendor}\n{line}model\t\t: 26\n")
+    assert dense.onednn_is_faster.__wrapped__() == faster
 
 
 @pytest.mark.filterwarnings("error")

@@ -16,6 +16,7 @@ Equal to autograd within rounding; `kernel` answers None for every network or lo
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from unskew.task import Task, cross_entropy
 
 # Below this many multiply-adds a oneDNN call costs more than it saves.
 ONEDNN_FROM = 1_250_000
+
+ZEN5 = 26  # AMD's number of that family
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -71,13 +74,19 @@ def _layers(module: Network) -> tuple[Layer, ...] | None:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether linear layers should go through oneDNN: on AMD, where MKL takes its slow path.  A rule, not a timing."""
+    """Whether linear layers should go through oneDNN: on AMD from Zen 5 on.  A rule, not a timing.
+
+    On AMD, MKL multiplies 256 bits at a time and oneDNN 512.  Zen 4 and its elders take these in two halves, and there
+    MKL is level for large products and ahead for small ones; Zen 5 takes them whole.
+    """
     try:
-        vendor = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+        known = Path("/proc/cpuinfo").read_text()
         torch.ops.mkldnn._linear_pointwise(torch.ones(2, 2), torch.ones(2, 2), None, "none", [], "")
     except (OSError, AttributeError, RuntimeError):
         return False
-    return vendor and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    family = re.search(r"^cpu family\s*: (\d+)$", known, re.MULTILINE)
+    wide = "AuthenticAMD" in known and family is not None and int(family[1]) >= ZEN5
+    return wide and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def onednn(a: Tensor, b: Tensor, bias: Tensor | None = None, then: Literal["none", "relu"] = "none") -> Tensor:

@@ -5,7 +5,7 @@ equal to PyTorch's own layers within rounding, and where a private operator is m
 
     channels last   convolutions read and write memory in the order oneDNN's kernels want
     pool, then ReLU max(relu(x)) = relu(max(x)), on a quarter of the numbers
-    linear layers   through oneDNN on AMD, where MKL takes its slow path (unskew/local/dense.py)
+    linear layers   through oneDNN on AMD from Zen 5 on, where MKL takes its slow path (unskew/local/dense.py)
     small blocks    what is only evaluated comes in blocks whose layers' outputs stay in the cache
 """
 
