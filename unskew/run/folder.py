@@ -21,7 +21,7 @@ The logs are append-only; a checkpoint records how long they were, and resuming 
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -48,19 +48,14 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
         raise RunError(f"cannot write {path}: {error.strerror or error}; {then}") from None
 
 
-def write_atomically(path: Path, data: bytes | str) -> None:
-    """Write a file whole or not at all: under another name, synced, then renamed."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a file that takes the place of `path`, synced and renamed, if all goes well."""
+def write_atomically(path: Path, data: bytes | str | Sequence[bytes | memoryview]) -> None:
+    """Write a file, given whole or in pieces, whole or not at all: under another name, synced, then renamed."""
     temporary = path.with_name(path.name + ".tmp")
+    pieces = [data.encode()] if isinstance(data, str) else [data] if isinstance(data, bytes) else data
     try:
-        yield temporary
-        with temporary.open("rb+") as f:
+        with temporary.open("wb") as f:
+            f.writelines(pieces)
+            f.flush()
             os.fsync(f.fileno())
         temporary.replace(path)
     except BaseException:  # a second Ctrl-C, too, leaves nothing half-written

@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-import safetensors.torch
-from torch import Tensor
-
 from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
@@ -32,7 +29,7 @@ from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json, replacing, rows, write_atomically
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
 from unskew.run.metrics import Metric, summarise
 from unskew.runtime.memory import Memory
 from unskew.runtime.remote import Remote, Runtime
@@ -575,8 +572,7 @@ class _Cell:
             path = run.folder / "models" / f"{file_name(self.method.label)}-seed{self.seed}.safetensors"
             with explained(path, run.folder):
                 path.parent.mkdir(exist_ok=True)
-                with replacing(path) as temporary:
-                    safetensors.torch.save_file(_unshared(model), temporary)
+                write_atomically(path, wire.pieces(dict(model)))
         checkpoint.save(run.folder, {}, self.place(self.index + 1, 0))
 
 
@@ -595,20 +591,6 @@ def _row(m: Metric) -> dict[str, Any]:
 def file_name(label: str) -> str:
     """The label as a file may be called; different labels stay different."""
     return quote(label, safe=" ()=,+")
-
-
-def _unshared(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, each tensor the only one of its memory, as safetensors asks for."""
-    out: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, t in model.items():
-        t = t.detach().cpu().contiguous()
-        storage = t.untyped_storage()
-        if storage.nbytes() != t.nbytes or storage.data_ptr() in seen:
-            t = t.clone()
-        seen.add(t.untyped_storage().data_ptr())
-        out[name] = t
-    return out
 
 
 def _to(tree: Any, device: Any) -> Any:
