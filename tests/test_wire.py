@@ -192,6 +192,13 @@ def test_views_that_share_memory_travel_as_what_they_show() -> None:
     assert back["same"][0, 1] == 1.0  # no two received tensors share memory
 
 
+def test_a_tensor_of_at_most_one_element_travels_whatever_its_strides() -> None:
+    """PyTorch calls it contiguous, but does not show it as bytes."""
+    rows = torch.arange(48.0)
+    for value in (rows[::5][:1], rows[::5][:0], rows.view(6, 8)[:1, ::8], rows.double()[7::9][:1]):
+        there_and_back({"w": value}, dict[str, Tensor])
+
+
 def test_parameters_travel_without_their_graph() -> None:
     back = wire.decode(wire.encode({"w": nn.Parameter(torch.ones(2))}), dict[str, Tensor])
     assert type(back["w"]) is Tensor

@@ -184,7 +184,9 @@ def _pack(value: Any) -> tuple[dict[str, Tensor], str | None]:
 
 def _octets(tensor: Tensor) -> memoryview:
     """A tensor's elements in their order, as bytes."""
-    return tensor.detach().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    whole = tensor.detach().resolve_neg().cpu().contiguous()
+    # A tensor of one element is contiguous whatever its strides say, but cannot be seen as bytes with them.
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def nbytes(value: Any) -> int:

@@ -86,7 +86,8 @@ def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Pa
     assert json.loads((here / "r" / "summary.json").read_text())["peak_rss"] > 10_000_000
     page = (here / "r" / "report.html").read_text()
     section = page[page.index("<h2>Predicted beside actual</h2>") : page.index("<h2>Configuration</h2>")]
-    ratios = re.findall(r"<td>(\d+\.\d\d)</td></tr>", section)
+    ratios = re.findall(r"<td>(\d+\.\d\d)</td><td", section)
+    assert section.count('<td class="text">exact</td>') == 2
     assert len(ratios) == 2 * 2 + 2  # bytes and seconds of two methods, seconds and memory of the run
     assert ratios[0] == ratios[2] == "1.00"  # bytes
 

@@ -425,6 +425,9 @@ def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_sa
     page = said(write_comparison(folders, tmp_path / "out.html"))
     assert "These runs are not comparable." in page
     assert "in network: model logistic against model mlp" in page
+    assert "Local training differs in lr" not in page
+    (folders[1] / "config.toml").write_text(settings("logistic", 0.01, "FedProx(mu=0.1)"))
+    assert "Local training differs in lr" in said(write_comparison(folders, tmp_path / "out.html"))
     assert "Differences to" not in page
 
 
@@ -620,6 +623,19 @@ def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_sche
         "differences, accuracy by round, MB and seconds, personal accuracy, both losses, spread over clients"
     )
     assert measured["text"] == measured["ink"], "figure text follows the page's colour"
+
+
+def test_a_level_line_leaves_the_axis_as_the_others_made_it() -> None:
+    look, bound = figures.looks([False, True])
+    curves = [tables.Curve((0.0, end / 2, end), *[(0.1, 0.5, 0.9)] * 3, 1) for end in (0.05, 50.0)]
+    lines = [figures.Line(f"m{i}", look, c) for i, c in enumerate(curves)]
+    flat = [figures.Line("pooled", bound, curves[0])]
+    ticks = [
+        re.findall(r">(?:−|-)?[\d.]+<", figures.lines_chart("x", lines, "MB", "accuracy, %", 100.0, "alt", level))
+        for level in ([], flat)
+    ]
+    assert ticks[0] == ticks[1]
+    assert not any("-" in t or "−" in t for t in ticks[1])
 
 
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers() -> None:

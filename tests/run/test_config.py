@@ -433,7 +433,7 @@ optimisations = st.fixed_dictionaries(
     top=st.fixed_dictionaries(
         {"rounds": st.integers(1, 99)},
         optional={
-            "seeds": st.lists(st.integers(-9, 99), min_size=1, unique=True),
+            "seeds": st.lists(st.integers(0, 99), min_size=1, unique=True),
             "fraction": floats,
             "name": st.text(max_size=9).filter(lambda s: s.isprintable() and s.strip()),
             "stop": st.fixed_dictionaries({}, optional={"accuracy": floats, "seconds": floats}),
@@ -452,6 +452,26 @@ def test_what_is_spelled_out_reads_back_equal(
     assert again == first
     assert config.fingerprint(again) == config.fingerprint(first)
     assert again.methods[0].algorithm == first.methods[0].algorithm
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ConfigError, match="seeds must be >= 0, got -1"):
+        parsed("seeds=[3, -1]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"rounds = {'9' * 5000}", "is not TOML: Exceeds the limit"),
+        (f"a = {'[' * 5000}{']' * 5000}", "is nested too deeply"),
+    ],
+)
+def test_a_file_that_no_reader_can_take_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        config.load(tmp_path / "x.toml")
+    with pytest.raises(ConfigError):
+        parsed(text.replace("a = ", "rounds="))
 
 
 def test_a_whole_number_for_a_fraction_is_the_same_experiment() -> None:

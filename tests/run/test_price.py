@@ -473,6 +473,28 @@ def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) 
     assert "c: the target was not reached under any seed" in found.remarks
 
 
+def test_what_has_no_global_model_reaches_no_accuracy_on_the_test_set(folder: Path) -> None:
+    run = read(folder)
+    assert run.finished
+    found = bill(run, price(run.trainings), target="fedavg-peak")
+    named = {(r["method"], r["metric"]) for r in found.rows}
+    assert ("fedavg", "to_target.rounds") in named
+    assert not {("independent", "accuracy"), ("independent", "to_target.rounds")} & named
+    assert "independent: it has no global model, so it reaches no accuracy on the test set" in found.remarks
+
+
+def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -> None:
+    curves = {("a", 0): {1: 0.5, 4: 0.8}, ("a", 1): {1: 0.1, 3: 0.71}, ("b", 0): {4: 0.7}, ("b", 1): {4: 0.6}}
+    four, three = (training("a", 0, fedavg(rounds, 2)).sent for rounds in (4, 3))
+    trainings = tuple(Training(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
+    run = Recorded(folder, "made up", trainings, curves, "iid", MODEL, None, finished=False)
+    found = bill(run, price(run.trainings))
+    rows = {(r["method"], r["metric"]): r for r in found.rows}
+    assert rows["a", "accuracy"]["seeds"] == [0.8]
+    assert rows["b", "accuracy"]["seeds"] == [0.7, 0.6]
+    assert found.remarks[0].startswith(f"{folder} is not finished: these are its costs so far")
+
+
 def test_fedavgs_peak_is_that_of_its_own_seed(folder: Path) -> None:
     run = read(folder)
     wanted = targets(run, "fedavg-peak")

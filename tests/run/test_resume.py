@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from unskew.errors import RunError
+from unskew.errors import MemoryShortage, RunError
 from unskew.local.solo import Solo
 from unskew.run import assemble, checkpoint, loop
 from unskew.run.config import Experiment, load, to_toml
@@ -483,6 +483,43 @@ def test_rows_after_the_checkpoint_are_cut_off(stopped: Path, unstopped: dict[st
         with (stopped / f"{name}.jsonl").open("a") as f:
             f.write('{"half a row')
     assert contents(loop.resume(stopped).folder) == unstopped
+
+
+@pytest.mark.parametrize("where", ["the model", "the state's hash"])
+@pytest.mark.parametrize("early", [False, True], ids=["to the last round", "to an early stop"])
+def test_memory_that_runs_out_when_a_cell_ends_costs_nothing(
+    where: str, early: bool, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cell does at its end is done again, once: no hash and no row comes twice."""
+    experiment = tiny("stop.megabytes=0.000001") if early else tiny()
+    straight = contents(loop.start(experiment, tmp_path / "straight").folder)
+    owner, name = (loop, "write_atomically") if where == "the model" else (checkpoint, "digest")
+    genuine, calls = getattr(owner, name), []
+
+    def once(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise MemoryError
+        return genuine(*args)
+
+    monkeypatch.setattr(owner, name, once)
+    with pytest.raises(MemoryShortage, match=r"unskew resume .* goes on"):
+        loop.start(experiment, tmp_path / "run")
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+@pytest.mark.parametrize("key", ["method", "seed", "round", "name", "value"])
+def test_a_damaged_row_is_named_before_anything_is_trained(
+    key: str, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[2] = lines[2].replace(f'"{key}"', f'"{key.upper()}"')
+    (stopped / "metrics.jsonl").write_text("".join(lines))
+    monkeypatch.setattr(loop._Cell, "one_round", None)
+    with pytest.raises(
+        RunError, match=r"metrics\.jsonl, line 3 is not as a run writes it: .*; restore it or run again"
+    ):
+        loop.resume(stopped)
 
 
 @pytest.mark.parametrize("key", ["sha256", "dataset_sha256"])

@@ -140,16 +140,18 @@ def resume(
 
 
 def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
+    from unskew.report import prose, read
+    from unskew.report.tables import discrepancies
+
+    record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
     # Results first: they are known even if the page cannot be written.
     if as_json:
         print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
     else:
         from unskew.cli.joining import should_join
-        from unskew.report import prose, read
-        from unskew.report.tables import discrepancies
 
-        console, record = Console(), read(outcome.folder)
-        for damage in discrepancies(record):  # of a run that was done long ago
+        console = Console()
+        for damage in discrepancies(record):
             print(damage, file=sys.stderr)
         console.print(results(outcome.summary))
         # Which methods differ from the baseline, and what groups brought their clients.
@@ -197,9 +199,18 @@ def results(summary: dict[str, Any]) -> Table:
             escape(method),
             *cells,
             f"{sent['mean'] / 1e6:.2f}" if sent else "",
-            f"{seconds['mean']:.1f}" if seconds else "",
+            in_seconds(seconds["mean"]) if seconds else "",
         )
     return table
+
+
+def in_seconds(value: float) -> str:
+    """Seconds for a table: more digits where there are few.
+
+    >>> in_seconds(0.0456), in_seconds(12.34)
+    ('0.05', '12.3')
+    """
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
 def _percent(row: dict[str, Any] | None) -> str:
@@ -228,7 +239,7 @@ def compare(
     for folder in folders:
         require_done(folder)
     names = run_names(folders)
-    page = write_comparison(folders, out)  # which also checks what is read
+    page = write_comparison(folders, out, names)  # which also checks what is read
     records = [read(folder) for folder in folders]
     summaries = [read_json(folder / "summary.json") for folder in folders]
     rows = [

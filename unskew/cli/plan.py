@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from unskew.run.plan import Forecast
 
 SILENT_S = 3.0  # nobody should wait longer without a word
-SURE = {
-    "exact": "exact",
-    "extrapolated": "from the rounds driven",
-    "estimated": "estimate: training decides",
-    "unknown": "not known",
-}
 
 
 def plan(
@@ -85,6 +79,8 @@ def _duration(seconds: float) -> str:
 
 
 def _costs(found: "Forecast") -> Table:
+    from unskew.report.predicted import SURE
+
     table = Table(
         title=f"{escape(found.run)}: what one seed will cost", box=SIMPLE, padding=(0, 1), caption_justify="left"
     )

@@ -58,7 +58,9 @@ def how_skewed(found: skew.Skew) -> str:
 
 def describe(tick: Tick) -> str:
     """One round in one line."""
-    accuracy = "" if tick.accuracy is None else f"  accuracy {100 * tick.accuracy:5.1f} %"
+    accuracy = (
+        "" if tick.accuracy is None else f"  {'own data' if tick.own else 'accuracy'} {100 * tick.accuracy:5.1f} %"
+    )
     loss = "" if tick.loss is None else f"  loss {_number(tick.loss):>6}"
     return (
         f"{tick.method} (seed {tick.seed})  round {tick.round}/{tick.rounds}{accuracy}{loss}"
@@ -144,7 +146,7 @@ class Live:
     def tick(self, tick: Tick) -> None:
         """Move the bar."""
         done = (tick.cell - 1) * tick.rounds + tick.round
-        accuracy = "" if tick.accuracy is None else f"acc {100 * tick.accuracy:.1f} %  "
+        accuracy = "" if tick.accuracy is None else f"{'own' if tick.own else 'acc'} {100 * tick.accuracy:.1f} %  "
         loss = "" if tick.loss is None else f"loss {_number(tick.loss)}  "
         numbers = (
             f"{accuracy}{loss}{_when(tick)}{tick.clients_per_second:.0f} clients/s  {tick.megabytes:.1f} MB  "

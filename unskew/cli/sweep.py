@@ -54,7 +54,7 @@ def sweep(
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    say(f"{name}: {len(points)} points in {folder}")
+    say(f"{name}: {len(points)} point{'s' * (len(points) != 1)} in {folder}")
     results = Crowd(points, folder, jobs if jobs is not None else machine.cores(), say).run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: json.loads((r.folder / "summary.json").read_text("utf-8")) for r in done}
@@ -65,7 +65,8 @@ def sweep(
     if len(done) > 1:
         from unskew.report import write_comparison
 
-        print(f"comparison: {write_comparison([r.folder for r in done], folder / 'comparison.html')}", file=sys.stderr)
+        page = write_comparison([r.folder for r in done], folder / "comparison.html", [r.point for r in done])
+        print(f"comparison: {page}", file=sys.stderr)
     failed = [r for r in results if r.status == "failed"]
     for result in failed:
         print(f"failed: {result.point}: {result.error}", file=sys.stderr)
@@ -98,6 +99,8 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
     """A row for each point and method: its settings and the numbers of the last round."""
+    from unskew.cli.app import in_seconds
+
     table = Table(
         title=f"{escape(name)}: percent, mean ± standard deviation over seeds, last round",
         box=SIMPLE,
@@ -116,7 +119,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
                 escape(method),
                 *(_percent(by.get((method, m))) for m in METRICS),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",
-                f"{seconds['mean']:.1f}" if seconds else "",
+                in_seconds(seconds["mean"]) if seconds else "",
             )
     return table
 

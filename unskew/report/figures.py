@@ -233,8 +233,6 @@ def lines_chart(
             at = _thin(curve)
             xs, means = [curve.x[j] for j in at], [scale * curve.mean[j] for j in at]
             axes.plot(xs, means, "o", markersize=9, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=0.9)
-        for line in flat:
-            axes.axhline(scale * line.curve.mean[-1], **{**drawn(line.look), "marker": ""})
         if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1 and log:
             axes.set_yscale("log")
             _plain_numbers(axes.yaxis)
@@ -246,6 +244,8 @@ def lines_chart(
             x = f"{x}, log scale"
         elif x.endswith("round"):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+        for line in flat:  # when the axis is what it will be: a level line must not set its limits
+            axes.axhline(scale * line.curve.mean[-1], **{**drawn(line.look), "marker": ""})
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         return markup(figure, name, alt)

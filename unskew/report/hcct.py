@@ -924,7 +924,7 @@ def _gain_chart(
         for axes, panel in zip(grid, panels, strict=True):
             values = utility if panel == "utility" else gain
             axes.bar(
-                list(values), list(values.values()), width=0.7, color=[colour_of(number.get(c, ALONE)) for c in values]
+                list(values), list(values.values()), width=0.7, color=[colour_of(number.get(c, NONE)) for c in values]
             )
             axes.axhline(0, color=figures.INK, linewidth=0.8)
             axes.set_axisbelow(True)

@@ -52,15 +52,20 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     return _write(_page("report.html", _run_view(record)), Path(folder) / "report.html" if out is None else Path(out))
 
 
-def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None) -> Path:
     """Write one page that sets several runs side by side, and return `out`.
+
+    Args:
+        folders: Of the runs.
+        out: The page.
+        names: What the runs are called, each by a name of its own; else as their experiments are.
 
     Raises:
         RunError: With fewer than two folders, or as `write_report`.
     """
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
-    return _write(_page("comparison.html", _comparison_view([read(f) for f in folders])), Path(out))
+    return _write(_page("comparison.html", _comparison_view([read(f) for f in folders], names)), Path(out))
 
 
 def _page(template: str, view: Mapping[str, object]) -> str:
@@ -137,8 +142,8 @@ def _run_view(record: Record) -> dict[str, object]:
     }
 
 
-def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
-    names = _names(records)
+def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> dict[str, object]:
+    names = _names(records) if given is None else given
     parts = [
         (name, record, row) for name, record in zip(names, records, strict=True) for row in tables.headline(record)
     ]
@@ -157,7 +162,7 @@ def _comparison_view(records: Sequence[Record]) -> dict[str, object]:
         "together": "" if base is None else prose.found(together, base),
         "notes": [
             *(f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)),
-            *([] if differing else tables.trained_apart(records, called)),
+            *tables.trained_apart(records, called),
         ],
         "found": [
             (name, f"{prose.what(r)} {prose.found(r)}" if differing else prose.what(r))

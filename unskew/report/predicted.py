@@ -6,15 +6,24 @@ from unskew.report import tables
 from unskew.report.record import Record
 from unskew.units import MB
 
+SURE = {
+    "exact": "exact",
+    "extrapolated": "from the rounds driven",
+    "estimated": "estimate: training decides",
+    "unknown": "not known",
+}
+"""What is said of a method's bytes, by the word that plan.json has for it."""
+
 
 @dataclass(frozen=True)
 class Beside:
-    """A quantity foretold and measured; None is what was not foretold."""
+    """A quantity foretold and measured; None is what was not foretold; `sure` says what the prediction is."""
 
     what: str
     unit: str
     predicted: float | None
     actual: float
+    sure: str = "from a few steps"
 
     @property
     def ratio(self) -> float | None:
@@ -35,10 +44,13 @@ def beside(record: Record) -> tuple[Beside, ...]:
         sent, seconds = foretold.methods.get(row.method, (None, None))
         if row.mb:
             actual = sum(s.mean for s in row.mb.values())
-            rows.append(Beside(row.method, "MB", None if sent is None else sent / MB, actual))
+            sure = SURE.get(foretold.traffic.get(row.method, ""), "–")
+            rows.append(Beside(row.method, "MB", None if sent is None else sent / MB, actual, sure))
         if row.seconds is not None:
             rows.append(Beside(row.method, "s", seconds, row.seconds.mean))
     rows.append(Beside("whole run", "s", foretold.seconds, summary.seconds))
     if summary.peak_rss is not None:
-        rows.append(Beside("peak memory of the main process", "MB", foretold.peak / MB, summary.peak_rss / MB))
+        rows.append(
+            Beside("peak memory of the main process", "MB", foretold.peak / MB, summary.peak_rss / MB, "a sum of parts")
+        )
     return tuple(rows)

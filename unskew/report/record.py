@@ -99,6 +99,7 @@ class Predicted:
 
     Attributes:
         methods: Label -> (bytes of one seed, seconds of one seed); None for what was not foretold.
+        traffic: Label -> how sure the bytes were.
         seconds: Of the whole run.
         peak: Of the main process, bytes.
     """
@@ -106,6 +107,7 @@ class Predicted:
     methods: Mapping[str, tuple[float | None, float | None]]
     seconds: float | None
     peak: float
+    traffic: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,7 @@ def _document(path: Path) -> Row:
 
 def _rows(path: Path, cut_short: list[str]) -> Iterator[Row]:
     """The rows of a JSON-lines file, streamed.  A torn last line ends the file and is noted in `cut_short`."""
-    if not path.is_file():
+    if not path.exists():
         return
     try:
         with path.open("rb") as file:
@@ -524,6 +526,7 @@ def _failures(rows: Iterator[Row]) -> Iterator[Failure]:
 
 def _summary(path: Path) -> Summary:
     row = _document(path)
+    row.text("run")  # the command's table is called by it
     stopped = row.mapping("stopped") if row.values.get("stopped") is not None else None
     means = {(r.text("method"), r.text("metric")): r.number("mean") for r in row.rows("rows")}
     peak = row.number("peak_rss") if "peak_rss" in row.values else None
@@ -538,7 +541,8 @@ def _predicted(path: Path) -> Predicted:
         total = None if sent is None else sum(sent.number(d) for d in get_args(Direction))
         methods[m.text("method")] = (total, m.number("seconds") if m.values.get("seconds") is not None else None)
     seconds = row.number("seconds") if row.values.get("seconds") is not None else None
-    return Predicted(methods, seconds, row.inner("memory").number("peak"))
+    traffic = {m.text("method"): m.text("traffic") for m in row.rows("methods") if "traffic" in m.values}
+    return Predicted(methods, seconds, row.inner("memory").number("peak"), traffic)
 
 
 def plain(value: object) -> str:

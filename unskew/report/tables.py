@@ -474,16 +474,15 @@ def points(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A quantity >= 0 (MB, seconds, transfers) with about three figures.
+    """A quantity (MB, seconds, transfers) with about three figures; below 0 only in files that were damaged.
 
     >>> [amount(v) for v in (0, 0.00371, 4.5678, 56.78, 12345.6)]
     ['0', '0.0037', '4.57', '56.8', '12,346']
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "not finite"
-    digits = (
-        0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 1 else min(6, 1 - math.floor(math.log10(value)))
-    )
+    size = abs(value)
+    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else min(6, 1 - math.floor(math.log10(size)))
     return f"{value:,.{digits}f}"
 
 

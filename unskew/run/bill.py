@@ -69,6 +69,8 @@ class Bill:
 def bill(run: Recorded, costs: Sequence[Cost], target: str | None = None) -> Bill:
     """Means over seeds of what the methods of a run cost, and of what an accuracy cost.
 
+    Of a run that has not finished, those seeds count that came as far as the furthest of their method.
+
     Raises:
         ConfigError: If the target is none (`targets`).
     """
@@ -92,13 +94,16 @@ def bill(run: Recorded, costs: Sequence[Cost], target: str | None = None) -> Bil
     first = {} if target is None else reached(run, targets(run, target))
     totals = summed(costs)
     until = summed(c for c in costs if c.round <= (first.get((c.method, c.seed)) or 0))
+    furthest = _furthest(run, costs)
     for method in dict.fromkeys(t.method for t in run.trainings):
-        seeds = [t.seed for t in run.trainings if t.method == method]
+        seeds = [t.seed for t in run.trainings if t.method == method and (method, t.seed) in furthest]
         series = {s: run.accuracy[method, s] for s in seeds if run.accuracy[method, s]}
         add(method, [{"accuracy": curve[max(curve)]} for curve in series.values()])
         add(method, [measures(totals[method, s]) for s in seeds if (method, s) in totals])
         if target is None:
             continue
+        if seeds and not series:
+            remarks.append(f"{method}: it has no global model, so it reaches no accuracy on the test set")
         there = {s: t for s in series if (t := first[method, s]) is not None}
         if len(there) < len(series):
             under = f"under {len(there)} of {len(series)} seeds, which alone count" if there else "under any seed"
@@ -108,8 +113,25 @@ def bill(run: Recorded, costs: Sequence[Cost], target: str | None = None) -> Bil
     return Bill(tuple(rows), tuple(remarks))
 
 
+def _furthest(run: Recorded, costs: Sequence[Cost]) -> set[tuple[str, int]]:
+    """The cells that count: all of a finished run; else, by method, those whose last round is the latest."""
+    cells = {(t.method, t.seed) for t in run.trainings}
+    if run.finished:
+        return cells
+    rounds = {cell: max(run.accuracy.get(cell, ()), default=0) for cell in cells}
+    for c in costs:
+        rounds[c.method, c.seed] = max(rounds[c.method, c.seed], c.round)
+    last = {method: max(rounds[m, s] for m, s in cells if m == method) for method, _ in cells}
+    return {cell for cell in cells if rounds[cell] == last[cell[0]] > 0}
+
+
 def _remarks(run: Recorded, costs: Sequence[Cost]) -> list[str]:
     found = []
+    if not run.finished:
+        found.append(
+            f"{run.folder} is not finished: these are its costs so far, over the seeds that came as far as the "
+            "furthest of their method"
+        )
     pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
     if pooled:
         found.append(f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is no method's cost")

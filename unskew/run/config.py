@@ -198,6 +198,8 @@ class Experiment:
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:
             raise ConfigError(f"two methods are called {twice!r}; give one of them another label")
+        if min(self.seeds, default=0) < 0:
+            raise ConfigError(f"seeds must be >= 0, got {min(self.seeds)}")
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
         if not self.name.strip() or not self.name.isprintable():
@@ -273,22 +275,27 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         ConfigError: If the file is missing, is no TOML, or describes no possible experiment.
     """
+    return parse(override(read_toml(path), overrides), str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says.
+
+    Raises:
+        ConfigError: If the file is missing or is no TOML.
+    """
     try:
-        text = path.read_text("utf-8")
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; write one as in the README, or run unskew without it"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
-    return parse(override(_toml(text, str(path)), overrides), str(path))
-
-
-def _toml(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not TOML: {error}") from None
+    except ValueError as error:  # an integer of thousands of digits, too
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply to be an experiment") from None
 
 
 def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -323,7 +330,7 @@ def _entry(entries: Sequence[Any], part: str, key: str) -> int:
 def _value(text: str) -> Any:
     try:
         found = tomllib.loads(f"v = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text.strip()
     return found["v"] if len(found) == 1 else text
 

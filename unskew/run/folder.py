@@ -98,6 +98,9 @@ def create(folder: Path, files: Mapping[str, str]) -> None:
         remove(temporary)
 
 
+# One encoder for all rows: `json.dumps` makes one for each, half of the time that a row takes.
+_ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 # A lock lives as long as any process holds the open file: forked workers must let go of it at once, or a run that was
 # killed could not be resumed before they have noticed.
 _LOCKS: set[IO[str]] = set()
@@ -140,7 +143,7 @@ class Logs:
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log."""
-        lines = "".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n" for row in rows)
+        lines = "".join(f"{_ENCODE(row)}\n" for row in rows)
         if lines:
             path = self.folder / f"{name}.jsonl"
             with explained(path, self.folder):

@@ -29,8 +29,8 @@ from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
-from unskew.run.metrics import Metric, summarise
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json, write_atomically
+from unskew.run.metrics import Metric, metric_rows, summarise
 from unskew.runtime.memory import Memory
 from unskew.runtime.remote import Remote, Runtime
 from unskew.runtime.simulate import Trace
@@ -54,6 +54,7 @@ class Tick:
         round, rounds: Of this cell.
         cell, cells: Which cell, counted from 1.
         accuracy, loss: Of the last evaluation: global, or the clients' mean where there is no global model.
+        own: Whether it is the clients' mean, on their own data.
         evaluated: The round of that evaluation; 0 is the initial model's.
         clients_per_second: Client trainings per second in this round.
         megabytes: Sent by this cell so far.
@@ -68,6 +69,7 @@ class Tick:
     cells: int
     accuracy: float | None
     loss: float | None
+    own: bool
     evaluated: int
     clients_per_second: float
     megabytes: float
@@ -266,6 +268,8 @@ class _Run:
     def go(self) -> Outcome:
         with self.listening():
             cut(self.folder, self.saved.place.logs if self.saved else {})
+            for _ in metric_rows(self.folder / "metrics.jsonl"):
+                pass  # what cannot be read at the end is better known before
             self.logs = Logs(self.folder)
             # Before anything runs in parallel here: the watcher's display has a thread of its own.
             self.pool = assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
@@ -309,7 +313,7 @@ class _Run:
         labels = [m.label for m in experiment.methods]
         baseline = next((m.label for m in experiment.methods if m.is_fedavg), None)
         table = summarise(
-            rows(self.folder / "metrics.jsonl"),
+            metric_rows(self.folder / "metrics.jsonl"),
             labels,
             experiment.seeds,
             setting(experiment, next(iter(self.feds.values()))),
@@ -332,7 +336,7 @@ class _Run:
     def fingerprint(self) -> str:
         """SHA-256 of every final state and every metric; clocks are left out."""
         whole = hashlib.sha256("\n".join(self.done).encode())
-        for row in rows(self.folder / "metrics.jsonl"):
+        for row in metric_rows(self.folder / "metrics.jsonl"):
             if row["name"] != "seconds":
                 whole.update(json.dumps(row, sort_keys=True).encode())
         return whole.hexdigest()
@@ -356,6 +360,7 @@ class _Cell:
         self.warned: set[str] = set()
         self.accuracy: float | None = None
         self.loss: float | None = None
+        self.own = False
         self.evaluated = 0
         self.val_accuracy: float | None = None
         self.saved_at = time.monotonic()
@@ -370,7 +375,6 @@ class _Cell:
                 named.where = (self.method.label, self.seed, self.at)
             raise named from error
         except WorkerError as error:
-            self.keep()
             raise WorkerError(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; "
                 f"continue with: unskew resume {self.run.folder}"
@@ -378,7 +382,6 @@ class _Cell:
         except Exception as error:
             if (short := shortage(error)) is None:
                 raise
-            self.keep()
             raise MemoryShortage(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; on a machine with more, "
                 f"unskew resume {self.run.folder} goes on"
@@ -399,7 +402,12 @@ class _Cell:
                     f"stopped by request after round {self.round} of {self.method.label}, seed {self.seed}; "
                     f"continue with: unskew resume {run.folder}"
                 )
-            self.one_round()
+            try:
+                self.one_round()
+            except Exception as error:
+                if isinstance(error, WorkerError) or shortage(error) is not None:
+                    self.keep()
+                raise
             if self.due():
                 self.save()
         self.end()
@@ -416,9 +424,8 @@ class _Cell:
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
-        mine = (
-            r for r in rows(run.folder / "metrics.jsonl") if (r["method"], r["seed"]) == (self.method.label, self.seed)
-        )
+        every = metric_rows(run.folder / "metrics.jsonl")
+        mine = (r for r in every if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
         return state
@@ -451,6 +458,7 @@ class _Cell:
                 cells=len(run.cells),
                 accuracy=self.accuracy,
                 loss=self.loss,
+                own=self.own,
                 evaluated=self.evaluated,
                 clients_per_second=len(trace.losses) / max(trained, 1e-9),
                 megabytes=self.bytes / 1e6,
@@ -503,13 +511,13 @@ class _Cell:
         if facts is not None:
             logs.append("failures", ({**where, "round": t, **refused} for refused in facts.get("ignored", ())))
             logs.append("facts", [{**where, "round": t, "facts": facts}])
-        logs.flush()
         self.notice(metrics, t)
+        logs.flush()
 
     def notice(self, metrics: list[Metric], t: int) -> None:
         found = {m.name: m.value for m in metrics if m.client is None}
         if "global.accuracy" in found or "personal.accuracy.mean" in found:
-            self.evaluated = t
+            self.evaluated, self.own = t, "global.accuracy" not in found
         self.accuracy = found.get("global.accuracy", found.get("personal.accuracy.mean", self.accuracy))
         self.loss = found.get("global.loss", found.get("personal.loss.mean", self.loss))
         self.val_accuracy = found.get("val.accuracy", self.val_accuracy)

@@ -6,11 +6,16 @@ spread over seeds is the sample's (ddof 1).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from unskew.errors import RunError
+from unskew.run import schema
+from unskew.run.folder import rows as rows_of
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
@@ -52,6 +57,22 @@ def reduce_clients(name: str, values: Mapping[int, tuple[float, float]]) -> list
 def spread(values: Sequence[float]) -> float | None:
     """Sample standard deviation (ddof 1); None of fewer than two."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of metrics.jsonl, each with its method, seed, round, name and value.
+
+    Raises:
+        RunError: If a row lacks one of them; names the line.
+    """
+    for number, row in enumerate(rows_of(path), 1):
+        whole = all(type(row.get(key)) is int for key in ("seed", "round"))
+        named = all(type(row.get(key)) is str for key in ("method", "name"))
+        if not (whole and named and type(row.get("value")) in (int, float)):
+            raise RunError(
+                f"{path}, line {number} is not as a run writes it: {schema.show(row)}; restore it or run again"
+            )
+        yield row
 
 
 def summarise(

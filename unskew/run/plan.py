@@ -360,8 +360,11 @@ def _open(
         notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
         return None
     if isinstance(still, Exception) or _bytes(still.rounds[:2]) != _bytes(lively.rounds):
-        notes.append(f"{label}: training decides what it sends, its bytes are an estimate from two rounds")
-        return lively, lively, "estimated"
+        longer = attempt("wander", experiment.rounds)
+        driven = lively if isinstance(longer, Exception) else longer
+        rounds = len(driven.rounds)
+        notes.append(f"{label}: training decides what it sends, its bytes are an estimate from {rounds} rounds")
+        return lively, driven, "estimated"
     whole = len(still.rounds) == experiment.rounds and not still.borrowed
     return lively, still, "exact" if whole else "extrapolated"
 

@@ -85,10 +85,11 @@ class Recorded:
 
     Attributes:
         trainings: In the run's order.
-        accuracy: (method, seed) -> {round: accuracy}: global, or the clients' mean where there is no global model.
+        accuracy: (method, seed) -> {round: accuracy on the global test set}; empty where there is no global model.
         setting: What the run's table calls its setting.
         model_bytes: Of the plain model, four for each trainable parameter.
         channel: The radio the run was made under; None if it had none.
+        finished: Whether the run came to its end.
     """
 
     folder: Path
@@ -98,6 +99,7 @@ class Recorded:
     setting: str
     model_bytes: int
     channel: Radio | None
+    finished: bool = True
 
 
 def read(folder: Path) -> Recorded:
@@ -129,8 +131,8 @@ def read(folder: Path) -> Recorded:
         )
         for at, cell in cells.items()
     )
-    channel = _own_channel(folder / "config.toml")
-    return Recorded(folder, name, trainings, _accuracy(folder, cells), setting, 4 * parameters, channel)
+    channel, ended = _own_channel(folder / "config.toml"), (folder / "summary.json").exists()
+    return Recorded(folder, name, trainings, _accuracy(folder, cells), setting, 4 * parameters, channel, ended)
 
 
 Cells = Mapping[tuple[str, int], Mapping[str, Any]]
@@ -164,14 +166,13 @@ def _count(value: Any) -> int:
 
 
 def _accuracy(folder: Path, cells: Cells) -> dict[tuple[str, int], dict[int, float]]:
-    names = ("personal.accuracy.mean", "global.accuracy")
-    found = {}
-    for cell, entries in _by_cell(
+    entries = _by_cell(
         folder / "metrics.jsonl", cells, lambda row: (row["name"], _count(row["round"]), float(row["value"]))
-    ).items():
-        series = [{t: value for name, t, value in entries if name == wanted} for wanted in names]
-        found[cell] = dict(sorted((series[1] or series[0]).items()))
-    return found
+    )
+    return {
+        cell: dict(sorted((t, value) for name, t, value in found if name == "global.accuracy"))
+        for cell, found in entries.items()
+    }
 
 
 def _own_channel(path: Path) -> Radio | None:

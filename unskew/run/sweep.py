@@ -25,7 +25,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,7 +93,7 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
     Raises:
         ConfigError: If there is no [sweep], it is empty, or a point describes no possible experiment; names the point.
     """
-    raw = config.override(_read(path), overrides)
+    raw = config.override(config.read_toml(path), overrides)
     table = raw.pop("sweep", None)
     if not isinstance(table, dict):
         raise ConfigError(f"{path} has no [sweep] table; write one with a grid or a list, or use unskew run")
@@ -113,15 +112,6 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
         if same != point.name:
             raise ConfigError(f"points {same} and {point.name} of {path} are the same experiment; leave one out")
     return str(name), points
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
 def _grid(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
@@ -176,7 +166,7 @@ def _point(
 
 
 def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
 
 
 def _toml(value: Any) -> str:
@@ -329,7 +319,8 @@ class Crowd:
         seconds = time.monotonic() - child.begun
         point, folder = child.point, self._folder(child.point)
         if child.process.returncode == 0 and (folder / "summary.json").exists():
-            self.results[point.name] = Result(point.name, "done", folder, _run_seconds(folder))
+            seconds = _run_seconds(folder)
+            self.results[point.name] = Result(point.name, "done", folder, seconds)
             self.say(f"{self._count()} {point.name}: done in {seconds:.0f} s{_accuracy(folder)}")
         elif self._stops:
             self.results[point.name] = Result(point.name, "open", folder, seconds)
