@@ -31,6 +31,7 @@ from unskew.cli.options import (
     as_file,
     builtin_experiments,
     find_experiment,
+    in_lines,
 )
 from unskew.cli.plan import Planning, plan
 from unskew.cli.price import price
@@ -196,7 +197,7 @@ def results(summary: dict[str, Any]) -> Table:
         cells = [_percent(by.get((method, metric))) for _, metric in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(
-            escape(method),
+            escape(in_lines(method)),
             *cells,
             f"{sent['mean'] / 1e6:.2f}" if sent else "",
             in_seconds(seconds["mean"]) if seconds else "",

@@ -44,6 +44,15 @@ def builtin_experiments() -> dict[str, Path]:
     return {p.stem: p for p in sorted((Path(__file__).parent.parent / "run" / "builtin").glob("*.toml"))}
 
 
+def in_lines(name: str) -> str:
+    """A name that goes on in the next line after `/` and `,` if it is long, rather than where a column ends.
+
+    >>> in_lines("one/fedavg"), in_lines("a-run-of-yesterday/fedprox")
+    ('one/fedavg', 'a-run-of-yesterday/\\nfedprox')
+    """
+    return name if len(name) <= 16 else name.replace("/", "/\n").replace(",", ",\n")
+
+
 def as_file(name: str) -> str:
     """The name of an experiment as a single part of a path."""
     return "".join(c if c.isalnum() or c in "-_.+=" else "-" for c in name).lstrip(".")[:100] or "experiment"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson
+from unskew.cli.options import AsJson, in_lines
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _table(rows: Sequence[Mapping[str, Any]], title: str, columns: Shown) -> Tab
     for heading, _ in columns:
         table.add_column(heading, justify="right")
     for method in dict.fromkeys(r["method"] for r in rows):
-        table.add_row(escape(method), *(_cell(by.get((method, metric))) for _, metric in columns))
+        table.add_row(escape(in_lines(method)), *(_cell(by.get((method, metric))) for _, metric in columns))
     return table
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, Quiet, Settings, as_file
+from unskew.cli.options import AsJson, Quiet, Settings, as_file, in_lines
 from unskew.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
         for method in dict.fromkeys(m for m, _ in by):
             sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
             table.add_row(
-                escape(point.name),
+                escape(in_lines(point.name)),
                 escape(method),
                 *(_percent(by.get((method, m))) for m in METRICS),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",
