@@ -276,6 +276,14 @@ def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: P
     assert "the groups’ numbers stand above" in pages.said(page)
 
 
+def test_a_client_in_no_group_does_not_look_like_one_that_is_alone(page: Path, tmp_path: Path) -> None:
+    left_out = [{"groups": [[0, 1, 2]], "utility": [0.5] * 4}]
+    folder = make_run(tmp_path / "run", {"hcct": left_out})
+    text = pages.said(write_report(folder))
+    assert "grey is alone, dashed is in no group" in text
+    assert "dashed is in no group" not in pages.said(page), "client 3 is alone there"
+
+
 def test_the_page_says_which_clients_have_a_domain_in_common(page: Path, tmp_path: Path) -> None:
     assert "Clients with a domain in common: 0, 1; 2, 3." in pages.said(page)
     own = make_run(tmp_path / "run", domains=(3, 2, 0, 1))

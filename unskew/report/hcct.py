@@ -897,9 +897,11 @@ def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[flo
 
 
 def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
-    """Above each client the number of its group, a dash for one alone or in none."""
+    """Above each client the number of its group, a dash for one alone, nothing for one in none."""
     above = axes.secondary_xaxis("top")
-    above.set_xticks(range(len(numbers)), [str(n + 1) if n >= 0 else "–" for n in numbers], fontsize=9)
+    above.set_xticks(
+        range(len(numbers)), ["" if n == NONE else str(n + 1) if n >= 0 else "–" for n in numbers], fontsize=9
+    )
     for text, n in zip(above.get_xticklabels(), numbers, strict=True):
         text.set_color(colour_of(n))
     above.tick_params(length=0)
@@ -923,9 +925,13 @@ def _gain_chart(
         grid = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, panel in zip(grid, panels, strict=True):
             values = utility if panel == "utility" else gain
+            inside = [c for c in values if c in number]
+            axes.bar(inside, [values[c] for c in inside], width=0.7, color=[colour_of(number[c]) for c in inside])
+            outside = [c for c in values if c not in number]
             axes.bar(
-                list(values), list(values.values()), width=0.7, color=[colour_of(number.get(c, NONE)) for c in values]
-            )
+                outside, [values[c] for c in outside], width=0.7, facecolor="none",
+                edgecolor=colour_of(NONE), linewidth=0.9, linestyle=(0, (1.5, 1.2)),
+            )  # fmt: skip
             axes.axhline(0, color=figures.INK, linewidth=0.8)
             axes.set_axisbelow(True)
             axes.grid(axis="x", visible=False)
@@ -965,6 +971,7 @@ def _gain_chart(
     )
     caption = (
         f"{g.method}, seed {g.seed}, round {g.last.round}. Colours are those of the groups, grey is alone"
+        + (", dashed is in no group" if any(c not in number for c in (*utility, *gain)) else "")
         + (", of several groups it is the first’s" if g.overlapping else "")
         + ("; the groups’ numbers stand above. " if g.clients <= MOST_NAMED else ". ")
         + " ".join(part for part in (upper, lower) if part)
