@@ -25,6 +25,8 @@ from contenders import CONTENDERS, Contender, python_of
 from job import Job
 from watched import Watched, adopt, watch
 
+from unskew.run.machine import processor
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "peers"
@@ -275,13 +277,9 @@ def pss_ratio(rows: Iterable[dict[str, Any]]) -> float | None:
 
 def machine() -> dict[str, str]:
     """What the seconds depend on."""
-    cpu = next(
-        (x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model n")),
-        platform.processor(),
-    )
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
     return {
-        "cpu": cpu,
+        "cpu": processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory:.1f} GiB",
         "system": f"{platform.system()} {platform.release()}",

@@ -278,3 +278,17 @@ def test_another_system_is_told_so_by_the_doctor_and_by_a_run(tmp_path: Path) ->
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("ImportError: unskew runs on Linux and macOS")
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n" * 2, "AMD EPYC, family 25, model 17"),
+        ("model name\t: Elsewhere\n", "Elsewhere"),
+        ("BogoMIPS\t: 50\n", "unknown"),
+    ],
+)
+def test_processors_of_one_name_are_told_apart(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they compute may differ in the last bits: `resume` compares it."""
+    monkeypatch.setattr(Path, "read_text", lambda _: text)
+    assert machine.processor() == said

@@ -28,7 +28,7 @@ from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
 from unskew.protocol import SgdConfig
 from unskew.run.config import Experiment, Method, TaskConfig
 from unskew.run.config import load as read
-from unskew.run.machine import cores
+from unskew.run.machine import cores, processor
 from unskew.runtime.remote import Runtime
 from unskew.runtime.simulate import Population, Simulator
 from unskew.task import Task, make_task, parameter_count
@@ -343,23 +343,13 @@ def environment(bench: Bench) -> dict[str, str]:
         "numpy": np.__version__,
         "unskew": version.__version__,
         "platform": f"{sys.platform} {platform.machine()}",
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "device": torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "cpu",
         "executor": bench.executor,
         "kernels": kernels(bench.task, bench.device),
     }
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "unknown"
-    )
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

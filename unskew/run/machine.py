@@ -1,6 +1,8 @@
-"""How much memory this machine and this process have, and how many cores."""
+"""How much memory this machine and this process have, how many cores, and of what kind."""
 
 import os
+import platform
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,17 @@ _LIMITS = (
 def cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """What the processor is called, with family and model where it tells: "AMD EPYC" alone is several generations."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    told = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    numbers = [f"{what} {told[key]}" for what, key in (("family", "cpu family"), ("model", "model")) if key in told]
+    return ", ".join([told.get("model name", "unknown"), *numbers])
 
 
 def resident() -> int:
