@@ -32,6 +32,8 @@ from unskew.cli.options import (
     builtin_experiments,
     find_experiment,
     in_lines,
+    in_percent,
+    in_seconds,
 )
 from unskew.cli.plan import Planning, plan
 from unskew.cli.price import price
@@ -194,7 +196,7 @@ def results(summary: dict[str, Any]) -> Table:
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for method in dict.fromkeys(r["method"] for r in summary["rows"]):
-        cells = [_percent(by.get((method, metric))) for _, metric in columns]
+        cells = [in_percent(by.get((method, metric))) for _, metric in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(
             escape(in_lines(method)),
@@ -203,21 +205,6 @@ def results(summary: dict[str, Any]) -> Table:
             in_seconds(seconds["mean"]) if seconds else "",
         )
     return table
-
-
-def in_seconds(value: float) -> str:
-    """Seconds for a table: more digits where there are few.
-
-    >>> in_seconds(0.0456), in_seconds(12.34)
-    ('0.05', '12.3')
-    """
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
-
-
-def _percent(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "–"
-    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
 
 
 # ---------------------------------------------------------------- compare, list, reproduce

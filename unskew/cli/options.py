@@ -1,7 +1,8 @@
-"""Options that several commands take, and what their arguments name: experiments and folders."""
+"""Options that several commands take, what their arguments name, and how their tables write."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,6 +52,22 @@ def in_lines(name: str) -> str:
     ('one/fedavg', 'a-run-of-yesterday/\\nfedprox')
     """
     return name if len(name) <= 16 else name.replace("/", "/\n").replace(",", ",\n")
+
+
+def in_seconds(value: float) -> str:
+    """Seconds for a table: more digits where there are few.
+
+    >>> in_seconds(0.0456), in_seconds(12.34)
+    ('0.05', '12.3')
+    """
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def in_percent(row: Mapping[str, Any] | None) -> str:
+    """A row's mean ± standard deviation for a table; a dash for what was not measured."""
+    if row is None:
+        return "–"
+    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
 
 
 def as_file(name: str) -> str:

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, Quiet, Settings, as_file, in_lines
-from unskew.errors import ConfigError, RunError
+from unskew.cli.options import AsJson, Quiet, Settings, as_file, in_lines, in_percent, in_seconds
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, Result
@@ -42,20 +41,17 @@ def sweep(
     from unskew.run import machine
     from unskew.run.sweep import Crowd, check, expand
 
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {jobs}")
     name, points = expand(experiment, settings or [])
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file, no folder of a sweep; choose another --out")
-    check(points)
 
     def say(text: str) -> None:
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
+    crowd = Crowd(points, folder, jobs if jobs is not None else machine.cores(), say)
+    check(points)
     say(f"{name}: {len(points)} point{'s' * (len(points) != 1)} in {folder}")
-    results = Crowd(points, folder, jobs if jobs is not None else machine.cores(), say).run()
+    results = crowd.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: json.loads((r.folder / "summary.json").read_text("utf-8")) for r in done}
     if as_json:
@@ -99,8 +95,6 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
     """A row for each point and method: its settings and the numbers of the last round."""
-    from unskew.cli.app import in_seconds
-
     table = Table(
         title=f"{escape(name)}: percent, mean ± standard deviation over seeds, last round",
         box=SIMPLE,
@@ -117,7 +111,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
             table.add_row(
                 escape(in_lines(point.name)),
                 escape(method),
-                *(_percent(by.get((method, m))) for m in METRICS),
+                *(in_percent(by.get((method, m))) for m in METRICS),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",
                 in_seconds(seconds["mean"]) if seconds else "",
             )
@@ -125,9 +119,3 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
 
 
 METRICS = ("global.accuracy", "personal.accuracy.mean", "personal.accuracy.worst_decile")
-
-
-def _percent(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "–"
-    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")

@@ -98,7 +98,7 @@ def create(folder: Path, files: Mapping[str, str]) -> None:
         remove(temporary)
 
 
-# One encoder for all rows: `json.dumps` makes one for each, half of the time that a row takes.
+# One encoder for all rows: `json.dumps` makes one for each, a third of the time that a row takes.
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 # A lock lives as long as any process holds the open file: forked workers must let go of it at once, or a run that was

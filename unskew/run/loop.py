@@ -29,8 +29,8 @@ from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.run.evaluate import Exam, evaluate, exam
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json, write_atomically
-from unskew.run.metrics import Metric, metric_rows, summarise
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
+from unskew.run.metrics import Metric, check_rows, summarise
 from unskew.runtime.memory import Memory
 from unskew.runtime.remote import Remote, Runtime
 from unskew.runtime.simulate import Trace
@@ -268,8 +268,7 @@ class _Run:
     def go(self) -> Outcome:
         with self.listening():
             cut(self.folder, self.saved.place.logs if self.saved else {})
-            for _ in metric_rows(self.folder / "metrics.jsonl"):
-                pass  # what cannot be read at the end is better known before
+            check_rows(self.folder / "metrics.jsonl")  # what cannot be read at the end is better known before
             self.logs = Logs(self.folder)
             # Before anything runs in parallel here: the watcher's display has a thread of its own.
             self.pool = assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
@@ -313,7 +312,7 @@ class _Run:
         labels = [m.label for m in experiment.methods]
         baseline = next((m.label for m in experiment.methods if m.is_fedavg), None)
         table = summarise(
-            metric_rows(self.folder / "metrics.jsonl"),
+            rows(self.folder / "metrics.jsonl"),
             labels,
             experiment.seeds,
             setting(experiment, next(iter(self.feds.values()))),
@@ -336,7 +335,7 @@ class _Run:
     def fingerprint(self) -> str:
         """SHA-256 of every final state and every metric; clocks are left out."""
         whole = hashlib.sha256("\n".join(self.done).encode())
-        for row in metric_rows(self.folder / "metrics.jsonl"):
+        for row in rows(self.folder / "metrics.jsonl"):
             if row["name"] != "seconds":
                 whole.update(json.dumps(row, sort_keys=True).encode())
         return whole.hexdigest()
@@ -424,7 +423,7 @@ class _Cell:
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
-        every = metric_rows(run.folder / "metrics.jsonl")
+        every = rows(run.folder / "metrics.jsonl")
         mine = (r for r in every if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)

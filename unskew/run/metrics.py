@@ -6,7 +6,7 @@ spread over seeds is the sample's (ddof 1).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,8 @@ def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of metrics.jsonl, each with its method, seed, round, name and value.
+def check_rows(path: Path) -> None:
+    """Refuse a metrics.jsonl with a row that lacks its method, seed, round, name or value.
 
     Raises:
         RunError: If a row lacks one of them; names the line.
@@ -72,7 +72,6 @@ def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
             raise RunError(
                 f"{path}, line {number} is not as a run writes it: {schema.show(row)}; restore it or run again"
             )
-        yield row
 
 
 def summarise(

@@ -245,6 +245,8 @@ class Crowd:
     ) -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs must be at least 1, got {jobs}")
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file, no folder of a sweep; choose another --out")
         self.points, self.out, self.jobs, self.say, self.command = points, out, jobs, say, command
         self.results: dict[str, Result] = {}
         self._stops = 0
