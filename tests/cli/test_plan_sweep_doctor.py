@@ -219,6 +219,20 @@ def test_what_cannot_be_a_sweep_is_refused_before_a_word(unskew: Unskew, here: P
     assert {p.name for p in here.iterdir()} == {"tiny.toml", "s.toml", "file"}
 
 
+def test_a_built_in_experiment_is_swept_with_a_table_in_set(unskew: Unskew, here: Path) -> None:
+    said = unskew("sweep", "digits")
+    assert said.code == 2
+    given = re.search(r"digits\.toml has no \[sweep\] table; .* as in --set '(.*)', or use unskew run\n$", said.err)
+    assert given is not None
+    # What the sentence says can be done as it says; here a point that is impossible ends it before it costs anything.
+    said = unskew("sweep", "digits", "--set", given[1], "--set", "split.num_clients=90000")
+    assert said.code == 2
+    assert "point 001-alpha=0.1: 90000 clients" in said.err
+    assert unskew("sweep", "digit").err.startswith(
+        "ConfigError: no file and no built-in experiment is called 'digit'; did you mean digits?"
+    )
+
+
 def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_nothing(
     here: Path, unskew: Unskew
 ) -> None:

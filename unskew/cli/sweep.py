@@ -13,14 +13,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, Quiet, Settings, as_file, in_lines, in_percent, in_seconds
+from unskew.cli.options import (
+    AsJson,
+    Quiet,
+    Settings,
+    as_file,
+    find_experiment,
+    in_lines,
+    in_percent,
+    in_seconds,
+)
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, Result
 
 
 def sweep(
-    experiment: Annotated[Path, typer.Argument()],
+    experiment: Annotated[str, typer.Argument()],
     settings: Settings = None,
     jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
@@ -31,17 +40,19 @@ def sweep(
 
     EXPERIMENT is a TOML file with a grid, a list or both, such as
     [dim]sweep = { grid = { "split.alpha" = \[0.1, 1.0] } }[/]
+    or a name from unskew list experiments with a table of that kind in --set.
 
     All points are checked before the first is run.  A sweep that was stopped
     goes on when the same command is given again.  A point that fails is named
     at the end, with exit code 1; the others are run all the same.
 
     [dim]unskew sweep my.toml --jobs 4[/]
+    [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
     from unskew.run import machine
     from unskew.run.sweep import Crowd, check, expand
 
-    name, points = expand(experiment, settings or [])
+    name, points = expand(find_experiment(experiment), settings or [])
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
 
     def say(text: str) -> None:

@@ -288,7 +288,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"cannot read {path}: {error.strerror}; write one as in the README, or run unskew without it"
+            f"cannot read {path}: {error.strerror}; write one as in the README, "
+            "or name a built-in one (unskew list experiments)"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None

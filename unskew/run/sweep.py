@@ -96,7 +96,10 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
     raw = config.override(config.read_toml(path), overrides)
     table = raw.pop("sweep", None)
     if not isinstance(table, dict):
-        raise ConfigError(f"{path} has no [sweep] table; write one with a grid or a list, or use unskew run")
+        raise ConfigError(
+            f"{path} has no [sweep] table; write one with a grid or a list, give one as in "
+            """--set 'sweep.grid={"split.alpha"=[0.1,1.0]}', or use unskew run"""
+        )
     name = raw.get("name", "experiment")
     chosen = [*_grid(table, path), *_list(table, path)]
     unknown = sorted(table.keys() - {"grid", "list"})
