@@ -472,8 +472,8 @@ def signature(step: Callable[..., Any]) -> Signature:
     """Read a step's types from its annotations.
 
     Raises:
-        ProtocolError: If it is not `(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]`, or bytes could
-            not be turned into one of these types, or in two ways.
+        ProtocolError: If it is not `(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]` (or L alone,
+            where something is always remembered), or bytes could not be turned into one of these types, or in two ways.
     """
     hints = typing.get_type_hints(step, include_extras=True)
     returns = hints.pop("return", None)
@@ -599,15 +599,16 @@ def state_type(algorithm: Any) -> Any:
 
 
 def memory_type(algorithm: object) -> Any:
-    """The type of what a client remembers between rounds; the steps must agree on it.
+    """The type of what a client remembers between rounds, None included; the steps must agree on it.
 
     Raises:
         ProtocolError: If two steps keep different things.
     """
     kept: list[Any] = []
     for s in signatures(algorithm).values():
-        if s.memory is not type(None) and s.memory not in kept:
-            kept.append(s.memory)
+        memory = s.memory | None  # before its first round a client has none, whatever its steps return
+        if s.memory is not type(None) and memory not in kept:
+            kept.append(memory)
     if len(kept) > 1:
         raise ProtocolError(
             f"steps of {type(algorithm).__name__} keep different memories: {', '.join(map(str, kept))}; make them one"

@@ -81,12 +81,13 @@ def test_without_variates_it_is_feddyn(scaled: bool, classes: Any, equal: Any) -
     assert one.states[-1].c == {}
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
-def test_without_drift_and_pull_it_is_scaffold(momentum: float, classes: Any, equal: Any) -> None:
+def test_without_drift_and_pull_it_is_scaffold(momentum: float, weighting: Any, classes: Any, equal: Any) -> None:
     """I-17: option II at server rate 1."""
     world, local = classes(n=[4, 7, 9], norm=True), SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=momentum)
-    one = world.play(FedDC(0.0, drift=False, local=local), 4, clients_per_round=2)
-    two = world.play(Scaffold(local=local), 4, clients_per_round=2)
+    one = world.play(FedDC(0.0, drift=False, local=local, weighting=weighting), 4, clients_per_round=2)
+    two = world.play(Scaffold(local=local, weighting=weighting), 4, clients_per_round=2)
     equal(one.params, two.params)
     equal(one.states[-1].c, two.states[-1].c)
     assert one.bytes[1] - two.bytes[1] < 1000  # no drift travels

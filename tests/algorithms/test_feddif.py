@@ -630,6 +630,47 @@ def test_a_sum_whose_owner_is_lost_is_tried_again() -> None:
     torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
 
 
+def _tallied(game: "Game") -> list[int]:
+    return [w.me.id for w, _ in game.executor.done if w.step == "tally"]
+
+
+def test_a_client_that_was_not_heard_once_is_asked_again_for_its_part_of_the_sum() -> None:
+    """Client 1 begins; client 3's first answer is lost, and it comes after the others."""
+
+    class Once(Outage):
+        def fate(self, key: Key) -> Any:
+            return "unreachable" if key.path[3:] == ("tally", 2, 3) else None
+
+    game = Game(FedDif(target="pooled"), SKEWED, outage=Once())
+    assert game.play()["warnings"] == []
+    torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
+
+
+@pytest.mark.parametrize("metric", ["l2", "kl"])
+def test_a_client_that_is_never_heard_is_left_out_for_good_and_it_is_said(metric: Any) -> None:
+    """Asked in a later round, the difference of the two sums would be its counts.  Under kl nothing is unmasked."""
+
+    class Never(Outage):
+        def fate(self, key: Key) -> Any:
+            first = key.path[:2] == ("round", 1)
+            return "unreachable" if first and key.path[3] == "tally" and key.path[5] == 3 else None
+
+    game = Game(FedDif(target="pooled", metric=metric), SKEWED, outage=Never())
+    without = [row for c, row in enumerate(SKEWED) if c != 3]
+    (said,) = game.play()["warnings"]
+    if metric == "kl":
+        assert said == "the pooled class shares did not arrive: target is uniform until they do"
+        assert not any(isinstance(w.message.mask, torch.Tensor) for w, _ in game.executor.done if w.step == "tally")
+        assert game.play()["warnings"] == []
+        torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
+        return
+    assert said == "the pooled class shares are without client 3, not heard in 3 tries"
+    torch.testing.assert_close(game.state.target, shares(torch.tensor(without).sum(0).double()))
+    before = _tallied(game)
+    assert game.play()["warnings"] == []
+    assert _tallied(game) == before
+
+
 def test_a_pooled_target_leaves_clients_alone_who_have_what_all_have() -> None:
     """All skewed alike: far from uniform, at zero from the pooled shares."""
     histograms = [[9, 1], [18, 2], [27, 3]]

@@ -42,6 +42,7 @@ from unskew.algorithms.feddw import (
     with_term,
 )
 from unskew.algorithms.fedpft import FedPFT
+from unskew.algorithms.maxfl import MaxFL
 from unskew.algorithms.scaffold import Scaffold
 from unskew.errors import ConfigError, QuorumError
 from unskew.keys import Key
@@ -157,6 +158,23 @@ def test_soft_labels_are_those_of_the_trained_models(classes: Any, spy: Any) -> 
             counts[c] += 1
     assert (counts > 0).all()
     torch.testing.assert_close(play.states[1].sl, sums / counts[:, None], rtol=0, atol=1e-12)
+
+
+def test_soft_labels_are_those_of_the_model_that_is_sent_whatever_is_trained_after_it(classes: Any, spy: Any) -> None:
+    """MAXFL's clients train the common model first, and alone, for their requirement, after it."""
+    world = classes(n=[5, 8, 6])
+    with spy() as messages:
+        play = world.play(with_term(MaxFL(warmup=0, local=SMALL)), rounds=1)
+    replies = [m for m in messages if hasattr(m, "soft")]
+    assert len(replies) == 3
+    solo = play.sim.executor._solo
+    for client, reply in enumerate(replies):
+        rows = world.shelf.train[client]
+        _, logits = solo._refer(world.shelf.x[rows], reply.of.params)
+        sums = torch.zeros(3, 3, dtype=torch.float64)
+        for p, c in zip(logits.softmax(1), world.shelf.y[rows].tolist(), strict=True):
+            sums[c] += p
+        torch.testing.assert_close(reply.soft.sums, sums, rtol=0, atol=1e-12)
 
 
 def test_augmentation_never_reaches_the_soft_labels(classes: Any) -> None:

@@ -141,10 +141,12 @@ def test_absent_clients_keep_their_variates(classes: Any) -> None:
     assert stayed > 0
 
 
-def test_its_first_round_is_uniform_fedavg(classes: Any, equal: Any) -> None:
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_its_first_round_is_fedavg_of_the_same_weighting(weighting: Any, classes: Any, equal: Any) -> None:
     """I-14: all variates are 0.  From round 2 on they are not."""
     world = classes(n=[4, 7, 9], norm=True)
-    ours, plain = (world.play(a, 2, clients_per_round=2) for a in (Scaffold(local=SMALL), FedAvg(SMALL, "uniform")))
+    methods = (Scaffold(local=SMALL, weighting=weighting), FedAvg(SMALL, weighting))
+    ours, plain = (world.play(a, 2, clients_per_round=2) for a in methods)
     equal(ours.params[1], plain.params[1])
     with pytest.raises(AssertionError):
         equal(ours.params[2], plain.params[2])

@@ -1,5 +1,6 @@
 """Worker processes: every algorithm ends with the bits of the sequential executor."""
 
+import errno
 import os
 import signal
 import time
@@ -21,7 +22,7 @@ from unskew.local.executor import Paper, Sequential
 from unskew.local.solo import Shelf, Solo
 from unskew.local.stacked import Stacked
 from unskew.local.workers import Cell, Pool, Recipe, Workers
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
+from unskew.protocol import ClientId, Federation, Held, Keep, Me, Plan, SgdConfig, Step, ask, collect, step
 from unskew.runtime.simulate import Population, Simulator
 from unskew.tree import Params
 
@@ -233,6 +234,61 @@ def test_large_messages_and_replies_do_not_wait_for_each_other() -> None:
         pool.close()
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What a client remembers, and what it keeps for a neighbour: a record, and no tensors alone."""
+
+    rounds: int
+    seen: Tensor
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A neighbour's record, or none."""
+
+    counts: Counts | Held | Keep | None
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Every client always remembers something, and keeps a record that goes to the next one."""
+
+    def init(self, params: Params, fed: Federation) -> Passed:
+        return Passed(Counts(0, torch.zeros(1)))
+
+    def round(self, state: Passed, fed: Federation) -> Plan[Passed]:
+        held = yield from ask(self.turn, {c: Passed(None) for c in fed.clients})
+        held = yield from ask(self.turn, {c: held[(c + 1) % len(held)] for c in held})
+        (last,) = yield from collect([held[0].counts])
+        return Passed(last)
+
+    @step
+    def turn(self, me: Me, msg: Passed, mine: Counts | None) -> Step[tuple[Passed, Counts]]:
+        yield from ()  # sent to a worker
+        before = msg.counts.rounds if isinstance(msg.counts, Counts) else 0
+        now = Counts((mine.rounds if mine else 0) + 1 + before, torch.full((2,), float(me.id)))
+        return Passed(Keep(now)), now
+
+    def serve(self, state: Passed, client: ClientId | None) -> Params | None:
+        return None
+
+
+def test_memory_without_none_and_records_that_are_kept_are_what_they_are_in_sequence() -> None:
+    """In round 1 a client has no memory, whatever its steps return; a value that is kept may be any message."""
+    population, solo = world("perceptron", False)
+    pool = Pool(lambda _: Cell(Passing(), solo, population.me), 2, 1 << 12)
+    try:
+        alone = Simulator(Passing(), population, Sequential(solo))
+        many = Simulator(Passing(), population, Workers(pool, 0, Passing()))
+        for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
+            assert bits(alone, one) == bits(many, other)
+            assert trace == same
+            assert isinstance(one.counts, Counts)
+            assert one.counts.rounds > 2
+    finally:
+        pool.close()
+
+
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay"])
 def test_workers_that_cannot_be_forked_end_with_the_same_bits(case: str) -> None:
     sim = simulator(case, "perceptron")
@@ -264,6 +320,42 @@ def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
     with pytest.raises(WorkerError, match=said):
         sim.round(state, 2)
     assert own.workers == []
+
+
+def test_how_a_worker_ended_is_told_as_often_as_it_is_asked() -> None:
+    """The system tells it once."""
+    own = Pool(open_cell, workers=1, model_bytes=1 << 12)
+    process = own.workers[0].process
+    os.kill(process.pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while process.ended() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [process.ended() for _ in range(3)] == ["it was ended by SIGKILL"] * 3
+    own.close()
+    assert process.ended() == "it was ended by SIGKILL"
+
+
+def test_a_system_that_allows_no_more_processes_is_one_sentence_and_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork, begun = os.fork, []
+
+    def only_two() -> int:
+        if len(begun) == 2:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        begun.append(fork())
+        return begun[-1]
+
+    monkeypatch.setattr(os, "fork", only_two)
+    with pytest.raises(WorkerError) as caught:
+        Pool(open_cell, workers=3, model_bytes=1 << 12)
+    assert str(caught.value) == (
+        "worker 2 of 3 could not be started: Resource temporarily unavailable; lower runtime.workers or take "
+        "runtime.executor = 'sequential'"
+    )
+    for pid in begun:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_no_worker_outlives_its_pool() -> None:

@@ -257,7 +257,7 @@ def test_a_thousand_clients_are_served_in_well_under_a_second(by: str, alpha: fl
 
 def manifest(path: Path, n: int, *clients: tuple[list[int], list[int], list[int]]) -> str:
     parts = [list(c) for c in clients]
-    content = {"schema": 1, "dataset": "toy", "dataset_sha256": "", "n": n, "split": {}, "seed": 0}
+    content = {"schema": 1, "dataset": "toy", "dataset_sha256": "", "n": n, "split": {"name": "iid"}, "seed": 0}
     named = [dict(zip(("train", "val", "test"), p, strict=True)) for p in parts]
     path.write_text(json.dumps(content | {"sha256": index_sha256(parts), "clients": named}))
     return str(path)

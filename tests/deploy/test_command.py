@@ -1,6 +1,7 @@
 """`unskew deploy` as a user meets it, as far as nothing has to be started."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,36 @@ def test_a_packed_federation_is_renewed_by_its_folder_alone(call: Callable[..., 
     assert code == 0
     assert "copy f/server/server.crt" in out
     assert (tmp_path / "f" / "server" / "server.crt").read_bytes() != before
+
+
+def test_what_does_not_go_with_renew_is_refused_before_anything_is_signed(
+    call: Callable[..., Called], tmp_path: Path
+) -> None:
+    call("pack", "tiny.toml", "--out", "f")
+    before = (tmp_path / "f" / "server" / "server.crt").read_bytes()
+    for more in (["--host", "new.example.org"], ["tiny.toml"], ["--set", "rounds=3"], ["--deadline", "5"]):
+        code, out, err = call("pack", "--renew", "f", *more)
+        assert (code, out) == (2, "")
+        assert f"leave {'experiment' if more == ['tiny.toml'] else more[0]} out" in " ".join(err.split())
+    assert (tmp_path / "f" / "server" / "server.crt").read_bytes() == before
+
+
+@pytest.mark.parametrize(("option", "key"), [("--deadline", "deadline_s"), ("--wait", "wait_s")])
+@pytest.mark.parametrize("value", ["0", "-5", "nan"])
+def test_an_impossible_wait_is_refused_when_it_is_packed_and_when_it_is_checked(
+    call: Callable[..., Called], tmp_path: Path, option: str, key: str, value: str
+) -> None:
+    code, out, err = call("pack", "tiny.toml", option, value, "--out", "f")
+    assert (code, out) == (2, "")
+    sentence = rf"ConfigError: {key} must be (> 0|a finite number), got {value}"
+    assert re.match(sentence, err)
+    assert not (tmp_path / "f").exists()
+    call("pack", "tiny.toml", "--out", "f", "--port", launch.free_ports(1)[0], "--listen", "127.0.0.1")
+    file = tmp_path / "f" / "server" / "server.toml"
+    file.write_text(re.sub(rf"^{key} = .*$", f"{key} = {value}", file.read_text(), flags=re.M))
+    code, out, err = call("server", "f/server", "--check")
+    assert (code, out) == (2, "")
+    assert re.match(sentence, err)
 
 
 def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[..., Called]) -> None:

@@ -124,6 +124,15 @@ def test_a_renewed_certificate_is_another_one_by_the_same_authority(federation: 
         folders.renew(federation)
 
 
+def test_a_renewed_certificate_is_valid_for_what_the_one_before_was(experiment: Experiment, tmp_path: Path) -> None:
+    out = tmp_path / "f"
+    folders.pack(out, experiment, 2, LISTEN, REACHED, names=["alias.example.org", "10.1.2.3"])
+    before = set(certificates.names_of(out / "server" / "server.crt"))
+    assert {"alias.example.org", "10.1.2.3", REACHED.host} <= before
+    folders.renew(out, ["more.example.org"])
+    assert set(certificates.names_of(out / "server" / "server.crt")) == before | {"more.example.org"}
+
+
 # ---------------------------------------------------------------- reading
 def test_keys_are_found_by_the_client_s_number_in_numerical_order(federation: Path) -> None:
     clients = federation / "server" / "clients"

@@ -1,6 +1,7 @@
 """What the documentation says is tried: links, files, commands, settings and code."""
 
 import ast
+import dataclasses
 import re
 import shlex
 import sys
@@ -16,7 +17,9 @@ import pytest
 from unskew import papers
 from unskew.algorithms import TABLE
 from unskew.errors import ConfigError
-from unskew.run import config
+from unskew.protocol import SgdConfig
+from unskew.run import config, sweep
+from unskew.world.outage import Outage
 
 ROOT = Path(__file__).parents[2]
 NOT_OURS = {"demo", "runs", "build", "dist"}
@@ -140,7 +143,8 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path, known: dic
             continue
         if parsed.get("settings"):
             # Settings are tried on the built-in experiment, whichever file they are shown with.
-            config.load(ROOT / "unskew" / "run" / "builtin" / "digits.toml", parsed["settings"])
+            read: Any = sweep.expand if command == "sweep" else config.load
+            read(ROOT / "unskew" / "run" / "builtin" / "digits.toml", parsed["settings"])
 
 
 def test_a_command_line_that_does_not_exist_would_be_noticed(known: dict[str, Any]) -> None:
@@ -186,6 +190,41 @@ def test_code_that_is_marked_to_run_runs(page: Path, tmp_path: Path, monkeypatch
     for block in blocks(page, "python run"):
         exec(compile(block, name(page), "exec"), module.__dict__)
     assert list(tmp_path.iterdir()) == []
+
+
+TABLES = {
+    "Experiment": config.Experiment,
+    "Task": config.TaskConfig,
+    "Local": SgdConfig,
+    "Stop": config.Stop,
+    "Runtime": config.Runtime,
+}
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_every_setting_is_on_the_page_of_settings_with_its_default(heading: str) -> None:
+    text = (ROOT / "docs" / "guides" / "settings.md").read_text("utf-8")
+    section = re.split(r"^## ", text, flags=re.M)
+    (table,) = (part for part in section if part.startswith(f"{heading}\n"))
+    said = {m[1]: m[2] for m in re.finditer(r"^\| `(\w+)` \|([^|]*)\|", table, re.M)}
+    fields = {f.name: default_of(f) for f in dataclasses.fields(TABLES[heading])}
+    assert said.keys() == fields.keys() | ({"local", "bounds"} if heading == "Experiment" else set())
+    for name, default in fields.items():
+        shown = SPAN.findall(said[name])
+        if shown and not shown[0].startswith("$") and (heading, name) != ("Local", "local_epochs"):
+            plain = getattr(default, "name", config.plain(default))  # a record is named
+            assert shown[0] in (str(plain), str(plain).replace("'", '"'), str(plain).lower()), name
+
+
+def default_of(field: dataclasses.Field[Any]) -> object:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+def test_the_world_on_the_page_of_settings_is_all_of_it() -> None:
+    text = (ROOT / "docs" / "guides" / "settings.md").read_text("utf-8")
+    assert {f.name for f in dataclasses.fields(config.World)} == {"outage", "channel"}
+    for field in dataclasses.fields(Outage):
+        assert f"| `outage.{field.name}` | `{field.default}` |" in text
 
 
 def test_there_is_code_to_run() -> None:

@@ -667,6 +667,8 @@ def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None
     assert_same(*found)
     two = dict(Stacked(solo).complete(work(task, data, step, {c: start_of(task, c) for c in (4, 2)})))
     assert_same({c: found[0][c] for c in (4, 2)}, two)
+    one = dict(Stacked(solo).complete(work(task, data, step, {4: start_of(task, 4)})))
+    assert_same({4: found[0][4]}, one)
     assert solo.asked == 0
     sequential = dict(Sequential(solo).complete(work(task, data, step, everybody(task))))
     name = task.layout.classifier

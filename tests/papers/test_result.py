@@ -319,6 +319,15 @@ def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> 
     assert curve.high == pytest.approx((20.0, 70.0))
 
 
+def test_a_curve_ends_where_the_first_seed_does() -> None:
+    """One that was stopped early leaves no mean of the others behind it."""
+    found = history()
+    found.rows.append({**found.rows[0], "seed": 1, "round": 2, "value": 0.9})
+    (curve,) = curves_of(found)
+    assert curve.x == (0.0, 1.0)
+    assert found.curve("fedavg") == [(0, pytest.approx(0.15)), (1, pytest.approx(0.6))]
+
+
 def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
     (row,) = rows_of(history(), ("global.accuracy",), {("fedavg", "global.accuracy"): 0.65})
     assert row == Row("fedavg", "iid", "global.accuracy", 0.65, 0.6, 0.1, "seeds", (0.5, 0.7))

@@ -196,6 +196,17 @@ def test_fedavg_that_never_gets_so_far_is_said(tmp_path: Path) -> None:
     assert said.endswith("fedavg never gets so far: it is at 70.0 % after round 3 and 1.20 MB.")
 
 
+@pytest.mark.parametrize("stopped", ["fedavg", "feddistr"])
+def test_nothing_is_said_of_a_run_that_was_stopped_before_it_was_evaluated(tmp_path: Path, stopped: str) -> None:
+    record = read(make_run(tmp_path / "run"))
+    for (method, _, name), values in record.series.items():
+        if method == stopped and name == "global.accuracy":
+            for t in [t for t in values if t > 0]:
+                del values[t]
+            values[0] = 0.1
+    assert feddistr.against_rounds(record, ["feddistr"]) == []
+
+
 def test_a_method_of_one_round_has_one_mark(tmp_path: Path) -> None:
     record = read(make_run(tmp_path / "run"))
     marks = dict(zip(record.methods, figures.looks([False, False]), strict=True))

@@ -431,6 +431,23 @@ def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_sa
     assert "Differences to" not in page
 
 
+def test_runs_on_data_that_clients_kept_to_themselves_are_not_taken_for_comparable(tmp_path: Path) -> None:
+    """A federation's clients declared data of their own: its partition.json has no seeds."""
+    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    (folders[1] / "partition.json").write_text('{"schema": 1, "seeds": {}}')
+    sentence = "does not say which data its clients trained on: nothing shows that they are the same."
+    page = said(write_comparison(folders, tmp_path / "out.html"))
+    assert "These runs are not comparable." in page
+    assert page.count(sentence) == 1
+    assert "Differences to" not in page
+    (folders[0] / "partition.json").write_text('{"schema": 1, "seeds": {}}')
+    assert said(write_comparison(folders, tmp_path / "out.html")).count(sentence) == 2
+    alone = said(write_report(folders[0]))
+    assert "data that the clients kept to themselves" in alone
+    assert "Clients trained on data of their own, of which nothing is known here." in alone
+    assert "has not written its partition.json" not in alone
+
+
 def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round(tmp_path: Path) -> None:
     ended, cut = make_run(tmp_path / "a", METHODS[:1], name="a"), make_run(tmp_path / "b", METHODS[1:2], name="b")
     (cut / "summary.json").unlink()

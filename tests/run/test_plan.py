@@ -505,6 +505,26 @@ def test_memory_of_workers_is_counted_in_their_own_sizes(tiny: Callable[..., Exp
         pool.close()
 
 
+def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen workers: 9 in the main process and 1 in each is 25, 5 and 4 is 69; the parts add up to 10 and 9."""
+    shares = iter([(9, 1), (5, 4)])
+
+    def made(*_: Any) -> tuple[Share, ...]:
+        main, worker = next(shares)
+        return (
+            Share(MESSAGES, main * 10**9, "", "main", "training"),
+            Share(TRAINING, worker * 10**9, "", "worker", "training"),
+        )
+
+    monkeypatch.setattr(plan, "_memory", made)
+    experiment = tiny("runtime.executor=workers", "runtime.workers=16", 'methods=[{name="fedavg"},{name="fedprox"}]')
+    bench, feds = parts(experiment)
+    found = forecast(experiment, bench, feds)
+    assert found.everything == 69 * 10**9
+
+
 def test_the_remedy_is_about_the_largest_part() -> None:
     found = made_up(
         Share(NOW, 900, "", "main", "always"),

@@ -509,6 +509,15 @@ def test_without_fedavg_its_peak_is_refused(folder: Path) -> None:
         targets(run, "fedavg-peak")
 
 
+def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Path) -> None:
+    """As in the report; without it the cost would be a mean over other seeds than the rounds."""
+    run = recorded({("a", 0): {0: 0.7, 4: 0.8}, ("a", 1): {0: 0.1, 1: 0.1, 3: 0.71}}, folder)
+    rows = {(r["method"], r["metric"]): r["seeds"] for r in bill(run, price(run.trainings), target="0.7").rows}
+    assert rows["a", "to_target.rounds"] == [0.0, 3.0]
+    assert rows["a", "to_target.megabytes"] == [0.0, 60.0]
+    assert {len(v) for (m, name), v in rows.items() if m == "a" and name.startswith("to_target.")} == {2}
+
+
 @pytest.mark.parametrize("target", ["0", "1.5", "nan", "-0.2", "fedavgpeak", "", "70%"])
 def test_a_target_that_is_no_accuracy_is_refused(folder: Path, target: str) -> None:
     with pytest.raises(ConfigError, match=r"--target must be fedavg-peak or an accuracy in \(0, 1\]"):
@@ -556,6 +565,8 @@ def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -
     ("text", "message"),
     [
         ("preset = 'p002'", r'preset must be one of paper, p000, p001, got "p002"'),
+        ("preset = ['p001']", r"preset must be one of paper, p000, p001, got \["),
+        ("[preset]\nname = 'p001'", r"preset must be one of paper, p000, p001, got \{"),
         ("[chanel]\nkappa = 3.0", r"unknown key chanel; did you mean channel\?"),
         ("[channel]\nkapa = 3.0", r"unknown key channel.kapa; did you mean kappa\?"),
         ("[channel]\nkappa = -1.0", "channel.kappa must be > 0, got -1"),

@@ -1,6 +1,7 @@
 """Stopped, killed, starved of disk, tampered with: a run goes on to the same bits, or says why it does not."""
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -433,6 +434,19 @@ def test_a_lock_ends_with_its_holder(stopped: Path, unstopped: dict[str, Any]) -
     with locked(stopped), pytest.raises(RunError, match="is in use by another process"):
         loop.resume(stopped)
     assert contents(loop.resume(stopped).folder) == unstopped
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with pytest.raises(
+        RunError, match=r"\.lock cannot be locked \(No locks available\); take a folder on a file system"
+    ):
+        loop.resume(stopped)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A whole run in worker processes: same bits, a worker that dies, and workers that cannot be forked."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from unskew.keys import Key
 from unskew.local.workers import Pool
 from unskew.run import assemble, checkpoint, loop
 from unskew.run.config import Experiment, to_toml
-from unskew.run.loop import Silent, Tick
+from unskew.run.loop import Interrupted, Silent, Tick
 
 SETTINGS = ("seeds=[4, 2]", "clients_per_round=3", "eval_every=2", "runtime.checkpoint_every=1")
 METHODS = """
@@ -92,6 +93,42 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     saved = checkpoint.latest(tmp_path / "run")
     assert saved is not None
     assert saved.place.cell * ROUNDS + saved.place.round == after, "no round that was done is done again"
+    assert untimed(loop.resume(tmp_path / "run")) == results
+
+
+class Terminates(Silent):
+    """Sends SIGTERM to the whole group at the end of round 1: to the run and to its workers, as `timeout` does."""
+
+    def __init__(self, pool: list[Pool]) -> None:
+        self.pool, self.told = pool, False
+
+    def tick(self, tick: Tick) -> None:
+        if not self.told:
+            self.told = True
+            for worker in self.pool[0].workers:
+                os.kill(worker.process.pid, signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_request_to_terminate_that_reaches_the_workers_too_is_a_polite_stop(
+    experiment: Experiment, results: dict[str, Any], pools: list[Pool], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted, match=r"stopped by request after round 1 of .*; continue with: unskew resume"):
+        loop.start(experiment, tmp_path / "run", Terminates(pools))
+    assert untimed(loop.resume(tmp_path / "run")) == results
+
+
+def test_a_run_whose_workers_cannot_be_begun_says_how_to_go_on(
+    experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fork", refuse)
+        with pytest.raises(WorkerError) as caught:
+            loop.start(experiment, tmp_path / "run")
+    assert str(caught.value).endswith(f"'sequential'; continue with: unskew resume {tmp_path}/run")
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 

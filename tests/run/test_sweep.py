@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -278,24 +279,76 @@ def until(there: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen within 10 s")
 
 
-def test_ctrl_c_is_handed_to_the_children_and_nothing_new_is_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_is_handed_to_the_children_and_nothing_new_is_begun(tmp_path: Path, sign: signal.Signals) -> None:
+    """So are a request to terminate, and a terminal that is closed, which the children do not hear of."""
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.3, 0.4] }')
     out = tmp_path / "out"
     child = out / "runs" / made[1].name
 
     def press() -> None:
         until((child / "ready").exists)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), sign)
 
     thread = threading.Thread(target=press)
     thread.start()
     said: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(sign)
     with pytest.raises(Interrupted, match=r"stopped by request, 1 of 3 points done in .*; give the same command again"):
         crowd(made, out, said, jobs=1).run()
     thread.join()
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(sign) is before
     assert (child / "stopped").exists()
     assert not (out / "runs" / made[2].name).exists()
     assert [p["status"] for p in json.loads((out / "sweep.json").read_text())["points"]] == ["done", "open", "open"]
     assert "stopping after the rounds in progress; press Ctrl-C again to stop at once" in said
+
+
+def test_a_child_that_was_being_begun_when_ctrl_c_came_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3, 0.4] }')
+    begin, ready = Crowd._begin, tmp_path / "out" / "runs" / made[0].name / "ready"
+
+    def pressed(self: Crowd, point: Point, file: Path) -> object:
+        child = begin(self, point, file)
+        until(ready.exists)
+        signal.raise_signal(signal.SIGINT)
+        return child
+
+    monkeypatch.setattr(Crowd, "_begin", pressed)
+    with pytest.raises(Interrupted, match="0 of 2 points done"):
+        crowd(made, tmp_path / "out", jobs=1).run()
+    assert (ready.parent / "stopped").exists()
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_no_child_outlives_a_sweep_that_goes_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: bool) -> None:
+    """In a thread too, where no signal is heard."""
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3, 0.1] }')
+    ready = tmp_path / "out" / "runs" / made[0].name / "ready"
+    begun: list[sweep._Child] = []
+    begin = Crowd._begin
+
+    def noted(self: Crowd, point: Point, file: Path) -> sweep._Child:
+        begun.append(begin(self, point, file))
+        until(ready.exists)
+        return begun[-1]
+
+    def full(self: Crowd, results: Sequence[sweep.Result]) -> None:
+        raise RunError("no space left")
+
+    monkeypatch.setattr(Crowd, "_begin", noted)
+    monkeypatch.setattr(Crowd, "_write", full)
+
+    def runs() -> None:
+        with pytest.raises(RunError, match="no space left"):
+            crowd(made, tmp_path / "out").run()
+
+    if main:
+        runs()
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(runs).result()
+    assert all(child.process.poll() is not None for child in begun)
+    assert all(child.log.closed for child in begun)

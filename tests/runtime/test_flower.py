@@ -153,6 +153,20 @@ def test_a_network_that_is_cut_for_a_moment_loses_nobody(tmp_path: Path) -> None
     assert one_round(there)[1] == {}
 
 
+def test_a_network_that_was_cut_for_a_moment_is_no_fault_of_who_is_late(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=1.0))
+    pull, cuts = there.grid.pull_messages, iter([True] * 20)
+
+    def cut(ids: Any) -> Any:
+        if next(cuts, False):
+            raise ConnectionError
+        late = {m.metadata.message_id for m in there.grid.pushed if m.metadata.dst_node_id == there.node(4)}
+        return pull(set(ids) - late)
+
+    there.grid.pull_messages = cut  # type: ignore[method-assign]
+    assert one_round(there)[1] == {4: "late: no reply within 1 s"}
+
+
 def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=1.0))
     pull = there.grid.pull_messages

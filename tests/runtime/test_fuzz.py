@@ -185,6 +185,15 @@ def test_any_head_is_refused_or_of_its_type(action: str, data: st.DataObject) ->
     assert read(write(action, head), heads) == head
 
 
+def test_half_a_surrogate_pair_is_no_text_wherever_a_head_holds_it() -> None:
+    """A reply would hold it too, and could not be sent."""
+    for action, fields in HEADS.items():
+        for name in fields:
+            body = dict.fromkeys(fields, 0) | {name: "\ud800"}
+            with pytest.raises(WireError, match=r"the head of a letter is no JSON: .*surrogates not allowed"):
+                read(Letter(action, json.dumps(body)), {**ASKED, **ANSWERED})
+
+
 @given(st.text(max_size=60))
 def test_any_text_for_a_head_is_refused_or_read(text: str) -> None:
     try:

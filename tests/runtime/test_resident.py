@@ -91,6 +91,20 @@ def test_one_that_hangs_up_does_not_end_the_resident(echo: Path, capfd: pytest.C
     assert "closed" in capfd.readouterr().err
 
 
+def test_an_answer_that_cannot_be_written_does_not_end_the_resident(
+    tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path_factory.mktemp("s") / "socket"
+    listener = resident.listen(path)
+    answers = iter([Frame("\ud800", "", "[]", b""), Frame("b", "", "[]", b"")])
+    threading.Thread(target=lambda: resident.answer_all(listener, lambda _: next(answers)), daemon=True).start()
+    with pytest.raises(WireError, match="ended before it had answered"):
+        resident.ask(path, Frame("a", "", "[]", b""))
+    assert resident.ask(path, Frame("a", "", "[]", b"")).action == "b"
+    assert "surrogates not allowed" in capfd.readouterr().err
+    listener.close()
+
+
 def test_a_client_s_folder_says_where_its_resident_is(tmp_path: Path) -> None:
     assert resident.where(tmp_path) is None
     (tmp_path / resident.FILE).write_text(json.dumps({"socket": "/x/socket"}))

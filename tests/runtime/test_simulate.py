@@ -172,6 +172,41 @@ def test_a_value_that_is_sent_back_to_its_owner_costs_its_handle_only() -> None:
     ]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """One model as a start and one to refer to."""
+
+    start: Params | Held
+    reference: Params | Held
+
+
+@pytest.mark.parametrize("codec", [False, True])
+def test_a_value_that_a_message_names_twice_travels_once(codec: bool) -> None:
+    """As in a deployment."""
+
+    @dataclass(frozen=True)
+    class Doubled(Relay):
+        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+            replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
+            held = replies[2].model
+            yield from ask(self.look, {0: Pair(held, held)})
+            return state
+
+        @step
+        def look(self, me: Me, msg: Pair, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+            yield from ()
+            assert isinstance(msg.start, dict)
+            assert msg.start.keys() == msg.reference.keys()  # type: ignore[union-attr]
+            return Parcel(Keep(msg.start), 0), mine
+
+    _, trace = (sim := simulator(Doubled(), codec=codec)).round(sim.start(), 1)
+    assert [(t.src, t.dst, t.kind) for t in trace.transfers if t.hop == 1] == [
+        (SERVER, 1, "control"),
+        (3, 1, "model"),
+        (1, SERVER, "control"),
+    ]
+
+
 def test_a_value_kept_for_a_round_only_is_gone_in_the_next() -> None:
     @dataclass(frozen=True)
     class Stale(Relay):

@@ -81,7 +81,8 @@ TABLE: dict[str, Entry] = {
         limit={"epsilon": 2.0},
     ),
     "feddw": Entry(
-        "unskew.algorithms.feddw:feddw", "class relations are pulled to soft labels; NAME+dw adds that to any method",
+        "unskew.algorithms.feddw:feddw",
+        "class relations are pulled to soft labels; NAME+dw adds that to any method (Liu et al. 2024)",
         limit={"mu": 0.0, "bias": "keep"},
     ),
     "moon": Entry(
@@ -134,7 +135,7 @@ TABLE: dict[str, Entry] = {
         "unskew.algorithms.oneshot:OneShot", "train long, average once (Guha et al. 2019)"
     ),
     "feddistr": Entry(
-        "unskew.algorithms.feddistr:FedDistr", "one round of embeddings of a diffusion model (P003's FedDistr)",
+        "unskew.algorithms.feddistr:FedDistr", "one round of embeddings of a diffusion model (Zhao et al. 2024)",
         "personal",
     ),
     "fedpft": Entry(

@@ -88,6 +88,7 @@ COSINE = 20
 
 Stop = Literal["iid_distance", "efficiency", "decrement"]
 Target = Literal["uniform", "pooled"] | tuple[float, ...]
+TALLIES = 3  # how often a client is asked for its part of the pooled shares
 
 
 # ---------------------------------------------------------------- messages
@@ -438,9 +439,12 @@ class FedDif:
         """The first training of every model."""
         warnings, pooled = [], state.target
         if self.target == "pooled" and pooled is None:
-            pooled = yield from self.pool(fed)
+            pooled, missing = yield from self.pool(fed)
             if pooled is None:
                 warnings.append("the pooled class shares did not arrive: target is uniform until they do")
+            elif missing:
+                who = f"client{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+                warnings.append(f"the pooled class shares are without {who}, not heard in {TALLIES} tries")
         s = state.means.s if state.means is not None else None
         bits = self.bits or 8.0 * sum(t.numel() * t.element_size() for t in state.params.values())
         way = Way(bits, pooled, s, dict(state.heard), warnings)
@@ -557,26 +561,34 @@ class FedDif:
         h = {n: means.h[n] + (e - len(models) / clients * before[n]) for n, e in ended.items()}
         return Means(h, map_params(torch.add, means.s, weighted_sum(ds, [1.0 / clients] * len(ds))))
 
-    def pool(self, fed: Federation) -> Plan[Tensor | None]:
-        """Class shares of all clients' data: a sum that travels under the first client's mask, which alone it removes.
+    def pool(self, fed: Federation) -> Plan[tuple[Tensor | None, tuple[ClientId, ...]]]:
+        """Class shares of all clients' data, and who is left out of them.
 
-        Clients that cannot be reached are left out; None if the first one is lost before it could unmask the sum.
+        The sum travels under the first client's mask, which alone it removes.  Clients that cannot be reached are left
+        out: for good, since the difference to a later sum would be their counts.  No shares if the first client is lost
+        before it could unmask the sum; nor under "kl" without somebody, whose classes may be nobody else's.
         """
         turn = fed.round % len(fed.clients)
         owner, mask, counts = None, None, None
-        for c in (*fed.clients[turn:], *fed.clients[:turn]):
-            reply = (yield from ask(self.tally, {c: Tally(counts, None)}, at_least=0)).get(c)
-            if reply is not None:
+        missing = [*fed.clients[turn:], *fed.clients[:turn]]
+        for _ in range(TALLIES):
+            asked, missing = missing, []
+            for c in asked:
+                reply = (yield from ask(self.tally, {c: Tally(counts, None)}, at_least=0)).get(c)
+                if reply is None:
+                    missing.append(c)
+                    continue
                 counts = reply.counts
                 if owner is None:
                     owner, mask = c, reply.mask
-        if owner is None:
-            return None
+        left_out = tuple(sorted(missing))
+        if owner is None or (left_out and self.metric == "kl"):
+            return None, left_out
         last = (yield from ask(self.tally, {owner: Tally(counts, mask)}, at_least=0)).get(owner)
         total = last.counts if last is not None else None
         if not isinstance(total, Tensor) or total.shape != (fed.num_classes,) or not bool((total >= 0).all()):
-            return None
-        return shares(total.double())
+            return None, left_out
+        return shares(total.double()), left_out
 
     def models(self, fed: Federation) -> int:
         """M.

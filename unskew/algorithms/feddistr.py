@@ -1,8 +1,8 @@
 """FedDistr: one round in which clients send embeddings of what they have, and everybody imagines the rest.
 
-P003, "FedDistr", one-shot federated learning through prompt embeddings of a latent diffusion model.  Equation numbers
-in brackets are the paper's, those with a dash this file's; server/alignment.py has the alignment, server/kmeans.py the
-clusters, data/entanglement.py what the paper's theory is about.
+X. Zhao, H. Gu, L. Fan, Y. Han, Q. Yang, "Disentangling data distribution for Federated Learning", arXiv 2410.12530,
+2024.  Equation numbers in brackets are the paper's, those with a dash this file's; server/alignment.py has the
+alignment, server/kmeans.py the clusters, data/entanglement.py what the paper's theory is about.
 
 Notation   E, D     the prior's encoder and decoder;  eps_v(z_t, t)  its noise prediction under embedding v
            z        latent of a client's image, z = E(x)

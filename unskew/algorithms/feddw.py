@@ -1,6 +1,7 @@
 """FedDW: the classifier's class relations are pulled to the federation's soft labels; a term for any other method too.
 
-FedDW, the paper P004 of `unskew reproduce feddw/...`.  Equation numbers are the paper's.
+J. Liu, Y. Wang, N. Wang, J. Yang, X. Tao, "FedDW: Distilling Weights through Consistency Optimization in Heterogeneous
+Federated Learning", arXiv 2412.04521, 2024.  Equation numbers are the paper's.
 
 Notation   W       weight of the classification layer, (classes, features), without a bias
            C       classes;  D_c^n  examples of class c on client n
@@ -43,7 +44,7 @@ import math
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -75,7 +76,7 @@ from unskew.protocol import (
 )
 from unskew.server import privacy
 from unskew.server.distance import project
-from unskew.tree import Params
+from unskew.tree import Params, leaves
 
 
 # ---------------------------------------------------------------- settings
@@ -188,6 +189,12 @@ class ClassRelation:
     def __call__(self, params: Params, aux: Aux) -> Tensor:
         """A scalar; its gradient is zero for every parameter but the layer's weight."""
         return self.mu * mse_loss(class_relations(params[self.layer]), aux["soft_labels"])
+
+
+def sent_of(fits: Sequence[Fitted], reply: Any, layer: str) -> Params:
+    """Of several trained models the one whose `layer` is in the reply, the last such; if none is, the last."""
+    sent = {id(t) for _, t in leaves(reply) if isinstance(t, Tensor)}
+    return next((f.params for f in reversed(fits) if id(f.params.get(layer)) in sent), fits[-1].params)
 
 
 def add_soft_labels(sums: Tensor, batch: Batch) -> Tensor:
@@ -495,7 +502,8 @@ class FedDW(ABC):
     def work(self, name: str, me: Me, msg: Informed, mine: Any) -> Step[tuple[Reported, Any]]:
         """A step of the method with the term in each of its optimisations; then this client's soft labels (eq. 4).
 
-        They are those of the model just trained, under noise of the one received, in which this step's training is not.
+        They are those of the model just trained, of several the last that is in the reply as it was trained, or the
+        last if none is; under noise of the one received, in which this step's training is not.
         """
         fits: list[Fitted] = []
         pulled: list[Sgd] = []
@@ -519,7 +527,7 @@ class FedDW(ABC):
         soft = None
         dp = self.dw.dp
         if fits and msg.report:
-            model = fits[-1].params if dp is None else self.whole(me.layout, name, me.id, msg.of)
+            model = sent_of(fits, reply, weight) if dp is None else self.whole(me.layout, name, me.id, msg.of)
             assert model is not None  # what was held by another client has come
             sums = yield from fold(add_soft_labels, model, torch.zeros_like(msg.sl))
             soft = SoftLabels(sums, me.histogram.to(msg.sl))

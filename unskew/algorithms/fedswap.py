@@ -17,6 +17,8 @@ Departures Only the abstract could be read: without the small shared data set of
            A reply that got lost does not end the round: whoever had the model before has it still, and it goes on from
            there in the next leg.  A model that was never trained is left out of eq. 3.
            The optimiser starts afresh in each leg, and the learning rate falls by round, not by leg.
+           By default models go by the server; FedDif's cost formula counts one transfer a leg: `route = "d2d"`, about
+           half as much.
 """
 
 from dataclasses import dataclass

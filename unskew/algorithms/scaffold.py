@@ -13,7 +13,7 @@ Client     y_i <- y_i - eta (g_i(y_i) - c_i + c), K times from x                
            option II  c_i+ = c_i - c + (x - y_i) / (eta ||a||_1)                                   (3)
 Server     x <- x + server_lr / M sum_i (y_i - x)                                                  (4)
            c <- c + 1/N sum_i (c_i+ - c_i)                                                         (5)
-Means      Uniform, as published: a client's weight does not depend on its examples.
+Means      Uniform, as published; `weighting = "samples"` weighs eq. 4 by examples, and eq. 5 stays as it is.
 Departures Under momentum the paper's divisor K eta would inflate c_i; ||a||_1 makes eq. 3 a mean of gradients again.
            A client remembers its variate from before its last reply too, and the server says which reply it heard last:
            a reply that got lost never happened, so c = mean(c_i) holds whatever is lost (one integer per message).
@@ -29,9 +29,26 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.fednova import require_linear, work
-from unskew.protocol import Aux, ClientId, Federation, Layout, Local, Me, Plan, SgdConfig, Step, ask, fit, run, step
-from unskew.tree import Params, map_params, require_names, weighted_mean, weighted_sum, zeros_like
+from unskew.errors import WireError
+from unskew.protocol import (
+    Aux,
+    ClientId,
+    Federation,
+    Layout,
+    Local,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    fit,
+    run,
+    step,
+)
+from unskew.tree import Params, map_params, require_names, weighted_sum, zeros_like
 
 
 @dataclass(frozen=True)
@@ -60,10 +77,11 @@ class Control:
 
 @dataclass(frozen=True)
 class Moved:
-    """How far a client's model (buffers included) and its control variate went."""
+    """How far a client's model (buffers included) and its control variate went, and its examples if they weigh."""
 
     dy: Params
     dc: Params
+    n: SampleCount | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,7 @@ class Scaffold:
             model, which costs a pass over the data and goes with any optimiser.
         server_lr: Server learning rate.
         local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
+        weighting: Of the models: "uniform" as published, or "samples".
 
     Raises:
         ConfigError: If option II is asked for with an optimiser whose displacement is no sum of gradients.
@@ -101,6 +120,7 @@ class Scaffold:
     option: Literal["I", "II"] = "II"
     server_lr: Annotated[float, Gt(0.0)] = 1.0
     local: SgdConfig = SgdConfig()
+    weighting: Weighting = "uniform"
 
     def __post_init__(self) -> None:
         if self.option == "II":
@@ -114,7 +134,7 @@ class Scaffold:
         """Send model and variate to a cohort; move both by what comes back (eq. 4, 5)."""
         to = {c: Control(state.params, state.c, state.heard.get(c, 0)) for c in fed.sample()}
         replies = yield from ask(self.train, to)
-        mean = weighted_mean([r.dy for r in replies.values()], [1.0] * len(replies))
+        mean = average([r.dy for r in replies.values()], [r.n or 0 for r in replies.values()], self.weighting)
         x = {n: w + (self.server_lr if n in fed.layout.trainable else 1.0) * mean[n] for n, w in state.params.items()}
         # 1/N, not 1/M: absent clients keep their variates, and c is the mean of all.
         dc = weighted_sum([r.dc for r in replies.values()], [1.0 / len(fed.clients)] * len(replies))
@@ -133,12 +153,15 @@ class Scaffold:
         else:
             scale = y.lr * work(y.steps, self.local.momentum)
             new = {n: -correction[n] - dy[n] / scale for n in c_i}
-        return Moved(dy, map_params(torch.sub, new, c_i)), Variate(new, c_i, me.round)
+        n = me.n if self.weighting == "samples" else None
+        return Moved(dy, map_params(torch.sub, new, c_i), n), Variate(new, c_i, me.round)
 
     def admit(self, step: str, reply: Moved, model: Params, layout: Layout) -> None:
-        """Refuse what has not moved the whole model, or other variates than there are."""
+        """Refuse what has not moved the whole model, other variates than there are, or no examples where they weigh."""
         require_names(reply.dy, model, "how far a model went")
         require_names(reply.dc, self.controlled(layout), "how far a variate went")
+        if self.weighting == "samples" and reply.n is None:
+            raise WireError("a reply must say how many examples are behind it, got none")
 
     def variate(self, msg: Control, mine: Variate | None) -> Params:
         """This client's variate as far as the server knows of it."""

@@ -17,6 +17,16 @@ bench = typer.Typer(no_args_is_help=True, help="Measure unskew itself: ratios wi
 AsJson = Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} on stdout, and nothing else there.')]
 
 
+def _writable(out: Path | None) -> Path | None:
+    """Before minutes of measuring, not after them."""
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise typer.BadParameter(f"{out} is a folder, or in none that is there; choose another file")
+    return out
+
+
+Out = Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.", callback=_writable)]
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -28,7 +38,7 @@ def engine(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds per contender after one to warm up.")] = 5,
     device: Annotated[str, typer.Option(help="cpu, or cuda for the stacked executor.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Samples per second of the executors against plain PyTorch (L1), contenders taking turns.
@@ -56,7 +66,7 @@ def soak(
     every: Annotated[
         int | None, typer.Option(min=1, help="Rounds between two readings; a tenth of them, if it is not given.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Memory of the whole process tree over many rounds: it should stay flat.
@@ -73,7 +83,7 @@ def auction(
     clients: Annotated[int, typer.Option(min=2, help="Clients, and as many models.")] = 1000,
     repeats: Annotated[int, typer.Option(min=1, help="How often what is fast is timed.")] = 5,
     rounds: Annotated[int, typer.Option(min=0, help="Communication rounds of the simulation; 0 leaves it out.")] = 300,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """FedDif's auction: weights and matching against a plain double loop, and a simulation in which training is free.
@@ -89,7 +99,7 @@ def auction(
 def partition(
     clients: Annotated[int, typer.Option(min=1)] = 1000,
     parameters: Annotated[int, typer.Option(min=1, help="Of each client's gradient.")] = 1_000_000,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """HCCT's partition with its Gram matrix; and, at a size where that ends, beside Algorithm 2 as printed.
@@ -105,7 +115,7 @@ def partition(
 def feddw(
     only: Annotated[list[str] | None, typer.Option("--only", help="A network (cnn_mnist); repeat for several.")] = None,
     turns: Annotated[int, typer.Option(min=1, help="Epochs per contender; a sixth of it for large networks.")] = 60,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """FedDW's class-relation term and its soft labels beside FedAvg's epoch, in CPU time.
@@ -122,7 +132,7 @@ def prior(
     source: Annotated[str, typer.Option(help="built-in, a folder, or hub:OWNER/NAME.")] = "built-in",
     steps: Annotated[int, typer.Option(min=1, help="Of the inversions that are timed.")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender after one to warm up.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Seconds per embedding and images per second of a prior, batched against one at a time, in CPU time.
@@ -139,7 +149,7 @@ def deploy(
     only: Annotated[list[str] | None, typer.Option("--only", help="A size of the model: 10kB, 50MB.")] = None,
     clients: Annotated[int, typer.Option(min=1, help="Each a process of its own.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Timed, after one that is not.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.")] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Seconds of a round over Flower's network on this machine, beside the simulator's, for two sizes of model.
@@ -156,13 +166,18 @@ def deploy(
 
 def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: str) -> None:
     document = json.dumps({"rows": rows}, indent=None if as_json else 1)
-    if out is not None:
-        from unskew.run.folder import write_atomically
-
-        write_atomically(out, document + "\n")
     if as_json:
         print(document)
-        return
+    else:
+        _print(rows, title)
+    if out is not None:  # last: what was measured is shown even if it cannot be written
+        from unskew.run.folder import explained, write_atomically
+
+        with explained(out, None):
+            write_atomically(out, document + "\n")
+
+
+def _print(rows: list[dict[str, Any]], title: str) -> None:
     numbers = ("value", "ratio", "low", "high", "ratio_of_medians", "ratio_of_minima", "bar")
     order = ("case", "what", "contender", "value", "unit", *numbers[1:])
     columns = [c for c in order if any(c in r for r in rows)]

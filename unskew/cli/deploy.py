@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from unskew.cli.options import AsJson, Quiet, Report, Settings, as_file, find_experiment
+from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment
 
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
@@ -59,6 +59,7 @@ def local(
         int, typer.Option("--local", min=1, metavar="K", help="Clients, each a process; as many as the split has.")
     ],
     settings: Settings = None,
+    data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-deployed-DATE-TIME.")] = None,
     check_parity: Annotated[
         bool, typer.Option("--check-parity", help="Simulate the same experiment too, and compare; 1 if they differ.")
@@ -82,7 +83,7 @@ def local(
     from unskew.deploy import operate, parity
     from unskew.run.folder import read_json
 
-    chosen = _experiment(experiment, settings)
+    chosen = _experiment(experiment, settings, data_dir)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
     say = _silent if quiet else _say
     if check_parity:
@@ -107,12 +108,13 @@ def local(
         raise typer.Exit(1)
 
 
-def _experiment(name: str, settings: list[str] | None) -> "Experiment":
+def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = None) -> "Experiment":
     from unskew.run import config
 
     chosen = config.load(find_experiment(name), settings or [])
-    if chosen.task.data_dir is not None:  # it is read by processes that may stand elsewhere
-        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(chosen.task.data_dir).resolve())))
+    where = data_dir or chosen.task.data_dir
+    if where is not None:  # it is read by processes that may stand elsewhere
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(where).resolve())))
     return chosen
 
 
@@ -134,6 +136,7 @@ def _show(summary: dict[str, Any], found: "list[Parity]") -> None:
 
 @deploy.command()
 def pack(
+    context: typer.Context,
     experiment: Annotated[str | None, typer.Argument()] = None,
     host: Annotated[str, typer.Option(help="Name or address under which clients reach the server.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The server's one port.")] = 8443,
@@ -168,8 +171,16 @@ def pack(
 
     versions.require()
     from unskew.deploy import folders, operate
+    from unskew.run import schema
 
     if renew is not None:
+        for parameter in context.command.params:
+            name = parameter.name or ""
+            source = context.get_parameter_source(name)
+            if name not in ("renew", "names") and source is not None and source.name != "DEFAULT":
+                raise typer.BadParameter(
+                    f"--renew signs for what was signed before, and --name; leave {parameter.opts[0]} out"
+                )
         server = folders.renew(renew, names or [])
         print(f"signed: copy {server / 'server.crt'} and {server / 'server.key'} to the server and start it again")
         return
@@ -178,6 +189,7 @@ def pack(
     chosen = _experiment(experiment, settings)
     operate.refuse_pooled(chosen)
     number = clients or (len(data) if data else operate.clients_of(chosen))
+    said = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
     folder = out or Path(f"federation-{as_file(chosen.name)}")
     folders.pack(
         folder,
@@ -187,7 +199,7 @@ def pack(
         folders.Address(host, port),
         names=names or [],
         data=data or [],
-        terms=folders.Terms(min_clients or number, deadline, wait),
+        terms=schema.build(folders.Terms, said, ""),
     )
     print(f"packed: {folder / 'server'} for the server, {folder / 'client-0'} and so on for {number} clients")
     print(f"keep {folder / 'authority'} to yourself: it can sign another server certificate")
@@ -215,7 +227,7 @@ def server(
 
     if check:
         listen = operate.check_serving(folder)
-        print(f"ready: would listen at {listen}; Flower {found}")
+        print(f"ready: would listen at {listen}; Flower {found}", file=sys.stderr if as_json else sys.stdout)
         return
     run = operate.serve(folder, _silent if quiet else _say)
     summary = read_json(run / "summary.json")

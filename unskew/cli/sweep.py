@@ -15,6 +15,7 @@ from rich.table import Table
 
 from unskew.cli.options import (
     AsJson,
+    DataDir,
     Quiet,
     Settings,
     as_file,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 def sweep(
     experiment: Annotated[str, typer.Argument()],
     settings: Settings = None,
+    data_dir: DataDir = None,
     jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
     quiet: Quiet = False,
@@ -52,7 +54,8 @@ def sweep(
     from unskew.run import machine
     from unskew.run.sweep import Crowd, check, expand
 
-    name, points = expand(find_experiment(experiment), settings or [])
+    where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]
+    name, points = expand(find_experiment(experiment), [*(settings or []), *where])
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
 
     def say(text: str) -> None:

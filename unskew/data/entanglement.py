@@ -1,6 +1,7 @@
 """How much clients' distributions overlap: FedDistr's entanglement, and shares that have a given one.
 
-P003, "FedDistr", Definitions 1 and 2.  Equation numbers in brackets are the paper's, those with a dash this file's.
+"Disentangling data distribution for Federated Learning" (FedDistr, 2024), Definitions 1 and 2.  Equation numbers in
+brackets are the paper's, those with a dash this file's.
 
 Notation   P_i      base distributions, m of them: a label, a domain, or a label in a domain
            pi_k     how much of each base distribution client k has, (m,);  K clients

@@ -14,7 +14,7 @@ from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, index_sha256, read_manifest
-from unskew.data.split import FromManifest, Split, assign, check_manifest_fits, record
+from unskew.data.split import BASES, FromManifest, Split, assign, check_manifest_fits, record
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 
@@ -141,8 +141,8 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
     counts = fed.label_counts
     found = skew.summary(counts)
     reached: dict[str, Any] = {} if fed.domains is None else {"domains": fed.domains}
-    if fed.split["name"] == "entangled":
-        both = fed.entanglement(fed.split["bases"])
+    if fed.split["name"] == "entangled" and (bases := fed.split.get("bases")) in BASES:
+        both = fed.entanglement(bases)
         reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}
     return {
         "schema": SCHEMA,

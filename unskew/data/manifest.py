@@ -65,6 +65,9 @@ def read_manifest(path: Path) -> Manifest:
         if type(content.get(name)) is not kind:
             found = type(content[name]).__name__ if name in content else "nothing"
             raise DataError(f"the manifest {path} must have {name} as {kind.__name__}, got {found}")
+    if not isinstance(content["split"].get("name"), str):
+        found = content["split"].get("name", "nothing")
+        raise DataError(f"the manifest {path} must have split.name as a word for how it was divided, got {found!r}")
     clients = _clients(path, content["clients"], content["n"])
     sha256 = index_sha256([[part.tolist() for part in parts] for parts in clients])
     if sha256 != content["sha256"]:

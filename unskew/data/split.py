@@ -108,6 +108,9 @@ class ByGroup:
     max_samples: Annotated[int, Ge(1)] | None = None
 
 
+BASES = ("labels", "domains", "both")
+
+
 @dataclass(frozen=True)
 class Entangled:
     """Clients whose mixtures of base distributions have average entanglement `xi` (unskew/data/entanglement.py).
@@ -234,7 +237,7 @@ def _check_fields(split: Split) -> None:
         )
     if isinstance(split, Entangled) and split.by not in ("blocks", "dirichlet"):
         raise ConfigError(f'split.by must be "blocks" or "dirichlet", got {split.by!r} (entangled)')
-    if isinstance(split, Entangled) and split.bases not in ("labels", "domains", "both"):
+    if isinstance(split, Entangled) and split.bases not in BASES:
         raise ConfigError(f'split.bases must be "labels", "domains" or "both", got {split.bases!r} (entangled)')
     if isinstance(split, Dirichlet) and split.by not in ("class", "capped", "client"):
         raise ConfigError(f'split.by must be "class", "capped" or "client", got {split.by!r} (dirichlet)')

@@ -124,6 +124,19 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int =
     (folder / "ca.crt").write_bytes(pem(who.certificate))
 
 
+def names_of(path: Path) -> tuple[str, ...]:
+    """The names and addresses that a certificate is valid for.
+
+    Raises:
+        DeployError: If it cannot be read.
+    """
+    try:
+        found = _certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return (*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress)))
+
+
 def _general_name(host: str) -> x509.GeneralName:
     with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))

@@ -182,13 +182,16 @@ def _pack_client(
 def renew(folder: Path, names: Sequence[str] = ()) -> Path:
     """Sign another certificate for the server of a federation that was packed here; its folder is returned.
 
+    It is valid for what the one before was, and for `names`.
+
     Raises:
-        DeployError: If the authority's key is not there.
+        DeployError: If the authority's key or the certificate before is not there.
     """
     server = folder / "server"
     signer = certificates.load_authority(folder / "authority")
     reached = address(client_folder(folder, 0))
-    certificates.issue_server(signer, [reached.host, *names], server)
+    before = certificates.names_of(server / "server.crt")
+    certificates.issue_server(signer, [reached.host, *before, *names], server)
     return server
 
 

@@ -14,8 +14,9 @@ from unskew.deploy import folders, launch
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.folders import Address, Terms
 from unskew.deploy.launch import Family, Node, Say, Server, Unreachable
+from unskew.deploy.server import ServerConfig
 from unskew.errors import ConfigError, DeployError, RunError
-from unskew.run import assemble
+from unskew.run import assemble, schema
 from unskew.run.config import Experiment, fingerprint, load
 from unskew.run.folder import locked, read_json, write_atomically
 from unskew.run.loop import Interrupted
@@ -65,7 +66,7 @@ def check_serving(folder: Path) -> Address:
     """
     listen = folders.address(folder)
     refuse_pooled(load(folder / "experiment.toml"))
-    folders.terms(folder)
+    schema.build(ServerConfig, folders.terms(folder), "", str(folder / "server.toml"))
     folders.keys(folder)
     check_server(folder)
     launch.check_port(listen)

@@ -151,7 +151,9 @@ class Stacked:
 
     def _together(self, group: "_Group", walkers: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
         """Answers of a group; who is missing must be met alone."""
-        if len(walkers) == 1 and not (self._fitter.captures and group.kind == "Sgd"):
+        # The solo has neither captured graphs nor dropout that is keyed by client.
+        own = group.kind == "Sgd" and (self._fitter.captures or self._nature.drops)
+        if len(walkers) == 1 and not own:
             return {}
         try:
             if group.kind == "Run":

@@ -83,6 +83,7 @@ class Nature:
         task: The network and its loss.
         x, y: The examples it is tried on, on the CPU.
         draws: Why it cannot be keyed by client, or None.
+        drops: Whether it has dropout, whose masks are keyed by client here and nowhere else.
         padded: Whether a training batch may be filled up.
         apart: Whether examples leave each other alone in evaluation mode.
         activations: Numbers that the forward pass of one example makes.
@@ -92,6 +93,7 @@ class Nature:
     x: Tensor
     y: Tensor
     draws: str | None
+    drops: bool
     padded: bool
     apart: bool
     activations: int
@@ -128,7 +130,7 @@ def study(task: Task, x: Tensor, y: Tensor) -> Nature:
     pick = torch.arange(3) % len(y)
     x, y = x[pick.to(x.device)].cpu(), y[pick.to(y.device)].cpu()
     x = x.double() if x.is_floating_point() else x
-    module, _ = with_keyed_dropout(task.module().double())
+    module, seeds = with_keyed_dropout(task.module().double())
     counted = [n for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("seed")]
     with torch.no_grad(), Key(0).ambient():
         before, state = {n: b.clone() for n, b in module.named_buffers()}, torch.get_rng_state()
@@ -140,7 +142,7 @@ def study(task: Task, x: Tensor, y: Tensor) -> Nature:
     draws = "its forward pass draws random numbers of its own" if drew else None
     if counted:
         draws = f"{counted[0]} counts batches"
-    return Nature(task, x, y, draws, still and apart[0] and not task.batch_norm, apart[1], activations)
+    return Nature(task, x, y, draws, bool(seeds), still and apart[0] and not task.batch_norm, apart[1], activations)
 
 
 def _apart(module: nn.Module, x: Tensor) -> bool:

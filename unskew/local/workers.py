@@ -204,10 +204,16 @@ class _Process:
     """A child process, forked or started."""
 
     def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
-        self.pid, self._popen, self._status = pid, popen, None
+        self.pid, self._popen = pid, popen
+        self._how: str | None = None  # the system tells it once
 
     def ended(self) -> str | None:
         """How it ended, in words; None while it runs."""
+        if self._how is None:
+            self._how = self._look()
+        return self._how
+
+    def _look(self) -> str | None:
         if self._popen is not None:
             code = self._popen.poll()
             return None if code is None else _how(code)
@@ -219,6 +225,8 @@ class _Process:
 
     def end(self) -> None:
         """Stop it and wait until it is gone."""
+        if self.ended() is not None:  # its number may be another process's by now
+            return
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
@@ -249,6 +257,9 @@ class Pool:
         model_bytes: Size of a model; sets how much memory is shared.
         recipe: For systems that cannot fork.
         fork: Fork if the system can.
+
+    Raises:
+        WorkerError: If the system allows no more processes, pipes or memory; what was begun is ended.
     """
 
     def __init__(
@@ -259,19 +270,30 @@ class Pool:
             raise ProtocolError("workers that cannot be forked need a recipe to build their cells from")
         self.forked, self.model_bytes = can_fork, model_bytes
         self.shared = _Arena(common_bytes(model_bytes)) if can_fork else None
-        size = slot_bytes(model_bytes)
         self.workers: list[_Worker] = []
-        for number in range(workers):
-            arena = _Arena(SLOTS * size) if can_fork else None
-            slots = [_Slot(arena, i * size, size) for i in range(SLOTS)] if arena else []
-            mine, theirs = Pipe()
-            if can_fork:
-                process = self._fork(open_cell, mine, theirs, slots)
-            else:
-                assert recipe is not None
-                process = _start(recipe, theirs)
-            theirs.close()
-            self.workers.append(_Worker(number, process, mine, slots[:_AHEAD], slots[_AHEAD:], deque()))
+        try:
+            for number in range(workers):
+                self.workers.append(
+                    self._begin(number, open_cell, slot_bytes(model_bytes), None if can_fork else recipe)
+                )
+        except BaseException as error:
+            begun = len(self.workers)
+            self.close()
+            if isinstance(error, OSError):
+                raise WorkerError(
+                    f"worker {begun} of {workers} could not be started: {error.strerror}; "
+                    "lower runtime.workers or take runtime.executor = 'sequential'"
+                ) from None
+            raise
+
+    def _begin(self, number: int, open_cell: Open, size: int, recipe: Recipe | None) -> _Worker:
+        """Fork a worker, or start it by a recipe."""
+        arena = _Arena(SLOTS * size) if recipe is None else None
+        slots = [_Slot(arena, i * size, size) for i in range(SLOTS)] if arena else []
+        mine, theirs = Pipe()
+        process = self._fork(open_cell, mine, theirs, slots) if recipe is None else _start(recipe, theirs)
+        theirs.close()
+        return _Worker(number, process, mine, slots[:_AHEAD], slots[_AHEAD:], deque())
 
     def _fork(self, open_cell: Open, mine: Connection, theirs: Connection, slots: list[_Slot]) -> _Process:
         sys.stdout.flush()
@@ -477,7 +499,7 @@ class Workers:
 
     def __init__(self, pool: Pool, cell: int, algorithm: Any) -> None:
         self._pool, self._cell = pool, cell
-        self._memory = wire.memory_type(algorithm)
+        self._memory, self._held = wire.memory_type(algorithm), wire.held_type(algorithm)
         self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
 
     def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
@@ -529,7 +551,7 @@ class Workers:
             return Done(_read(parts["reply"], Params | None), losses, examples)
         reply = _read(parts["reply"], self._replies[work.step])
         if answer["kept"]:
-            kept = {path: _read(parts[path], Params | Tensor) for path in answer["kept"]}
+            kept = {path: _read(parts[path], self._held) for path in answer["kept"]}
             reply = map_held(lambda h: Keep(kept[h.key]) if h.key in kept else h, reply)
         memory = work.memory if answer["same"] else _read(parts["memory"], self._memory)
         return Done((reply, memory), losses, examples)
@@ -610,9 +632,9 @@ def keep_freed_memory() -> None:
 
 def _serve(open_cell: Open, pipe: Connection, slots: list[_Slot], shared: _Arena | None) -> None:
     """Answer jobs until the parent hangs up."""
-    # The parent decides what Ctrl-C means; a worker stops when its pipe closes.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The parent decides what Ctrl-C and SIGTERM mean, which reach a whole group; a worker stops when its pipe closes.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
     inbox, outbox = slots[:_AHEAD], slots[_AHEAD:]

@@ -56,21 +56,22 @@ TABLE: dict[str, Entry] = {
     ),
     "hcct/alpha": Entry("unskew.papers.hcct:alpha", "HCCT's error against alpha, for clients of four sizes (Fig. 4)"),
     "feddw/table1": Entry(
-        "unskew.papers.feddw:table1", "FedDW and eleven methods, practical and pathological, against P004's Table I"
+        "unskew.papers.feddw:table1",
+        "FedDW and eleven methods, practical and pathological, against its paper's Table I",
     ),
     "feddw/compatibility": Entry(
-        "unskew.papers.feddw:compatibility", "five methods with and without FedDW's term, against P004's Table IV"
+        "unskew.papers.feddw:compatibility", "five methods with and without FedDW's term, against its paper's Table IV"
     ),
-    "feddw/mu": Entry("unskew.papers.feddw:mu", "accuracy against the strength of FedDW's term, P004's Fig. 6"),
+    "feddw/mu": Entry("unskew.papers.feddw:mu", "accuracy against the strength of FedDW's term (its paper's Fig. 6)"),
     "feddw/consistency": Entry(
         "unskew.papers.feddw:consistency",
-        "distance between soft labels and class relations by round, P004's Fig. 8, 5 and 4",
+        "distance between soft labels and class relations by round (its paper's Fig. 8, 5 and 4)",
     ),
     "feddw/scale": Entry(
-        "unskew.papers.feddw:scale", "more clients, and rounds against local epochs, against P004's Table II"
+        "unskew.papers.feddw:scale", "more clients, and rounds against local epochs, against its paper's Table II"
     ),
     "feddw/overhead": Entry(
-        "unskew.papers.feddw:overhead", "what FedDW's term costs a local epoch, against P004's Table III"
+        "unskew.papers.feddw:overhead", "what FedDW's term costs a local epoch, against its paper's Table III"
     ),
     "feddistr/tradeoff": Entry(
         "unskew.papers.feddistr:tradeoff",
@@ -78,10 +79,10 @@ TABLE: dict[str, Entry] = {
     ),
     "feddistr/communication": Entry(
         "unskew.papers.feddistr:communication",
-        "what FedAvg sends until it is as good as FedDistr, against P003's Table 2",
+        "what FedAvg sends until it is as good as FedDistr, against its paper's Table 2",
     ),
     "feddistr/privacy": Entry(
-        "unskew.papers.feddistr:privacy", "accuracy and nearest copies against noise on embeddings, P003's Fig. 5"
+        "unskew.papers.feddistr:privacy", "accuracy and nearest copies against noise on embeddings (Fig. 5)"
     ),
 }
 

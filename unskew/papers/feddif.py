@@ -418,7 +418,9 @@ def accuracy(request: Request) -> Result:
         "many classes. Accuracy is the last round's on test images. Published numbers are P000's Table 2: CIFAR-10, "
         "300 rounds, all images. `to_target` is what was spent until FedAvg's best accuracy on the test curve was "
         "reached, which is how the papers report it, over the seeds that got there; megabytes are what our wire "
-        f"carried, sub-frames are priced in P001's cell. The figure is {plans[0].data}, hard.",
+        f"carried, sub-frames are priced in P001's cell. FedSwap's models go by the server, two transfers a leg; from "
+        "device to device, which P000's formula counts, a round would send about half as much (156 of 300 models). "
+        f"The figure is {plans[0].data}, hard.",
         curves=tuple(curves),
         seeds=tuple(sorted({s for p in plans for s in p.seeds})),
     )

@@ -1,6 +1,6 @@
 """FedDistr's published numbers, and ours beside them.
 
-P003 of the papers.  What it leaves open, and how it was read, is on the method's page.
+What the paper leaves open, and how it was read, is on the method's page.
 
 Error      the paper's utility loss: 1 - accuracy on test images of all labels, as it is, not relative to training in
            one place.  For a method with one model that model's.  For FedDistr and Gaussian mixtures `error` is the mean

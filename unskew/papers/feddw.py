@@ -1,6 +1,6 @@
 """FedDW's published numbers, and ours beside them.
 
-P004 is the paper; what its released code did differently is on the method's page.  Its tables put two accuracies into
+What the paper's released code did differently is on the method's page.  Its tables put two accuracies into
 one column, which are told apart here:
 
     G    global.accuracy: the server's model on the global test set

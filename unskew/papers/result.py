@@ -377,21 +377,25 @@ def rows_of(
 
 
 def curves_of(history: History, name: str = "global.accuracy", factor: float = 100.0) -> tuple[Curve, ...]:
-    """One curve per method: the mean over seeds, and the lowest and highest seed."""
+    """One curve per method, of rounds that all seeds came to: the mean over seeds, and the lowest and highest seed."""
     values: dict[str, dict[int, list[float]]] = {}
     for row in history.rows:
         if row["name"] == name and "client" not in row:
             values.setdefault(row["method"], {}).setdefault(row["round"], []).append(factor * row["value"])
-    return tuple(
-        Curve(
-            method,
-            tuple(map(float, sorted(by))),
-            tuple(float(np.mean(by[t])) for t in sorted(by)),
-            tuple(min(by[t]) for t in sorted(by)),
-            tuple(max(by[t]) for t in sorted(by)),
+    curves = []
+    for method, by in values.items():
+        seeds = max(map(len, by.values()))
+        common = sorted(t for t in by if len(by[t]) == seeds)
+        curves.append(
+            Curve(
+                method,
+                tuple(map(float, common)),
+                tuple(float(np.mean(by[t])) for t in common),
+                tuple(min(by[t]) for t in common),
+                tuple(max(by[t]) for t in common),
+            )
         )
-        for method, by in values.items()
-    )
+    return tuple(curves)
 
 
 def keep(result: Result, root: Path) -> Path:

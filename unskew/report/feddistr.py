@@ -1,6 +1,6 @@
 """What one round told: the embeddings of FedDistr, how they were aligned, what comes out of them, and what that cost.
 
-P003, "FedDistr"; `unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  FedPFT, its
+`unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  FedPFT, its
 cheap rival, stands in the accuracy figure and in the table.
 
 Embeddings in the plane are drawn as the server got them: the clients' images never reach it.  Pictures are made again
@@ -276,11 +276,13 @@ def against_rounds(record: Record, methods: Sequence[str]) -> list[str]:
         return []
     by_round = tables.curve(record, base, tables.ACCURACY)
     assert by_round is not None, "what has a cost has rounds"
-    first = next(k for k, x in enumerate(theirs.x) if x > 0)
+    first = next((k for k, x in enumerate(theirs.x) if x > 0), None)
+    if first is None:  # of a run that was stopped before it was evaluated
+        return []
     said = []
     for method in methods:
         mine = tables.cost_curve(record, method)
-        if mine is None:
+        if mine is None or not mine.x[-1]:
             continue
         end, sent = mine.mean[-1], mine.x[-1]
         text = (

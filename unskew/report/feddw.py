@@ -1,6 +1,6 @@
 """FedDW and every method with its term: how near the classifier came to the soft labels, and what that told whom.
 
-FedDW, the paper P004 of `unskew reproduce feddw/...`; figure numbers are the paper's.
+`unskew.algorithms.feddw` has the citation; figure numbers are the paper's.
 
 Notation   SL       soft labels, (classes, classes): row c is the mean prediction for examples of class c
            CR       class relations, (classes, classes): row c is softmax((W W^T)_c), W the classifier's weight

@@ -86,7 +86,8 @@ def _told(rows: Sequence[Difference]) -> str:
 
 def _data(record: Record) -> str:
     if not record.partitions:
-        return f"unknown data (no partition.json), {record.cells[0].setting}"
+        known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
+        return f"{known}, {record.cells[0].setting}"
     first = next(iter(record.partitions.values()))
     return (
         f"{first.dataset} ({first.n:,} examples), split over {_number(len(first.sizes), 'client')} "

@@ -220,7 +220,7 @@ def read(folder: Path) -> Record:
         clients=clients,
         flows=flows,
         partitions=_partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {},
-        failures=tuple(_failures(_rows(folder / "failures.jsonl", cut_short))),
+        failures=tuple(_failures(_rows(folder / "failures.jsonl", cut_short), cells)),
         summary=summary,
         cut_short=tuple(cut_short),
         predicted=_predicted(folder / "plan.json") if (folder / "plan.json").is_file() else None,
@@ -517,18 +517,23 @@ def _partitions(path: Path) -> dict[int, Partition]:
     return dict(sorted(found.items()))
 
 
-def _failures(rows: Iterator[Row]) -> Iterator[Failure]:
+def _failures(rows: Iterator[Row], cells: tuple[Cell, ...]) -> Iterator[Failure]:
+    known = {(c.method, c.seed) for c in cells}
     for row in rows:
-        yield Failure(
-            row.text("method"), row.whole("seed"), row.whole("round"), row.whole("client"), row.text("reason")
-        )
+        method, seed = _known(row, known)
+        yield Failure(method, seed, row.whole("round"), row.whole("client"), row.text("reason"))
 
 
 def _summary(path: Path) -> Summary:
     row = _document(path)
     row.text("run")  # the command's table is called by it
     stopped = row.mapping("stopped") if row.values.get("stopped") is not None else None
-    means = {(r.text("method"), r.text("metric")): r.number("mean") for r in row.rows("rows")}
+    means = {}
+    for r in row.rows("rows"):
+        means[r.text("method"), r.text("metric")] = r.number("mean")
+        r.items("seeds")  # these two the command's table wants
+        if r.values.get("std", 0.0) is not None:
+            r.number("std")
     peak = row.number("peak_rss") if "peak_rss" in row.values else None
     return Summary(row.text("fingerprint"), row.number("seconds"), means, stopped, peak)
 

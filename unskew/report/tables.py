@@ -385,6 +385,11 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
             for what in ours
             if what in theirs and ours[what] != theirs[what]
         ]
+        said += [
+            f"“{n}” does not say which data its clients trained on: nothing shows that they are the same."
+            for n, r in ((names[0], first), (name, other))
+            if not r.partitions
+        ]
         common = sorted(set(first.partitions) & set(other.partitions))
         moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
         if moved:
@@ -394,14 +399,15 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
                 f"{differs} the split of seed {', '.join(map(str, moved))}: hash {new.sha256[:12]} against "
                 f"{old.sha256[:12]}{how}."
             )
-    return tuple(said)
+    return tuple(dict.fromkeys(said))
 
 
 def _facts(record: Record) -> dict[str, str]:
     data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
+    known = {"data": ", ".join(sorted(data))} if data else {}
     rounds = max(reached(record, c.method, c.seed) for c in record.cells)
     return {
-        "data": ", ".join(sorted(data)) or "unknown data",
+        **known,
         "rounds": f"{rounds}" if record.finished else f"{rounds} (unfinished)",
         "seeds": ", ".join(map(str, record.seeds)),
         **_conditions(record),

@@ -109,7 +109,10 @@ def bill(run: Recorded, costs: Sequence[Cost], target: str | None = None) -> Bil
             under = f"under {len(there)} of {len(series)} seeds, which alone count" if there else "under any seed"
             remarks.append(f"{method}: the target was {'' if there else 'not '}reached {under}")
         add(method, [{"rounds": float(t)} for t in there.values()], "to_target.")
-        add(method, [measures(until[method, s]) for s in there if (method, s) in until], "to_target.")
+        # Who is there at round 0 has cost nothing, and counts.
+        cost = {s: measures(totals[method, s]) for s in there if (method, s) in totals}
+        nothing = {s: dict.fromkeys(measured, 0.0) for s, measured in cost.items()}
+        add(method, [measures(until[method, s]) if (method, s) in until else nothing[s] for s in cost], "to_target.")
     return Bill(tuple(rows), tuple(remarks))
 
 

@@ -426,12 +426,12 @@ def parse_split(raw: Any, where: str = "") -> Split:
     Raises:
         ConfigError: If its name or one of its fields is not known, or a value is not allowed.
     """
-    if not isinstance(raw, Mapping) or raw.get("name") not in SPLITS:
-        name = raw.get("name") if isinstance(raw, Mapping) else raw
+    name = raw.get("name") if isinstance(raw, Mapping) else raw
+    if not isinstance(raw, Mapping) or not isinstance(name, str) or name not in SPLITS:
         got = "none" if name is None else schema.show(name)
         raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.at(where)}")
     options = {k: v for k, v in raw.items() if k != "name"}
-    split: Split = schema.build(SPLITS[raw["name"]], options, "split", where)
+    split: Split = schema.build(SPLITS[name], options, "split", where)
     return split
 
 

@@ -113,14 +113,14 @@ def locked(folder: Path) -> Iterator[None]:
     """Let no second process write to this folder.
 
     Raises:
-        RunError: If another one does.
+        RunError: If another one does, or the file system has no locks.
     """
     with explained(folder / ".lock", folder):
         f = (folder / ".lock").open("w")
     with f:
         try:
             lock(f)
-        except OSError:
+        except BlockingIOError:
             raise RunError(f"{folder} is in use by another process; wait for it or stop it") from None
         _LOCKS.add(f)
         try:

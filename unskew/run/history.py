@@ -44,7 +44,7 @@ class History:
     path: Path | None
 
     def curve(self, method: str, name: str = "global.accuracy") -> list[tuple[int, float]]:
-        """(round, mean over seeds) of a metric.
+        """(round, mean over seeds) of a metric, in the rounds that all seeds came to.
 
         Raises:
             KeyError: If that method has no such metric.
@@ -55,7 +55,8 @@ class History:
                 found.setdefault(row["round"], []).append(row["value"])
         if not found:
             raise KeyError(f"no {name} of {method}")
-        return [(t, sum(v) / len(v)) for t, v in sorted(found.items())]
+        seeds = max(map(len, found.values()))
+        return [(t, sum(v) / len(v)) for t, v in sorted(found.items()) if len(v) == seeds]
 
     def value(self, method: str, metric: str = "global.accuracy") -> float:
         """Mean over seeds of a result; see the table of results for names.

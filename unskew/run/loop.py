@@ -25,6 +25,7 @@ from unskew import wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.ledger import totals
+from unskew.local.workers import Pool
 from unskew.run import assemble, checkpoint, machine, track
 from unskew.run.assemble import HERE, Bench, Venue
 from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
@@ -269,10 +270,10 @@ class _Run:
         with self.listening():
             cut(self.folder, self.saved.place.logs if self.saved else {})
             check_rows(self.folder / "metrics.jsonl")  # what cannot be read at the end is better known before
-            self.logs = Logs(self.folder)
-            # Before anything runs in parallel here: the watcher's display has a thread of its own.
-            self.pool = assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
+            self.logs, self.pool = Logs(self.folder), None
             try:
+                # Before anything runs in parallel here: the watcher's display has a thread of its own.
+                self.pool = self.workers()
                 began = time.monotonic()
                 self.watcher.start(self.experiment, self.bench, self.feds)
                 self.begun += time.monotonic() - began  # a plan that is made first is no part of the run it foretells
@@ -284,6 +285,12 @@ class _Run:
                     self.pool.close()
                 self.logs.close()
             return Outcome(self.folder, self.finish())
+
+    def workers(self) -> Pool | None:
+        try:
+            return assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
+        except WorkerError as error:
+            raise WorkerError(f"{error}; continue with: unskew resume {self.folder}") from error
 
     @contextmanager
     def listening(self) -> Iterator[None]:

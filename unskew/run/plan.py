@@ -317,20 +317,23 @@ def forecast(
     stop = experiment.stop
     if stop.accuracy is not None or stop.megabytes is not None or stop.seconds is not None:
         notes.append("early stopping is on: these are the costs of all rounds")
-    return Forecast(
+    whole_run = Forecast(
         run=experiment.name,
         seeds=len(experiment.seeds),
         rounds=experiment.rounds,
         executor=bench.executor,
         workers=processes,
         costs=costs,
-        shares=max(shares, key=lambda s: sum(x.bytes for x in s), default=()),
+        shares=(),
         reached=reached,
         limit=None if limit is None else limit + now,
         device_limit=_device_limit(bench),
         seconds=len(experiment.seeds) * (sum(whole) + sum(around)) if complete else None,
         notes=tuple(dict.fromkeys(notes)),
     )
+    # Of the method that needs most where it is scarce: what does not fit first, then by what is compared with a limit.
+    of_each = [dataclasses.replace(whole_run, shares=s) for s in shares]
+    return max(of_each, key=lambda f: (too_large(f) is not None, f.peak_of("device"), f.everything), default=whole_run)
 
 
 def _open(

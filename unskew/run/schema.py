@@ -241,10 +241,11 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
     if len(options) < 2:
         return next(iter(options), None)
     by_name = {name: t for t in options for name in get_args(typing.get_type_hints(t).get("name"))}
-    if table.get("name") not in by_name:
-        got = f", got {show(table['name'])}" if "name" in table else ", got none"
+    name = table.get("name")
+    if not isinstance(name, str) or name not in by_name:
+        got = f", got {show(name)}" if "name" in table else ", got none"
         raise ConfigError(f"{place}.name must be one of {', '.join(by_name)}{got}{at(where)}")
-    return by_name[table["name"]]
+    return by_name[name]
 
 
 def allows_none(hint: Any) -> bool:

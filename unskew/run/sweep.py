@@ -272,6 +272,7 @@ class Crowd:
                 while waiting and len(running) < self.jobs and not self._stops:
                     point = waiting.popleft()
                     running[point.name] = self._begin(point, files[point.name])
+                self._tell(running)
                 for name in [n for n, child in running.items() if child.process.poll() is not None]:
                     self._end(running.pop(name))
                 time.sleep(POLL_S)
@@ -356,41 +357,49 @@ class Crowd:
         with explained(path, None):
             write_atomically(path, json.dumps({"schema": SCHEMA, "points": rows}, indent=1, default=str))
 
+    def _tell(self, running: Mapping[str, "_Child"]) -> None:
+        """Hand on what was heard: a run takes a first signal for "after this round" and a second for "now"."""
+        for child in running.values():
+            while child.told < self._stops:
+                child.process.send_signal(signal.SIGINT)
+                child.told += 1
+
     @contextmanager
     def _listening(self, running: Mapping[str, "_Child"]) -> Iterator[None]:
-        """Ctrl-C (or SIGTERM) is handed to the children, who save and end; a second one ends them at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+        """Ctrl-C (or SIGTERM, SIGHUP) is told to the children, who save and end; a second one ends them at once."""
 
         def heard(_number: int, _frame: Any) -> None:
             self._stops += 1
             if self._stops == 1:
                 self.say("stopping after the rounds in progress; press Ctrl-C again to stop at once")
-            for child in list(running.values()):
-                # The run itself takes a first signal for "after this round" and a second for "now".
-                child.process.send_signal(signal.SIGINT)
 
-        old = {s: signal.signal(s, heard) for s in (signal.SIGINT, signal.SIGTERM)}
+        main = threading.current_thread() is threading.main_thread()
+        old = {s: signal.signal(s, heard) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main}
         try:
             yield
         finally:
-            for s, handler in old.items():
-                signal.signal(s, handler)
-            for child in running.values():  # only if something went wrong here
-                child.process.terminate()
-                child.process.wait()
-                child.log.close()
+            try:
+                if running:  # only if something went wrong here
+                    self._stops = max(self._stops, 1)
+                while any(child.process.poll() is None for child in running.values()):
+                    self._tell(running)
+                    time.sleep(POLL_S)
+            finally:
+                for child in running.values():
+                    child.log.close()
+                for s, handler in old.items():
+                    signal.signal(s, handler)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Child:
-    """A point's process, what it says, and when it began."""
+    """A point's process, what it says, when it began, and how often it was told to stop."""
 
     point: Point
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     begun: float
+    told: int = 0
 
 
 def _last_line(log: Path) -> str:

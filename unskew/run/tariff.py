@@ -51,7 +51,7 @@ def tariff(name: str) -> Tariff:
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     preset = table.pop("preset", "paper")
-    if preset not in TARIFFS:
+    if not isinstance(preset, str) or preset not in TARIFFS:
         raise ConfigError(f"preset must be one of {', '.join(TARIFFS)}, got {schema.show(preset)} ({path})")
     parts: dict[str, Any] = {name: getattr(TARIFFS[preset], name) for name in ("channel", "spectrum", "energy")}
     for key, settings in table.items():

@@ -193,6 +193,8 @@ class FlowerPost:
         """What has come so far, by the letter it answers; what fails now may come in the next step."""
         try:
             came = {m.metadata.reply_to_message_id: m for m in self.grid.pull_messages(ids)}
+            for i in ids:  # what failed before was the network, and no reply of theirs
+                broken.pop(i, None)
         except Exception as error:
             if len(ids) == 1:
                 broken.update(dict.fromkeys(ids, type(error).__name__))

@@ -225,6 +225,8 @@ def read(letter: Letter, heads: Mapping[str, type]) -> Any:
         raise WireError(f"the head of a letter has {len(letter.head)} characters, more than the {HEAD_BYTES} allowed")
     try:
         body = json.loads(letter.head, parse_constant=_refuse_constant)
+        if "\\u" in letter.head:
+            json.dumps(body, ensure_ascii=False).encode()  # an escape can spell half a surrogate pair: no text
     except (ValueError, RecursionError) as error:
         raise WireError(f"the head of a letter is no JSON: {str(error)[:100]}") from None
     return wire.build(heads[letter.action], body, {})

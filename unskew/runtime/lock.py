@@ -2,6 +2,8 @@
 
 from typing import IO, Any
 
+from unskew.errors import RunError
+
 try:
     import fcntl
 except ModuleNotFoundError:
@@ -14,6 +16,15 @@ def lock(file: IO[Any]) -> None:
     """Take a file's lock without waiting for it.
 
     Raises:
-        OSError: If another process has it.
+        BlockingIOError: If another process has it.
+        RunError: If the file system has no locks.
     """
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise RunError(
+            f"{file.name} cannot be locked ({error.strerror}); take a folder on a file system that has locks, "
+            "such as a local disk"
+        ) from None

@@ -90,7 +90,7 @@ def answer_all(listener: socket.socket, answer: Callable[[Frame], Frame]) -> Non
         with s:
             try:
                 _send(s, answer(_receive(s)))
-            except OSError:  # whoever asked is gone
+            except (OSError, ValueError):  # whoever asked is gone, or sent what is no text
                 traceback.print_exc(limit=0, file=sys.stderr)
 
 

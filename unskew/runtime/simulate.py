@@ -302,7 +302,9 @@ class _Round:
             held.append(h)
             return self.value(h)
 
-        return _Parcel(message, _weigh(message), map_held(look, message), tuple(held))
+        delivered = map_held(look, message)
+        # A value that a message names twice travels once.
+        return _Parcel(message, _weigh(message), delivered, tuple(dict.fromkeys(held)))
 
     def begin(self, step: str, client: ClientId, parcel: "_Parcel") -> Work:
         """Deliver a message: charge it and the held values it carries, and make ready the client's step."""

@@ -236,7 +236,7 @@ def _alone(site: Site) -> Iterator[None]:
     with (site.state / ".lock").open("w") as f:
         try:
             lock(f)
-        except OSError:
+        except BlockingIOError:
             raise RunError(f"client {site.client} is busy with an earlier letter") from None
         yield
 

@@ -1,6 +1,6 @@
 """Which embeddings of different clients stand for the same distribution: FedDistr's alignment.
 
-P003, "FedDistr", one-shot federated learning through prompt embeddings, eq. (13) and the text around it.  Equation
+"Disentangling data distribution for Federated Learning" (FedDistr, 2024), eq. (13) and the text around it.  Equation
 numbers are this file's.  Pure functions.
 
 Notation   v_i, y_i, n_i, k_i   embedding i, its label, the examples behind it, its client;  d_ij  how far two are apart

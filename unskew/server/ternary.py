@@ -78,10 +78,10 @@ class Sparse:
 def budget(n: int, p: float) -> int:
     """k, the entries of a block of `n` that travel.
 
-    >>> budget(1200, 1 / 400), budget(10, 1 / 400)
-    (3, 1)
+    >>> budget(1200, 1 / 400), budget(10, 1 / 400), budget(100, 0.29)
+    (3, 1, 29)
     """
-    return max(math.floor(n * p), 1)
+    return max(math.floor(n * p + 1e-9), 1)  # 0.29 * 100 is 28.999999999999996, but 29 entries are meant
 
 
 def largest(block: Tensor, k: int) -> Positions:
