@@ -1,10 +1,12 @@
 """The wire between a client's short-lived processes and the one that stays."""
 
 import json
+import socket
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,16 +27,19 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     def answer(frame: Frame) -> Frame:
         return Frame(frame.action[::-1], frame.head, frame.sizes, frame.parcel[::-1])
 
-    def serve() -> None:
-        try:
-            resident.answer_all(listener, answer)
-        except OSError:  # closed at the end of the test
-            return
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
+    serve(listener, answer)
     yield path
     listener.close()
+
+
+def serve(listener: socket.socket, answer: Callable[[Frame], Frame]) -> None:
+    """Until the listener is closed at the end of the test."""
+
+    def until_closed() -> None:
+        with suppress(OSError):
+            resident.answer_all(listener, answer)
+
+    threading.Thread(target=until_closed, daemon=True).start()
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
@@ -82,8 +87,6 @@ def test_a_resident_that_is_gone_or_ends_too_early_is_an_error_in_words(
 
 
 def test_one_that_hangs_up_does_not_end_the_resident(echo: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    import socket
-
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(echo))
         s.sendall(b"half a")
@@ -97,7 +100,7 @@ def test_an_answer_that_cannot_be_written_does_not_end_the_resident(
     path = tmp_path_factory.mktemp("s") / "socket"
     listener = resident.listen(path)
     answers = iter([Frame("\ud800", "", "[]", b""), Frame("b", "", "[]", b"")])
-    threading.Thread(target=lambda: resident.answer_all(listener, lambda _: next(answers)), daemon=True).start()
+    serve(listener, lambda _: next(answers))
     with pytest.raises(WireError, match="ended before it had answered"):
         resident.ask(path, Frame("a", "", "[]", b""))
     assert resident.ask(path, Frame("a", "", "[]", b"")).action == "b"
