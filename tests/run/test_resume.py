@@ -129,10 +129,22 @@ def test_ctrl_c_in_the_very_last_round_comes_too_late(
     assert contents(loop.start(several, tmp_path / "run", Presses(CELLS * ROUNDS)).folder) == straight
 
 
-def test_a_request_to_terminate_is_a_polite_stop(several: Experiment, straight: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_request_to_terminate_is_a_polite_stop(
+    several: Experiment, straight: dict[str, Any], tmp_path: Path, times: int
+) -> None:
+    """Twice within a moment is once: `timeout` tells the process, and then its group, which it is of."""
     with pytest.raises(Interrupted, match="stopped by request after round 2 of fedavg, seed 0; continue with"):
-        loop.start(several, tmp_path / "run", Presses(2, sign=signal.SIGTERM))
+        loop.start(several, tmp_path / "run", Presses(2, times, sign=signal.SIGTERM))
     assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_a_later_request_to_terminate_ends_at_once(
+    several: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "ECHO_S", 0.0)
+    with pytest.raises(Interrupted, match="stopped in the middle of a round"):
+        loop.start(several, tmp_path / "run", Presses(2, 2, sign=signal.SIGTERM))
 
 
 def test_a_second_ctrl_c_ends_at_once_and_can_be_resumed(

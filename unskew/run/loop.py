@@ -40,6 +40,9 @@ from unskew.version import __version__
 
 SCHEMA = 1
 SAVE_AFTER_S = 10.0
+ECHO_S = (
+    1.0  # a SIGTERM so soon after a first request to stop is its echo: `timeout` tells a process and then its group
+)
 
 
 class Interrupted(RunError):
@@ -299,9 +302,15 @@ class _Run:
             yield
             return
 
+        first = 0.0
+
         def heard(number: int, _frame: Any) -> None:
+            nonlocal first
             if self.stop.is_set():
+                if number == signal.SIGTERM and time.monotonic() - first < ECHO_S:
+                    return
                 raise KeyboardInterrupt
+            first = time.monotonic()
             self.stop.set()
             self.watcher.note("stopping after this round; press Ctrl-C again to stop at once")
 

@@ -39,7 +39,7 @@ from unskew.run import assemble, config
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment
 from unskew.run.folder import explained, read_json, write_atomically
-from unskew.run.loop import Interrupted
+from unskew.run.loop import ECHO_S, Interrupted
 
 Status = Literal["done", "failed", "open"]
 
@@ -368,9 +368,15 @@ class Crowd:
     def _listening(self, running: Mapping[str, "_Child"]) -> Iterator[None]:
         """Ctrl-C (or SIGTERM, SIGHUP) is told to the children, who save and end; a second one ends them at once."""
 
-        def heard(_number: int, _frame: Any) -> None:
+        first = 0.0
+
+        def heard(number: int, _frame: Any) -> None:
+            nonlocal first
+            if self._stops and number == signal.SIGTERM and time.monotonic() - first < ECHO_S:
+                return
             self._stops += 1
             if self._stops == 1:
+                first = time.monotonic()
                 self.say("stopping after the rounds in progress; press Ctrl-C again to stop at once")
 
         main = threading.current_thread() is threading.main_thread()
