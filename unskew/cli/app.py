@@ -34,6 +34,7 @@ from unskew.cli.options import (
     in_lines,
     in_percent,
     in_seconds,
+    located,
 )
 from unskew.cli.plan import Planning, plan
 from unskew.cli.price import price
@@ -103,11 +104,9 @@ def run(
     from unskew.run import config, loop
 
     path = find_experiment(experiment)
-    chosen = config.load(path, [*(settings or []), *(["bounds=true"] if with_bounds else [])])
+    chosen = config.load(path, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
     if seeds:
         chosen = replace(chosen, seeds=tuple(seeds))
-    if data_dir is not None:
-        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir)))
     if device is not None:
         chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
     if track:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment
+from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
 
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
@@ -111,10 +111,9 @@ def local(
 def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = None) -> "Experiment":
     from unskew.run import config
 
-    chosen = config.load(find_experiment(name), settings or [])
-    where = data_dir or chosen.task.data_dir
-    if where is not None:  # it is read by processes that may stand elsewhere
-        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(where).resolve())))
+    chosen = config.load(find_experiment(name), located(settings, data_dir))
+    if chosen.task.data_dir is not None:  # it is read by processes that may stand elsewhere
+        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(chosen.task.data_dir).resolve())))
     return chosen
 
 

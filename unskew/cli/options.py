@@ -1,5 +1,6 @@
 """Options that several commands take, what their arguments name, and how their tables write."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,12 @@ DataDir = Annotated[
 Report = Annotated[bool, typer.Option(help="Write report.html when the run is done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
+
+
+def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
+    """The settings, with where named data sets lie as one more."""
+    where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]
+    return [*(settings or []), *where]
 
 
 def find_experiment(name: str) -> Path:

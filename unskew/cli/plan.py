@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, DataDir, Settings, find_experiment
+from unskew.cli.options import AsJson, DataDir, Settings, find_experiment, located
 from unskew.units import human_bytes
 
 if TYPE_CHECKING:
@@ -40,15 +40,11 @@ def plan(
     [dim]unskew plan[/]
     [dim]unskew plan my.toml --set clients_per_round=50[/]
     """
-    from dataclasses import replace
-
     from unskew.run import config
     from unskew.run.plan import plan as made
     from unskew.run.plan import to_json
 
-    chosen = config.load(find_experiment(experiment), settings or [])
-    if data_dir is not None:
-        chosen = replace(chosen, task=replace(chosen.task, data_dir=str(data_dir)))
+    chosen = config.load(find_experiment(experiment), located(settings, data_dir))
     found = made(chosen)
     if as_json:
         print(json.dumps(to_json(found)))

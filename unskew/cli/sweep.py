@@ -23,6 +23,7 @@ from unskew.cli.options import (
     in_lines,
     in_percent,
     in_seconds,
+    located,
 )
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def sweep(
     from unskew.run import machine
     from unskew.run.sweep import Crowd, check, expand
 
-    where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]
-    name, points = expand(find_experiment(experiment), [*(settings or []), *where])
+    name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
 
     def say(text: str) -> None:

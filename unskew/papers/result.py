@@ -29,7 +29,7 @@ from scipy import stats
 from unskew.errors import DivergedError, RunError
 from unskew.run import config, loop
 from unskew.run.folder import write_atomically
-from unskew.run.history import History, history
+from unskew.run.history import History, history, of_all_seeds
 from unskew.run.loop import Watcher
 from unskew.version import __version__
 
@@ -384,8 +384,7 @@ def curves_of(history: History, name: str = "global.accuracy", factor: float = 1
             values.setdefault(row["method"], {}).setdefault(row["round"], []).append(factor * row["value"])
     curves = []
     for method, by in values.items():
-        seeds = max(map(len, by.values()))
-        common = sorted(t for t in by if len(by[t]) == seeds)
+        common = of_all_seeds(by)
         curves.append(
             Curve(
                 method,

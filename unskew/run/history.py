@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     import pandas
 
 
+def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
+    """The rounds that have a value of every seed, in order: a mean over those left says nothing of learning."""
+    seeds = max(map(len, values.values()))
+    return sorted(t for t, of in values.items() if len(of) == seeds)
+
+
 @dataclass(frozen=True, eq=False)
 class History:
     """What a run measured.
@@ -55,8 +61,7 @@ class History:
                 found.setdefault(row["round"], []).append(row["value"])
         if not found:
             raise KeyError(f"no {name} of {method}")
-        seeds = max(map(len, found.values()))
-        return [(t, sum(v) / len(v)) for t, v in sorted(found.items()) if len(v) == seeds]
+        return [(t, sum(found[t]) / len(found[t])) for t in of_all_seeds(found)]
 
     def value(self, method: str, metric: str = "global.accuracy") -> float:
         """Mean over seeds of a result; see the table of results for names.

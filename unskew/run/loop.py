@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -237,6 +237,29 @@ def setting(experiment: Experiment, fed: FederatedData) -> str:
 
 
 # ---------------------------------------------------------------- the run
+@contextmanager
+def hearing(signals: Sequence[signal.Signals], asked: Callable[[int], None]) -> Iterator[None]:
+    """Tell `asked` of each request to stop, the first, second and so on; outside the main thread there are none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    times: list[float] = []
+
+    def heard(number: int, _frame: Any) -> None:
+        now = time.monotonic()
+        if times and number == signal.SIGTERM and now - times[0] < ECHO_S:
+            return
+        times.append(now)
+        asked(len(times))
+
+    old = {s: signal.signal(s, heard) for s in signals}
+    try:
+        yield
+    finally:
+        for s, handler in old.items():
+            signal.signal(s, handler)
+
+
 class _Run:
     """One run in progress."""
 
@@ -298,30 +321,19 @@ class _Run:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Ctrl-C (or SIGTERM) ends the run after the round in progress; a second one at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
-        first = 0.0
-
-        def heard(number: int, _frame: Any) -> None:
-            nonlocal first
-            if self.stop.is_set():
-                if number == signal.SIGTERM and time.monotonic() - first < ECHO_S:
-                    return
+        def asked(times: int) -> None:
+            if times > 1:
                 raise KeyboardInterrupt
-            first = time.monotonic()
             self.stop.set()
             self.watcher.note("stopping after this round; press Ctrl-C again to stop at once")
 
-        old = {s: signal.signal(s, heard) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise Interrupted(f"stopped in the middle of a round; continue with: unskew resume {self.folder}") from None
-        finally:
-            for s, handler in old.items():
-                signal.signal(s, handler)
+        with hearing((signal.SIGINT, signal.SIGTERM), asked):
+            try:
+                yield
+            except KeyboardInterrupt:
+                text = f"stopped in the middle of a round; continue with: unskew resume {self.folder}"
+                raise Interrupted(text) from None
 
     def finish(self) -> dict[str, Any]:
         experiment = self.experiment

@@ -23,7 +23,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from unskew.run import assemble, config
 from unskew.run.assemble import Bench
 from unskew.run.config import Experiment
 from unskew.run.folder import explained, read_json, write_atomically
-from unskew.run.loop import ECHO_S, Interrupted
+from unskew.run.loop import Interrupted, hearing
 
 Status = Literal["done", "failed", "open"]
 
@@ -368,33 +367,22 @@ class Crowd:
     def _listening(self, running: Mapping[str, "_Child"]) -> Iterator[None]:
         """Ctrl-C (or SIGTERM, SIGHUP) is told to the children, who save and end; a second one ends them at once."""
 
-        first = 0.0
-
-        def heard(number: int, _frame: Any) -> None:
-            nonlocal first
-            if self._stops and number == signal.SIGTERM and time.monotonic() - first < ECHO_S:
-                return
-            self._stops += 1
-            if self._stops == 1:
-                first = time.monotonic()
+        def asked(times: int) -> None:
+            self._stops = times
+            if times == 1:
                 self.say("stopping after the rounds in progress; press Ctrl-C again to stop at once")
 
-        main = threading.current_thread() is threading.main_thread()
-        old = {s: signal.signal(s, heard) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main}
-        try:
-            yield
-        finally:
+        with hearing((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked):
             try:
+                yield
+            finally:
                 if running:  # only if something went wrong here
                     self._stops = max(self._stops, 1)
                 while any(child.process.poll() is None for child in running.values()):
                     self._tell(running)
                     time.sleep(POLL_S)
-            finally:
                 for child in running.values():
                     child.log.close()
-                for s, handler in old.items():
-                    signal.signal(s, handler)
 
 
 @dataclass(eq=False)
