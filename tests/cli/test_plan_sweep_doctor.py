@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import unskew as package
-from unskew.run import machine, sweep
+from unskew.cli.options import located
+from unskew.run import config, machine, sweep
 from unskew.run.doctor import Finding
 
 from .conftest import TINY, Unskew
@@ -231,6 +232,20 @@ def test_a_built_in_experiment_is_swept_with_a_table_in_set(unskew: Unskew, here
     assert unskew("sweep", "digit").err.startswith(
         "ConfigError: no file and no built-in experiment is called 'digit'; did you mean digits?"
     )
+
+
+def test_where_the_data_lie_is_a_setting_like_any_other(here: Path) -> None:
+    """Of a run, a plan, a sweep and a deployment on this machine; a path may hold what TOML would read."""
+    place = here / 'a "b" = 1'
+    assert config.override({}, located(["rounds=3"], place)) == {"rounds": 3, "task": {"data_dir": str(place)}}
+    assert located(None, None) == []
+
+
+def test_a_benchmark_that_could_not_be_written_is_refused_before_it_is_measured(unskew: Unskew, here: Path) -> None:
+    for out in ("nowhere/x.json", "."):
+        said = unskew("bench", "auction", "--out", out)
+        assert (said.code, said.out) == (2, "")
+        assert "choose another file" in " ".join(said.err.split())
 
 
 def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_nothing(

@@ -2,6 +2,7 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -267,6 +268,14 @@ def test_a_manifest_gives_each_client_all_its_parts(tmp_path: Path):
     path = manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], []))
     clients = assign(FromManifest(path), np.zeros(6, int), 1, Key(0))
     assert [c.tolist() for c in clients] == [[0, 1, 4], [2, 3]]
+
+
+@pytest.mark.parametrize("split", [{}, {"source": "LEAF"}, {"name": ["iid"]}])
+def test_a_manifest_that_does_not_say_how_it_was_divided_is_refused(split: Any, tmp_path: Path):
+    path = Path(manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], [])))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split": split}))
+    with pytest.raises(DataError, match=r"m\.json must have split\.name as a word for how it was divided, got"):
+        assign(FromManifest(str(path)), np.zeros(6, int), 1, Key(0))
 
 
 def test_a_manifest_must_fit_the_data_and_the_split(tmp_path: Path):

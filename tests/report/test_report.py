@@ -522,6 +522,7 @@ def _repeat_first_metric(folder: Path) -> None:
 
 _METRIC = '{"method": "FedAvg", "seed": 0, "round": 1, "name": "x", "value": 1, "weight": 1}'
 _TRANSFER = '{"method": "FedAvg", "seed": 0, "round": 1, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 1}'
+_LOST = '{"method": "FedX", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}'
 
 
 @pytest.mark.parametrize(
@@ -542,6 +543,9 @@ _TRANSFER = '{"method": "FedAvg", "seed": 0, "round": 1, "hop": 0, "src": 0, "ds
         (_edit("run.json", lambda v: v["cells"][0].update(bound="top")), r"bound must be null, lower, upper or pooled"),
         (_edit("partition.json", lambda v: v["seeds"].update(a={})), r"seeds must be named by whole numbers, got 'a'"),
         (_edit("partition.json", lambda v: v["seeds"]["0"]["stats"]["sizes"].pop()), r"a row for each of 19 clients"),
+        (_corrupt_line("failures.jsonl", 1, _LOST), r"failures\.jsonl, line 1: .* no cell for method 'FedX'"),
+        (_edit("summary.json", lambda v: v["rows"][0].pop("seeds")), r"summary\.json: seeds is missing"),
+        (_edit("summary.json", lambda v: v["rows"][0].update(std="much")), r"summary\.json: std must be a number"),
         (_edit("summary.json", lambda v: v.pop("fingerprint")), r"summary\.json: fingerprint is missing"),
         (lambda f: (f / "partition.json").unlink(), r"partition\.json is missing though the run has a summary\.json"),
         (lambda f: (f / "run.json").write_text('{\n"schema": 1,\n'), r"run\.json, line 3: not JSON"),
@@ -550,7 +554,7 @@ _TRANSFER = '{"method": "FedAvg", "seed": 0, "round": 1, "hop": 0, "src": 0, "ds
     ],
 )  # fmt: skip
 def test_a_corrupt_file_is_named_with_its_line(tmp_path: Path, corrupt: Callable[[Path], object], message: str) -> None:
-    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2)
+    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
     corrupt(folder)
     with pytest.raises(RunError, match=message):
         read(folder)

@@ -170,6 +170,12 @@ def test_a_schedule_is_what_its_name_says(value: str, message: str) -> None:
     assert refusal(f"local.lr_schedule={value}") == message
 
 
+@pytest.mark.parametrize("value", ['["iid"]', "{ a = 1 }", "3"])
+def test_a_name_that_is_no_word_is_refused_as_any_other(value: str) -> None:
+    assert f"split.name must be one of {', '.join(SPLITS)}, got " in refusal(f"split.name={value}")
+    assert "local.lr_schedule.name must be one of constant, " in refusal(f"local.lr_schedule={{ name = {value} }}")
+
+
 def test_every_schedule_can_be_written() -> None:
     def schedule(value: str) -> object:
         return parsed(f"local.lr_schedule={value}").methods[0].algorithm.local.lr_schedule

@@ -196,7 +196,8 @@ def test_a_value_that_a_message_names_twice_travels_once(codec: bool) -> None:
         def look(self, me: Me, msg: Pair, mine: int | None) -> Step[tuple[Parcel, int | None]]:
             yield from ()
             assert isinstance(msg.start, dict)
-            assert msg.start.keys() == msg.reference.keys()  # type: ignore[union-attr]
+            assert isinstance(msg.reference, dict)
+            assert msg.start.keys() == msg.reference.keys()
             return Parcel(Keep(msg.start), 0), mine
 
     _, trace = (sim := simulator(Doubled(), codec=codec)).round(sim.start(), 1)
