@@ -27,10 +27,10 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedprox import fedprox
 from unskew.algorithms.scaffold import Scaffold
 from unskew.keys import Key
-from unskew.local import stacked_sgd
-from unskew.local.executor import Paper, Sequential
-from unskew.local.solo import Shelf, Solo
-from unskew.local.stacked import Stacked
+from unskew.local.executor import EvalJob, Sequential
+from unskew.local.stacked import sgd
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.models.cnn import cnn_small, pfl_cnn
 from unskew.models.lenet import cnn_w3, torch_cnn
 from unskew.models.linear import logistic
@@ -38,7 +38,7 @@ from unskew.models.mlp import fcn, mlp
 from unskew.models.recurrent import lstm_rows
 from unskew.models.resnet import resnet18
 from unskew.protocol import SgdConfig
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
 from unskew.tree import leaves
 
@@ -62,7 +62,7 @@ def world(build, shape, classes, sizes, dtype=torch.float32, device=DEVICE, test
     y = torch.randint(classes, (n + test,), generator=g)
     task = make_task(build, classes)
     rows = [r.to(device) for r in torch.split(torch.arange(n), list(sizes))]
-    shelf = Shelf(
+    device_data = DeviceData(
         x[:n].to(device), y[:n].to(device), tuple(rows), tuple(r[:3] for r in rows), None,
         x[n:].to(device) if test else None, y[n:].to(device) if test else None,
     )  # fmt: skip
@@ -71,7 +71,9 @@ def world(build, shape, classes, sizes, dtype=torch.float32, device=DEVICE, test
     def initialise(key):
         return {k: t.to(device, dtype) for k, t in task.init(key).items()}
 
-    return Population(histograms, task.layout, initialise(Key(3)), initialise), Solo(task, shelf, device, dtype)
+    return Population(histograms, task.layout, initialise(Key(3)), initialise), LocalTrainer(
+        task, device_data, device, dtype
+    )
 
 
 # ------------------------------------------------------------------ equality
@@ -146,8 +148,8 @@ def check():
 
 
 def three_rounds(build, shape, algorithm, dtype, executor_of):
-    population, solo = world(build, shape, 4, RAGGED, dtype)
-    executor = executor_of(solo) if executor_of else Sequential(solo)
+    population, trainer = world(build, shape, 4, RAGGED, dtype)
+    executor = executor_of(trainer) if executor_of else Sequential(trainer)
     sim = Simulator(algorithm, population, executor, seed=5, clients_per_round=6)
     state, found = sim.start(), []
     for t in range(1, 4):
@@ -158,7 +160,7 @@ def three_rounds(build, shape, algorithm, dtype, executor_of):
 
 def equal_rounds(build, shape, algorithm, dtype, form, reference):
     """Three rounds of varying cohorts, in both executors; captured steps are used from the second on."""
-    found, executor = three_rounds(build, shape, algorithm, dtype, lambda solo: Stacked(solo, form=form))
+    found, executor = three_rounds(build, shape, algorithm, dtype, lambda trainer: Stacked(trainer, form=form))
     worst = 0.0
     for (a, la), (b, lb) in zip(reference[0], found, strict=True):
         worst = max(worst, gap(a, b), max(abs(x - y) / (abs(x) + 0.1) for (_, x), (_, y) in zip(la, lb, strict=True)))
@@ -172,8 +174,10 @@ def check_dropout():
     build, shape = lambda: mlp((1, 8, 8), 4, hidden=(64,), dropout=0.5), (1, 8, 8)
     ends = []
     for chunk in (2, 8):
-        population, solo = world(build, shape, 4, (40,) * 8)
-        sim = Simulator(FedAvg(SgdConfig(0.05, batch_size=8, local_epochs=4)), population, Stacked(solo, chunk), seed=5)
+        population, trainer = world(build, shape, 4, (40,) * 8)
+        sim = Simulator(
+            FedAvg(SgdConfig(0.05, batch_size=8, local_epochs=4)), population, Stacked(trainer, chunk), seed=5
+        )
         state = sim.start()
         for t in (1, 2):
             state, _ = sim.round(state, t)
@@ -184,24 +188,26 @@ def check_dropout():
 
 
 def check_grade():
-    population, solo = world(NETWORKS["cnn"][0], (1, 8, 8), 4, RAGGED, test=1500)
+    population, trainer = world(NETWORKS["cnn"][0], (1, 8, 8), 4, RAGGED, test=1500)
     models = [population.initialise(Key(i)) for i in range(5)]
-    papers = [Paper(m, "test") for m in models] + [Paper(m, "train", solo.shelf.train[i]) for i, m in enumerate(models)]
-    one, two = Sequential(solo).grade(papers), Stacked(solo).grade(papers)
+    papers = [EvalJob(m, "test") for m in models] + [
+        EvalJob(m, "train", trainer.device_data.train[i]) for i, m in enumerate(models)
+    ]
+    one, two = Sequential(trainer).evaluate(papers), Stacked(trainer).evaluate(papers)
     bad = sum(not torch.allclose(p[1], q[1], rtol=1e-4, atol=1e-5) for p, q in zip(one, two, strict=True))
     say("grade:", "equal" if not bad else f"{bad} differ")
     return bad
 
 
 def check_fold():
-    population, solo = world(NETWORKS["cnn"][0], (1, 8, 8), 4, RAGGED)
-    stacked = Stacked(solo)
+    population, trainer = world(NETWORKS["cnn"][0], (1, 8, 8), 4, RAGGED)
+    stacked = Stacked(trainer)
 
     def add(carry, batch):
         return carry + (batch.features.sum(0) * batch.mask.sum())
 
     found = []
-    for executor in (Sequential(solo), stacked):
+    for executor in (Sequential(trainer), stacked):
         from unskew.local.executor import Work
         from unskew.protocol import fold
 
@@ -236,14 +242,14 @@ CASES = {
 }
 
 
-def plain(solo, population, config):
+def plain(trainer, population, config):
     """The loop anybody would write: one module, a torch optimiser, clients one after the other, a mean."""
-    module = solo.task.build().to(DEVICE).train()
-    x, y = solo.shelf.x, solo.shelf.y
+    module = trainer.task.build().to(DEVICE).train()
+    x, y = trainer.device_data.x, trainer.device_data.y
 
     def one_round():
         total = None
-        for rows in solo.shelf.train:
+        for rows in trainer.device_data.train:
             with torch.no_grad():
                 for n, p in module.named_parameters():
                     p.copy_(population.initial[n])
@@ -301,21 +307,21 @@ def timing(names):
             continue
         config = SgdConfig(0.01, batch_size=batch, local_epochs=epochs, momentum=momentum)
         samples = clients * n * epochs
-        population, solo = world(build, shape, 10, (n,) * clients)
-        base = statistics.median(measure(plain(solo, population, config), 3, 6.0))
+        population, trainer = world(build, shape, 10, (n,) * clients)
+        base = statistics.median(measure(plain(trainer, population, config), 3, 6.0))
         say(f"{case:16s} {'plain loop':18s} {base:9.4f} s/round {samples / base:12,.0f} samples/s   1.00x")
-        sim = Simulator(FedAvg(config), population, Sequential(solo), seed=1)
+        sim = Simulator(FedAvg(config), population, Sequential(trainer), seed=1)
         state = sim.start()
         turn = itertools.count(1)
         took = min(measure(lambda: sim.round(state, next(turn)), 2, 4.0))
         say(f"{case:16s} {'solo loop':18s} {took:9.4f} s/round {samples / took:12,.0f} samples/s {base / took:6.2f}x")
         for label, form, chunk, streams in ways(case, samples):
-            stacked_sgd._STREAMS = streams or 4
+            sgd._STREAMS = streams or 4
             try:
                 if DEVICE.type == "cuda":
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats()
-                executor = Stacked(solo, chunk, form)
+                executor = Stacked(trainer, chunk, form)
                 sim = Simulator(FedAvg(config), population, executor, seed=1)
                 begun, turn = time.perf_counter(), itertools.count(2)
                 sim.round(state, 1)
@@ -351,8 +357,8 @@ def profile(names):
     case = (names or ["W2/b50/c100"])[0]
     build, shape, clients, n, batch, epochs, momentum = CASES[case]
     config = SgdConfig(0.01, batch_size=batch, local_epochs=epochs, momentum=momentum)
-    population, solo = world(build, shape, 10, (n,) * clients)
-    sim = Simulator(FedAvg(config), population, Stacked(solo), seed=1)
+    population, trainer = world(build, shape, 10, (n,) * clients)
+    sim = Simulator(FedAvg(config), population, Stacked(trainer), seed=1)
     state = sim.start()
     turn = itertools.count(1)
     for _ in range(3):

@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 import unskew as us
-from unskew.run.history import history
-from unskew.run.loop import Interrupted, Silent, Tick, resume
+from unskew.api import history
+from unskew.run.callbacks import Progress
+from unskew.run.loop import Interrupted, resume
 
 
 class PowerCut(Silent):
@@ -18,7 +19,7 @@ class PowerCut(Silent):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def tick(self, tick: Tick) -> None:
+    def tick(self, tick: Progress) -> None:
         if tick.round == self.after:
             raise KeyboardInterrupt
 
@@ -37,7 +38,7 @@ def main(rounds: int = 8) -> None:
                 rounds=rounds,
                 out=folder,
                 runtime=us.Runtime(checkpoint_every=2),
-                watcher=PowerCut(after=rounds // 2 + 1),
+                callback=PowerCut(after=rounds // 2 + 1),
             )
         except Interrupted as stopped:
             print("interrupted:", str(stopped).replace(str(folder), "FOLDER"))

@@ -15,11 +15,12 @@ import torch
 import unskew as us
 from unskew import algorithms
 from unskew.algorithms.fedavg import Weights
+from unskew.api import history
 from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
 from unskew.protocol import Federation, Plan
-from unskew.run import config, loop
-from unskew.run.config import Experiment
-from unskew.run.history import history
+from unskew.run import callbacks, loop
 from unskew.tree import Params
 
 SPLIT = us.Dirichlet(alpha=0.5, num_clients=4, min_samples=10)
@@ -236,17 +237,17 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
 
 
 def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
-    class Stops(loop.Silent):
-        def tick(self, tick: loop.Tick) -> None:
+    class Stops(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
             import os
             import signal
 
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(loop.Interrupted, match="nothing is kept of a run without out=FOLDER"):
-        us.simulate("fedavg", **TINY, watcher=Stops())
+        us.simulate("fedavg", **TINY, callback=Stops())
     with pytest.raises(loop.Interrupted, match="unskew resume"):
-        us.simulate("fedavg", **TINY, watcher=Stops(), out=tmp_path / "r")
+        us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
     assert loop.resume(tmp_path / "r").summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
 
 

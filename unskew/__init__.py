@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unskew.algorithms.perfedavg import PerFedAvg
     from unskew.algorithms.scaffold import Scaffold
     from unskew.algorithms.stc import STC
+    from unskew.api import History, simulate
     from unskew.data.federated import federate
     from unskew.data.sources import load
     from unskew.data.split import (
@@ -48,9 +49,8 @@ if TYPE_CHECKING:
         Quantity,
         Shards,
     )
+    from unskew.experiment.config import Runtime, Stop, TaskConfig, World
     from unskew.protocol import Cosine, Exponential, Milestones, SgdConfig
-    from unskew.run.config import Runtime, Stop, TaskConfig, World
-    from unskew.run.history import History, simulate
     from unskew.world.outage import Outage
 
 _HOME = {
@@ -88,8 +88,8 @@ _HOME = {
         "Shards",
     ),
     "unskew.protocol": ("Cosine", "Exponential", "Milestones", "SgdConfig"),
-    "unskew.run.config": ("Runtime", "Stop", "TaskConfig", "World"),
-    "unskew.run.history": ("History", "simulate"),
+    "unskew.experiment.config": ("Runtime", "Stop", "TaskConfig", "World"),
+    "unskew.api": ("History", "simulate"),
     "unskew.world.outage": ("Outage",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

@@ -20,7 +20,7 @@ An algorithm is a frozen dataclass whose fields are its hyperparameters:
 A personalised method adds `def personalise(self, me: Me, params: Params | None, mine: L | None) -> Step[Params]`, the
 model a client uses after training; it is no step, because a personal model must not be reachable from the network.
 
-A method whose rounds have something to show beside accuracy adds `def facts(self, state: S) -> dict[str, Any]`: plain
+A method whose rounds have something to show beside accuracy adds `def info(self, state: S) -> dict[str, Any]`: plain
 JSON values about the round that led to `state`, kept with the run and drawn by the report.  Under "warnings" it may
 list sentences for the user, under "ignored" replies it refused, each {"client", "step", "reason"}.
 

@@ -25,10 +25,10 @@ from contenders import CONTENDERS, Contender, python_of
 from job import Job
 from watched import Watched, adopt, watch
 
-from unskew.run.machine import processor
+from unskew.machine import processor
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+IN_PROCESS = Path(__file__).resolve().parent
+ROOT = IN_PROCESS.parent.parent
 CACHE = ROOT / ".cache" / "peers"
 DOCS = ROOT / "docs" / "benchmarks"
 # Accuracies are equal if the ranges of a contender's runs come so near; and whoever guesses is right one time in ten.
@@ -89,7 +89,7 @@ def once(contender: Contender, job: Job, box_s: float, memory: bool) -> Run:
         old.unlink(missing_ok=True)
     card = journal.with_suffix(".json")
     job.write(card)
-    command = [str(python), str(HERE / "task.py"), contender.name, str(card)]
+    command = [str(python), str(IN_PROCESS / "task.py"), contender.name, str(card)]
     watched = watch(command, _environment(), box_s, journal.with_suffix(".log"), memory)
     lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     return _read(lines, watched, job)
@@ -99,7 +99,7 @@ def _environment() -> dict[str, str]:
     return {
         **os.environ,
         # Ray's workers import the task by name; unskew may be a checkout that was not installed.
-        "PYTHONPATH": os.pathsep.join((str(HERE), str(ROOT))),
+        "PYTHONPATH": os.pathsep.join((str(IN_PROCESS), str(ROOT))),
         "PYTHONWARNINGS": "ignore",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -142,7 +142,7 @@ def _read(lines: Sequence[dict[str, Any]], watched: Watched, job: Job) -> Run:
 
 def _judge(job: Job) -> float:
     data, final = Path(job.data) / f"{job.model}.npz", Path(job.out).with_suffix(".npz")
-    command = [sys.executable, str(HERE / "judge.py"), job.model, str(data), str(final)]
+    command = [sys.executable, str(IN_PROCESS / "judge.py"), job.model, str(data), str(final)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"its final model cannot be judged: {done.stderr.strip().splitlines()[-1]}")
@@ -358,9 +358,15 @@ def _data(setup: Setup) -> Path:
     """The folder of the task's data, written anew when what writes it has changed."""
     folder = CACHE / f"data-{setup.clients}x{setup.samples}"
     stamp = folder / "made-by"
-    made_by = "".join((HERE / name).read_text() for name in ("make_data.py", "network.py"))
+    made_by = "".join((IN_PROCESS / name).read_text() for name in ("make_data.py", "network.py"))
     if not stamp.exists() or stamp.read_text() != made_by:
-        command = [sys.executable, str(HERE / "make_data.py"), str(folder), str(setup.clients), str(setup.samples)]
+        command = [
+            sys.executable,
+            str(IN_PROCESS / "make_data.py"),
+            str(folder),
+            str(setup.clients),
+            str(setup.samples),
+        ]
         subprocess.run(command, check=True)
         stamp.write_text(made_by)
     return folder

@@ -10,11 +10,11 @@ from job import Job, Journal, initial, training_data
 from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.ledger import totals
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import SgdConfig
 from unskew.run.folder import Logs
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
 
 NETWORKS = {"mlp": ("fcn", (1, 28, 28)), "cnn": ("cnn_w3", (3, 32, 32))}
@@ -29,7 +29,7 @@ def main(job: Job, journal: Journal) -> None:
     name, shape = NETWORKS[job.model]
     task = make_task(lambda: models.build(name, shape, 10), 10)
     rows = tuple(torch.split(torch.arange(len(y)), job.samples))
-    shelf = Shelf(x, y, rows, tuple(torch.empty(0, dtype=torch.int64) for _ in rows))
+    device_data = DeviceData(x, y, rows, tuple(torch.empty(0, dtype=torch.int64) for _ in rows))
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
     first = dict(zip(task.layout.trainable, map(torch.from_numpy, initial(job)), strict=True))
     population = Population(histograms, task.layout, first, task.init)
@@ -38,7 +38,7 @@ def main(job: Job, journal: Journal) -> None:
     trained = 0
     with tempfile.TemporaryDirectory() as folder:
         logs = Logs(Path(folder))
-        pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), job.cores, size)
+        pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), job.cores, size)
         try:
             # Every run draws anew, as those of the others do.
             drawn = {"seed": secrets.randbits(31), "clients_per_round": job.cohort}

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from unskew.keys import Key
 from unskew.local.executor import Sequential
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import ClientId
-from unskew.runtime import simulate
-from unskew.runtime.simulate import Population, Simulator, Trace
+from unskew.runtime import in_process
+from unskew.runtime.in_process import Population, Simulator, Trace
 from unskew.task import Task, make_task
 from unskew.tree import Params, leaves
 from unskew.world.outage import Outage
@@ -26,11 +26,11 @@ class World:
     """Clients with given data, float64, and a common initial model."""
 
     task: Task
-    shelf: Shelf
+    device_data: DeviceData
     population: Population
 
     def simulator(self, algorithm: Any, **settings: Any) -> Simulator[Any]:
-        executor = Sequential(Solo(self.task, self.shelf, dtype=torch.float64))
+        executor = Sequential(LocalTrainer(self.task, self.device_data, dtype=torch.float64))
         return Simulator(algorithm, self.population, executor, **settings)
 
     def play(self, algorithm: Any, rounds: int = 3, **settings: Any) -> "Play":
@@ -72,7 +72,7 @@ def world(build: Callable[[], nn.Module], loss: Any, x: Sequence[Tensor], y: Seq
     task = make_task(build, classes, loss=loss)
     rows = torch.split(torch.arange(sum(map(len, y))), [len(part) for part in y])
     empty = tuple(torch.empty(0, dtype=torch.int64) for _ in y)
-    shelf = Shelf(torch.cat(list(x)), torch.cat(list(y)), rows, empty)
+    device_data = DeviceData(torch.cat(list(x)), torch.cat(list(y)), rows, empty)
     if classes == 1:
         histograms = torch.tensor([[len(part)] for part in y])
     else:
@@ -81,7 +81,7 @@ def world(build: Callable[[], nn.Module], loss: Any, x: Sequence[Tensor], y: Seq
     def initialise(key: Key) -> Params:
         return {n: t.double() for n, t in task.init(key).items()}
 
-    return World(task, shelf, Population(histograms, task.layout, initialise(Key(0)), initialise))
+    return World(task, device_data, Population(histograms, task.layout, initialise(Key(0)), initialise))
 
 
 def half_square(prediction: Tensor, y: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
     @contextmanager
     def watch() -> Iterator[list[Any]]:
         messages: list[Any] = []
-        begin, receive = simulate._Round.begin, simulate._Round.receive
+        begin, receive = in_process._Round.begin, in_process._Round.receive
 
         def down(self: Any, step: str, client: int, parcel: Any) -> Any:
             messages.append(parcel.sent)
@@ -195,8 +195,8 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
             return receive(self, step, client, done)
 
         with monkeypatch.context() as patch:
-            patch.setattr(simulate._Round, "begin", down)
-            patch.setattr(simulate._Round, "receive", up)
+            patch.setattr(in_process._Round, "begin", down)
+            patch.setattr(in_process._Round, "receive", up)
             yield messages
 
     return watch

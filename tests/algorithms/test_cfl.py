@@ -54,14 +54,14 @@ def test_two_successive_splits_by_hand(springs: Any, value: Any) -> None:
     assert [value(play.own(c)) for c in range(4)] == pytest.approx(
         [value(play.states[6].clusters[i].params) for i in (0, 2, 1, 3)]
     )
-    facts = play.sim.algorithm.facts(play.states[6])
-    assert facts["splits"] == [
+    info = play.sim.algorithm.info(play.states[6])
+    assert info["splits"] == [
         {"round": 1, "halves": [[0, 2, 4, 6], [1, 3, 5, 7]], "similarity": -1.0},
         {"round": 5, "halves": [[0, 4], [2, 6]], "similarity": -1.0},
         {"round": 5, "halves": [[1, 5], [3, 7]], "similarity": -1.0},
     ]
-    assert facts["chosen"] == {"0": 0, "4": 0, "2": 1, "6": 1, "1": 2, "5": 2, "3": 3, "7": 3}
-    assert facts["warnings"] == []
+    assert info["chosen"] == {"0": 0, "4": 0, "2": 1, "6": 1, "1": 2, "5": 2, "3": 3, "7": 3}
+    assert info["warnings"] == []
 
 
 @given(st.integers(3, 9), st.integers(0, 1000), st.data())
@@ -100,10 +100,10 @@ def test_two_planted_distributions_are_found_and_not_split_further(classes: Any)
     world, local = classes(n=[40] * 8), SgdConfig(lr=0.3, local_epochs=2, batch_size=None)
     x = torch.randn(320, 4, generator=Key(3).generator(), dtype=torch.float64)
     y = x[:, :3].argmax(1)
-    odd = torch.cat([world.shelf.train[c] for c in (1, 3, 5, 7)])
+    odd = torch.cat([world.device_data.train[c] for c in (1, 3, 5, 7)])
     y[odd] = (y[odd] + 1) % 3
-    world.shelf.x.copy_(x)
-    world.shelf.y.copy_(y)
+    world.device_data.x.copy_(x)
+    world.device_data.y.copy_(y)
     early = world.play(CFL(eps1=0.0, local=local), 1).states[1].clusters[0].mean_norm
     play = world.play(CFL(eps1=0.2 * early, eps2=early, after=5, local=local), 50)
     (split,) = play.states[-1].splits
@@ -224,8 +224,8 @@ def test_a_cluster_is_not_split_while_a_member_is_missing(springs: Any, cut: Any
     algorithm = CFL(eps1=2.0, eps2=1.0, after=0, local=STEP)
     play = springs(m=FOUR).play(algorithm, 2, outage=cut((1, "train", 0, 1), how="late"))
     assert [len(s.clusters) for s in play.states] == [1, 1, 2]
-    assert [len(algorithm.facts(s)["warnings"]) for s in play.states] == [0, 1, 0]
-    assert "not all of its members were there to compare" in algorithm.facts(play.states[1])["warnings"][0]
+    assert [len(algorithm.info(s)["warnings"]) for s in play.states] == [0, 1, 0]
+    assert "not all of its members were there to compare" in algorithm.info(play.states[1])["warnings"][0]
 
 
 def test_a_cluster_nobody_replied_from_stays_as_it_was(springs: Any, value: Any, cut: Any) -> None:

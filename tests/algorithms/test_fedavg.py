@@ -54,7 +54,7 @@ def test_alone_it_is_sgd(classes: Any, equal: Any) -> None:
         optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
         for _ in range(4):
             optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(module(world.shelf.x), world.shelf.y).backward()
+            torch.nn.functional.cross_entropy(module(world.device_data.x), world.device_data.y).backward()
             optimiser.step()
         equal(after, {n: p.detach() for n, p in module.named_parameters()})
 
@@ -64,9 +64,9 @@ def test_one_full_batch_step_is_a_step_on_pooled_data(classes: Any, equal: Any) 
     local = SgdConfig(lr=0.3, local_epochs=1, batch_size=None)
     apart = classes(n=[5, 9, 2])
     together = classes(n=[16])
-    assert not torch.equal(apart.shelf.x, together.shelf.x)
-    together.shelf.x.copy_(apart.shelf.x)
-    together.shelf.y.copy_(apart.shelf.y)
+    assert not torch.equal(apart.device_data.x, together.device_data.x)
+    together.device_data.x.copy_(apart.device_data.x)
+    together.device_data.y.copy_(apart.device_data.y)
     equal(apart.play(FedAvg(local)).params, together.play(FedAvg(local)).params)
 
 
@@ -170,7 +170,10 @@ def test_buffers_take_the_plain_mean(name: str, classes: Any, equal: Any) -> Non
     options = PLAIN.get(name, {})
     buffers = world.task.layout.buffers
     assert len(buffers) == 2
-    own = [classes(norm=True).play(Independent(once), rounds=1).own(client) for client in range(len(world.shelf.train))]
+    own = [
+        classes(norm=True).play(Independent(once), rounds=1).own(client)
+        for client in range(len(world.device_data.train))
+    ]
     expected = weighted_mean([{n: p[n] for n in buffers} for p in own], [1.0] * 4)
     got = world.play(resolve(name)(local=once, **options), rounds=1).params[1]
     equal({n: got[n] for n in buffers}, expected)

@@ -47,10 +47,10 @@ def test_one_round_by_hand(classes: Any, equal: Any) -> None:
     world = classes(n=[4, 12])
     play = world.play(FedBABU(local=SgdConfig(lr=0.2, batch_size=None)), 1)
     expected = dict(world.population.initial)
-    for rows in world.shelf.train:
+    for rows in world.device_data.train:
         module = world.task.build().double()
         module.load_state_dict(world.population.initial)
-        torch.nn.functional.cross_entropy(module(world.shelf.x[rows]), world.shelf.y[rows]).backward()
+        torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
         for n, p in module.named_parameters():
             if n in FC:
                 assert p.grad is not None
@@ -92,10 +92,10 @@ def test_finetuning_takes_the_epochs_asked_for(classes: Any, equal: Any) -> None
     play = world.play(FedBABU("head", 2, SgdConfig(lr=0.3, local_steps=1, batch_size=None)), 1)
     module = world.task.build().double()
     module.load_state_dict(play.params[-1])
-    rows = world.shelf.train[1]
+    rows = world.device_data.train[1]
     for _ in range(2):
         module.zero_grad()
-        torch.nn.functional.cross_entropy(module(world.shelf.x[rows]), world.shelf.y[rows]).backward()
+        torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
         with torch.no_grad():
             for n, p in module.named_parameters():
                 if n in HEAD:

@@ -30,12 +30,12 @@ from unskew.algorithms.feddif import (
     feddif,
 )
 from unskew.errors import ConfigError, DataError, QuorumError
+from unskew.experiment import config
 from unskew.keys import Key
-from unskew.local.executor import Done, Paper, Work
+from unskew.local.executor import Done, EvalJob, Work
 from unskew.protocol import ClientId, Exponential, Fitted, Held, Layout, Me, SgdConfig, drive
-from unskew.run import config
-from unskew.runtime import simulate
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime import in_process
+from unskew.runtime.in_process import Population, Simulator
 from unskew.server.distance import iid_distance, shares
 from unskew.tree import Params, leaves
 from unskew.world.outage import Outage
@@ -65,7 +65,7 @@ class Footprints:
             self.done.append((w, reply))
             yield c, Done((reply, memory))
 
-    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
         raise NotImplementedError
 
 
@@ -102,12 +102,12 @@ class Game:
         for _ in range(rounds):
             self.t += 1
             self.state, self.trace = self.sim.round(self.state, self.t)
-        return self.algorithm.facts(self.state)
+        return self.algorithm.info(self.state)
 
 
-def chains(facts: dict[str, Any]) -> list[list[int]]:
-    found = [[c] for c in facts["starts"]]
-    for hop in facts["hops"]:
+def chains(info: dict[str, Any]) -> list[list[int]]:
+    found = [[c] for c in info["starts"]]
+    for hop in info["hops"]:
         for move in hop["moves"]:
             assert found[move["model"]][-1] == move["src"]
             found[move["model"]].append(move["dst"])
@@ -133,8 +133,8 @@ def test_two_clients_swap_their_models() -> None:
     each model was at both clients, so their mean has (1, 1).
     """
     game = Game(FedDif(), [[10, 0], [0, 10]], [[9.0, 2.0], [3.0, 9.0]])
-    facts = game.play()
-    assert facts == {
+    info = game.play()
+    assert info == {
         "starts": [0, 1],
         "hops": [
             {
@@ -153,7 +153,7 @@ def test_two_clients_swap_their_models() -> None:
         "warnings": [],
     }
     assert game.state.params["w"].tolist() == [1.0, 1.0]
-    assert json.loads(json.dumps(facts)) == facts
+    assert json.loads(json.dumps(info)) == info
 
 
 def test_models_weigh_by_the_examples_of_their_chain() -> None:
@@ -165,9 +165,9 @@ def test_models_weigh_by_the_examples_of_their_chain() -> None:
     full = Game(FedDif(), [[9, 1], [0, 2]])
     assert full.play()["sizes"] == [12, 12]
     half = Game(FedDif(stop="decrement", epsilon=0.3), [[9, 1], [0, 2]])
-    facts = half.play()
-    assert chains(facts) == [[0], [1, 0]]
-    assert facts["sizes"] == [10, 12]
+    info = half.play()
+    assert chains(info) == [[0], [1, 0]]
+    assert info["sizes"] == [10, 12]
     assert half.state.params["w"].tolist() == pytest.approx([1.0, 12 / 22])
 
 
@@ -178,21 +178,21 @@ def test_a_better_link_can_outweigh_a_better_client() -> None:
     algorithm = FedDif(model_ratio=0.3, max_hops=1)
     seed = next(s for s in range(99) if Game(algorithm, [[10, 0], [0, 10], [0, 5]], seed=s).play()["starts"] == [0])
     for gamma, winner in ((even, 1), (uneven, 2)):
-        facts = Game(algorithm, [[10, 0], [0, 10], [0, 5]], gamma, seed=seed).play()
-        assert chains(facts) == [[0, winner]]
+        info = Game(algorithm, [[10, 0], [0, 10], [0, 5]], gamma, seed=seed).play()
+        assert chains(info) == [[0, winner]]
 
 
 # ---------------------------------------------------------------- what travels, and who sees it
 def everything_the_plan_gets(game: Game, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> list[Any]:
     got: list[Any] = []
-    answer = simulate._Round.answer
+    answer = in_process._Round.answer
 
     def watched(self: Any, want: object) -> Any:
         got.append(answer(self, want))
         return got[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulate._Round, "answer", watched)
+        patch.setattr(in_process._Round, "answer", watched)
         game.play(rounds)
     return got
 
@@ -225,8 +225,8 @@ def test_the_station_never_sees_a_degree_of_learning(
 def test_a_degree_of_learning_is_the_counts_of_the_chain() -> None:
     """At every client of every chain, to the last bit; and as such it reaches the bidders."""
     game = Game(FedDif(epsilon=0.0), SKEWED)
-    facts = game.play()
-    ends = [path[: k + 1] for path in chains(facts) for k in range(len(path))]
+    info = game.play()
+    ends = [path[: k + 1] for path in chains(info) for k in range(len(path))]
     expected = sorted((path[-1], game.histograms[path].sum(0).tolist()) for path in ends)
     held = [(w.me.id, reply.dol.value[0].tolist()) for w, reply in game.executor.done if w.step == "train"]
     assert sorted(held) == expected
@@ -250,9 +250,9 @@ def test_the_ledger_has_the_broadcast_the_bids_and_the_models() -> None:
 def test_bids_on_models_that_stayed_are_not_asked_for_again() -> None:
     """Three clients, epsilon .3: after the first diffusion round only models that moved are on offer."""
     game = Game(FedDif(epsilon=0.1), [[10, 0, 0], [0, 10, 0], [5, 5, 10]])
-    facts = game.play()
+    info = game.play()
     offered = [len(w.message.dols) for w, _ in game.executor.done if w.step == "bid" and w.me.id == 0]
-    moved = [len(h["moves"]) for h in facts["hops"]]
+    moved = [len(h["moves"]) for h in info["hops"]]
     assert offered == [3, *moved][: len(offered)]
     assert min(moved) < 3
 
@@ -300,14 +300,14 @@ def test_whatever_happens_a_round_keeps_the_rules(h: Any, g: Any, options: Any, 
     algorithm, n = FedDif(**options), len(h)
     game = Game(algorithm, h, g[:n, :n], outage=outage, seed=seed, codec=True)
     try:
-        facts = game.play()
+        info = game.play()
     except QuorumError:
         if outage == Outage():
             raise
         return  # nobody was heard
-    paths = chains(facts)
+    paths = chains(info)
     assert all(len(set(path)) == len(path) for path in paths)
-    for hop in facts["hops"]:
+    for hop in info["hops"]:
         moves = hop["moves"]
         assert len({v["dst"] for v in moves}) == len({v["model"] for v in moves}) == len(moves)
         assert all(v["bid"] > 0 and v["gamma"] > 0 for v in moves)
@@ -319,10 +319,10 @@ def test_whatever_happens_a_round_keeps_the_rules(h: Any, g: Any, options: Any, 
             assert all(v["gamma"] == 6.0 for v in moves)
         if algorithm.stop == "efficiency":
             assert hop["efficiency"] * EFFICIENCY > algorithm.epsilon
-    assert len(facts["hops"]) <= 2 * n
-    assert facts["sizes"] == [int(game.histograms[path].sum()) for path in paths]
+    assert len(info["hops"]) <= 2 * n
+    assert info["sizes"] == [int(game.histograms[path].sum()) for path in paths]
     was = torch.stack([torch.nn.functional.one_hot(torch.tensor(path), n).sum(0) for path in paths]).double()
-    weights = torch.tensor(facts["sizes"], dtype=torch.float64)
+    weights = torch.tensor(info["sizes"], dtype=torch.float64)
     torch.testing.assert_close(game.state.params["w"], (weights @ was) / weights.sum())
 
 
@@ -332,10 +332,10 @@ def test_each_move_brings_a_model_nearer_by_its_bid_until_it_is_near_enough(
 ) -> None:
     """Under the papers' rules, with every client connected to every other: replayed from the histograms."""
     game = Game(FedDif(epsilon=epsilon, metric=metric), h)
-    facts = game.play()
+    info = game.play()
     target = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
-    seen = [game.histograms[c].double() for c in facts["starts"]]
-    for hop in facts["hops"]:
+    seen = [game.histograms[c].double() for c in info["starts"]]
+    for hop in info["hops"]:
         for v in hop["moves"]:
             before = iid_distance(shares(seen[v["model"]]), target, metric)
             seen[v["model"]] = seen[v["model"]] + game.histograms[v["dst"]]
@@ -373,8 +373,8 @@ def test_mean_efficiency_over_all_models_ends_the_round() -> None:
     """Two of .7071 over gamma 2 and S = 8e6: 8e6 E = 1.4142.  At or below epsilon nobody moves, also the best."""
     for epsilon, iterations in ((1.4, 2), (1.4143, 1)):
         algorithm = FedDif(stop="efficiency", epsilon=epsilon, bits=8e6)
-        facts = Game(algorithm, [[10, 0], [0, 10]], torch.full((2, 2), 2.0)).play()
-        assert facts["iterations"] == iterations
+        info = Game(algorithm, [[10, 0], [0, 10]], torch.full((2, 2), 2.0)).play()
+        assert info["iterations"] == iterations
 
 
 def test_a_pair_that_is_dropped_after_matching_costs_the_model_its_turn() -> None:
@@ -395,9 +395,9 @@ def test_where_nobody_can_send_it_is_fedavg_to_the_bit_and_says_so(classes: Any,
     ours = world.play(FedDif(SMALL, gamma_min=1.0), clients_per_round=3)
     theirs = world.play(FedAvg(SMALL), clients_per_round=3)
     equal(ours.params, theirs.params, atol=0.0)
-    facts = ours.sim.algorithm.facts(ours.states[-1])
-    assert facts["iterations"] == 1
-    assert facts["warnings"] == [
+    info = ours.sim.algorithm.info(ours.states[-1])
+    assert info["iterations"] == 1
+    assert info["warnings"] == [
         "no link can carry a model under gamma_min = 1 bit/s/Hz and feasibility 'outage': FedDif is FedAvg; lower "
         "gamma_min, or give the world a better channel"
     ]
@@ -408,16 +408,16 @@ def test_where_every_distance_is_tolerable_it_is_fedavg_to_the_bit(classes: Any,
     world = classes(n=[4, 7, 9, 5], norm=True)
     ours, theirs = world.play(FedDif(SMALL, epsilon=1.0)), world.play(FedAvg(SMALL))
     equal(ours.params, theirs.params, atol=0.0)
-    assert "FedDif is FedAvg" in ours.sim.algorithm.facts(ours.states[-1])["warnings"][0]
+    assert "FedDif is FedAvg" in ours.sim.algorithm.info(ours.states[-1])["warnings"][0]
     moving = world.play(FedDif(SMALL))
     with pytest.raises(AssertionError):
         equal(moving.params, theirs.params, atol=1e-3)
 
 
 def test_clients_that_are_alike_leave_their_models_where_they_are() -> None:
-    facts = Game(FedDif(epsilon=0.0), [[5, 5], [20, 20], [1, 1]]).play()
-    assert facts["iterations"] == 1
-    assert "the clients' data are alike" in facts["warnings"][0]
+    info = Game(FedDif(epsilon=0.0), [[5, 5], [20, 20], [1, 1]]).play()
+    assert info["iterations"] == 1
+    assert "the clients' data are alike" in info["warnings"][0]
 
 
 def test_the_hop_limit_and_the_budget_hold() -> None:
@@ -440,9 +440,9 @@ def test_models_begin_at_clients_drawn_from_all() -> None:
     game = Game(FedDif(model_ratio=0.3), torch.eye(10, dtype=torch.int64) * 5 + 1, clients_per_round=6)
     starts = set()
     for _ in range(30):
-        facts = game.play()
-        assert facts["models"] == len(facts["starts"]) == 3
-        starts.update(facts["starts"])
+        info = game.play()
+        assert info["models"] == len(info["starts"]) == 3
+        starts.update(info["starts"])
     assert starts == set(range(10))
 
 
@@ -500,11 +500,11 @@ def test_a_target_for_other_classes_is_refused() -> None:
 def test_a_client_without_data_trains_nothing_and_wins_nothing() -> None:
     """Its model starts with weight 0 and may learn elsewhere; nobody sends it one."""
     game = Game(FedDif(), [[10, 0], [0, 0], [0, 10]])
-    facts = game.play()
-    paths = chains(facts)
+    info = game.play()
+    paths = chains(info)
     assert all(1 not in path[1:] for path in paths)
     assert game.state.params["w"][1].item() == 0.0
-    assert facts["sizes"][1] == int(game.histograms[paths[1]].sum())
+    assert info["sizes"][1] == int(game.histograms[paths[1]].sum())
 
 
 def test_clients_of_whom_none_has_data_are_refused() -> None:
@@ -527,13 +527,13 @@ def test_forged_bids_are_ignored_and_recorded(values: Callable[[Tensor], Tensor]
         return Bids(values(reply.values)) if work.step == "bid" and work.me.id == 3 else reply
 
     honest = Game(FedDif(), SKEWED).play()
-    facts = Game(FedDif(), SKEWED, forge=forge).play()
+    info = Game(FedDif(), SKEWED, forge=forge).play()
     assert 3 in {v["dst"] for hop in honest["hops"] for v in hop["moves"]}
-    assert 3 not in {v["dst"] for hop in facts["hops"] for v in hop["moves"]}
-    assert len(facts["hops"]) > 0
-    assert {(i["client"], i["step"]) for i in facts["ignored"]} == {(3, "bid")}
-    assert facts["ignored"][0]["reason"].startswith("diffusion round 1: ")
-    assert why in facts["ignored"][0]["reason"]
+    assert 3 not in {v["dst"] for hop in info["hops"] for v in hop["moves"]}
+    assert len(info["hops"]) > 0
+    assert {(i["client"], i["step"]) for i in info["ignored"]} == {(3, "bid")}
+    assert info["ignored"][0]["reason"].startswith("diffusion round 1: ")
+    assert why in info["ignored"][0]["reason"]
 
 
 # ---------------------------------------------------------------- losses
@@ -548,10 +548,10 @@ def test_lost_bids_and_hops_are_survived() -> None:
     lost = moved = 0
     for seed in range(12):
         game = Game(FedDif(epsilon=0.01), SKEWED, outage=Hops(late=0.5), seed=seed)
-        facts = game.play()
-        assert facts["sizes"] == [int(game.histograms[path].sum()) for path in chains(facts)]
+        info = game.play()
+        assert info["sizes"] == [int(game.histograms[path].sum()) for path in chains(info)]
         lost += sum(f.step == "train" for f in game.trace.failures)
-        moved += sum(len(h["moves"]) for h in facts["hops"])
+        moved += sum(len(h["moves"]) for h in info["hops"])
     assert lost > 10
     assert moved > 10
 
@@ -623,9 +623,9 @@ def test_a_sum_whose_owner_is_lost_is_tried_again() -> None:
             return "late" if key.path == ("round", 1, "outage", "tally", 4, 1) else None
 
     game = Game(FedDif(target="pooled"), SKEWED, outage=Once())
-    facts = game.play()
+    info = game.play()
     assert game.state.target is None
-    assert facts["warnings"] == ["the pooled class shares did not arrive: target is uniform until they do"]
+    assert info["warnings"] == ["the pooled class shares did not arrive: target is uniform until they do"]
     assert game.play()["warnings"] == []
     torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
 
@@ -748,7 +748,7 @@ def test_the_station_knows_the_means_of_what_clients_remember(outage: Outage, cl
     for t in range(1, 5):
         state, trace = sim.round(state, t)
         lost += sum(f.step == "train" for f in trace.failures)
-        assert any(h["moves"] for h in algorithm.facts(state)["hops"])
+        assert any(h["moves"] for h in algorithm.info(state)["hops"])
         for part in ("h", "s"):
             expected = {n: torch.zeros_like(w) for n, w in getattr(state.means, part).items()}
             for c in sim.population.clients:

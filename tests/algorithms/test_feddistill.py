@@ -108,12 +108,12 @@ def test_what_a_client_says_are_its_trained_models_mean_logits(classes: Any) -> 
     """In evaluation mode, with the model that it keeps."""
     world = classes(n=[5, 8], norm=True)
     play = world.play(FedDistill(local=SMALL), rounds=1)
-    solo = play.sim.executor._solo
+    trainer = play.sim.executor._solo
     means, counts = [], []
     for c in (0, 1):
-        rows = world.shelf.train[c]
-        _, logits = solo._refer(world.shelf.x[rows], play.own(c))
-        y = world.shelf.y[rows]
+        rows = world.device_data.train[c]
+        _, logits = trainer._refer(world.device_data.x[rows], play.own(c))
+        y = world.device_data.y[rows]
         counts.append(torch.bincount(y, minlength=3))
         means.append(torch.stack([logits[y == k].sum(0) / max(int((y == k).sum()), 1) for k in range(3)]))
     expected, held = mean_by_class(means, counts, "clients")
@@ -152,8 +152,8 @@ def test_a_teacher_pulls_what_clients_say_together(classes: Any) -> None:
     for lam in (0.0, 20.0):
         play = world.play(FedDistill(lam=lam, local=SgdConfig(0.05, local_steps=20, batch_size=None)), rounds=8)
         own = [play.own(c) for c in range(3)]
-        solo = play.sim.executor._solo
-        out = torch.stack([solo._refer(world.shelf.x, w)[1].softmax(1) for w in own])
+        trainer = play.sim.executor._solo
+        out = torch.stack([trainer._refer(world.device_data.x, w)[1].softmax(1) for w in own])
         spread[lam] = float(out.std(0).mean())
     assert spread[20.0] < 0.8 * spread[0.0]
 
@@ -177,8 +177,8 @@ def test_feddws_variant_leaves_rows_of_unseen_classes_one_hot(classes: Any) -> N
 
     base = classes(n=[4])
     population = dataclasses.replace(base.population, histograms=torch.tensor([[2, 2, 0]]))
-    shelf = dataclasses.replace(base.shelf, y=torch.tensor([0, 1, 0, 1]))
-    world = dataclasses.replace(base, shelf=shelf, population=population)
+    device_data = dataclasses.replace(base.device_data, y=torch.tensor([0, 1, 0, 1]))
+    world = dataclasses.replace(base, device_data=device_data, population=population)
     play = world.play(FedDistillPlus(compat="feddw", local=SMALL), rounds=2)
     assert play.states[2].teacher.z[2].tolist() == [0.0, 0.0, 1.0]
     own = world.play(FedDistill(local=SMALL), rounds=1)

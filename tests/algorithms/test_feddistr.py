@@ -23,14 +23,14 @@ from unskew import wire
 from unskew.algorithms import feddistr
 from unskew.algorithms.feddistr import FedDistr, Imagine, Noise, Prompts, balanced, jitter, nearest, noised, shown
 from unskew.errors import ConfigError, DataError, QuorumError
+from unskew.experiment import config
 from unskew.keys import Key
-from unskew.local.solo import Solo
-from unskew.local.stacked import Stacked
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import LocalTrainer
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import Me, SgdConfig, Step, step
-from unskew.run import config
+from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
-from unskew.runtime.simulate import Simulator
 from unskew.server import privacy
 from unskew.tree import Params, leaves
 from unskew.world.outage import Outage
@@ -51,7 +51,7 @@ def _toy() -> Iterator[None]:
 def accuracy(sim: Simulator[Any], params: Any) -> float:
     desk = sim.population.desk
     assert desk is not None
-    return float(desk.grade(params, "test")[0].double().mean())
+    return float(desk.evaluate(params, "test")[0].double().mean())
 
 
 # ---------------------------------------------------------------- what it is for
@@ -66,12 +66,12 @@ def test_everybody_learns_labels_that_nobody_showed_them() -> None:
 def test_embeddings_are_the_means_of_clusters() -> None:
     """The toy's loss is least there.  By the oracle clusters are the styles, two of label 0 at client 0."""
     _, states, _ = played(dataclasses.replace(FEDDISTR, m="oracle", steps=150))
-    uploads = states[-1].diary.uploads
+    uploads = states[-1].info.uploads
     assert uploads.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
-    assert states[-1].diary.owners == (0, 0, 1, 2, 2, 3, 3)
+    assert states[-1].info.owners == (0, 0, 1, 2, 2, 3, 3)
     assert uploads.counts.tolist() == [14, 9, 20, 11, 13, 17, 15]
-    _, solo = clients()
-    x = 2 * solo.shelf.x.flatten(1) - 1
+    _, trainer = clients()
+    x = 2 * trainer.device_data.x.flatten(1) - 1
     means = [part.mean(0) for part in torch.split(x, [14, 9, 20, 13, 11, 17, 15])]  # as they are held
     expected = torch.stack([means[i] for i in (0, 1, 2, 4, 3, 5, 6)])  # labels ascend
     assert torch.allclose(uploads.embeddings, expected, atol=0.05)
@@ -83,9 +83,9 @@ def test_what_two_clients_share_is_kept_once() -> None:
     Clients 0 and 3 told two styles of a label apart, so half of that distance is the threshold.
     """
     _, states, _ = played(dataclasses.replace(FEDDISTR, m="oracle", steps=150))
-    diary = states[-1].diary
-    assert diary.sets == ((0,), (1,), (2, 3), (4, 5), (6,))
-    assert diary.kept == (0, 1, 2, 5, 6)
+    info = states[-1].info
+    assert info.sets == ((0,), (1,), (2, 3), (4, 5), (6,))
+    assert info.kept == (0, 1, 2, 5, 6)
     assert states[-1].prompts.labels.tolist() == [0, 0, 1, 2, 2]
     assert states[-1].prompts.counts.tolist() == [14, 9, 31, 30, 15]
 
@@ -94,8 +94,8 @@ def test_prediction_distance_finds_the_same_sets() -> None:
     one, other = (
         played(dataclasses.replace(FEDDISTR, m="oracle", steps=100, distance=d))[1][-1] for d in ("l2", "prediction")
     )
-    assert one.diary.sets == other.diary.sets
-    assert one.diary.tau != other.diary.tau
+    assert one.info.sets == other.info.sets
+    assert one.info.tau != other.info.tau
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_prediction_distance_finds_the_same_sets() -> None:
 def test_clusters_of_a_label(m: Any, labels: list[int] | None) -> None:
     """auto: 23, 20, 13, 11 and 32 images are 1, 1, 1, 1 and 2 clusters."""
     _, states, _ = played(dataclasses.replace(FEDDISTR, m=m, steps=2))
-    found = states[-1].diary.uploads.labels.tolist()
+    found = states[-1].info.uploads.labels.tolist()
     if labels is not None:
         assert sorted(found) == sorted(labels)
     else:
@@ -119,8 +119,8 @@ def test_clusters_of_a_label(m: Any, labels: list[int] | None) -> None:
 
 def test_fewer_images_than_clusters_are_as_many_clusters() -> None:
     _, states, _ = played(dataclasses.replace(FEDDISTR, m=50, steps=2))
-    assert len(states[-1].diary.uploads.labels) == sum(n for held in HOLDINGS for _, _, n in held)
-    assert set(states[-1].diary.uploads.counts.tolist()) == {1}
+    assert len(states[-1].info.uploads.labels) == sum(n for held in HOLDINGS for _, _, n in held)
+    assert set(states[-1].info.uploads.counts.tolist()) == {1}
 
 
 # ---------------------------------------------------------------- what travels
@@ -142,26 +142,26 @@ def test_without_a_server_model_there_is_none() -> None:
 
 
 def test_the_server_cannot_train_without_a_device() -> None:
-    population, solo = clients()
+    population, trainer = clients()
     sim: Simulator[Any] = Simulator(FEDDISTR, dataclasses.replace(population, desk=None), simulator(FEDDISTR).executor)
     with pytest.raises(ConfigError, match="this server has no device for local work of its own"):
         sim.round(sim.start(), 1)
-    assert solo.shelf.groups is not None
+    assert trainer.device_data.groups is not None
 
 
 def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the server trains nothing."""
     monkeypatch.setattr(feddistr, "_changes", lambda local, prior: "images are stretched")
     sim, states, _ = played(dataclasses.replace(FEDDISTR, server_model=False))
-    assert sim.algorithm.facts(states[-1])["warnings"] == ["for the prior images are stretched"]
+    assert sim.algorithm.info(states[-1])["warnings"] == ["for the prior images are stretched"]
 
 
 def test_later_rounds_rest_and_say_so() -> None:
     sim, states, traces = played(FEDDISTR, rounds=3)
     assert [len(t.transfers) for t in traces] == [16, 0, 0]
     assert wire.encode(states[1].params) == wire.encode(states[3].params)
-    assert sim.algorithm.facts(states[2])["warnings"] == [feddistr._OVER]
-    assert not sim.algorithm.facts(states[1])["warnings"]
+    assert sim.algorithm.info(states[2])["warnings"] == [feddistr._OVER]
+    assert not sim.algorithm.info(states[1])["warnings"]
 
 
 # ---------------------------------------------------------------- what a hostile client can do
@@ -193,10 +193,10 @@ def test_a_useless_upload_is_refused_and_recorded(what: str, why: str) -> None:
     algorithm = Hostile(**{f.name: getattr(FEDDISTR, f.name) for f in dataclasses.fields(FEDDISTR)}, what=what)
     sim: Simulator[Any] = simulator(algorithm)
     state, _ = sim.round(sim.start(), 1)
-    (ignored,) = algorithm.facts(state)["ignored"]
+    (ignored,) = algorithm.info(state)["ignored"]
     assert (ignored["client"], ignored["step"]) == (1, "disentangle")
     assert why in ignored["reason"]
-    assert 1 not in state.diary.owners
+    assert 1 not in state.info.owners
     assert bool(state.prompts.embeddings.isfinite().all())
 
 
@@ -204,9 +204,9 @@ def test_if_all_are_refused_the_next_round_tries_again(monkeypatch: pytest.Monke
     real = feddistr.faults
     monkeypatch.setattr(feddistr, "faults", lambda parts, *_: {c: "no" for c in parts})
     sim, states, _ = played(FEDDISTR)
-    facts = sim.algorithm.facts(states[-1])
-    assert facts["warnings"] == ["no client sent an embedding of use"]
-    assert len(facts["ignored"]) == 4
+    info = sim.algorithm.info(states[-1])
+    assert info["warnings"] == ["no client sent an embedding of use"]
+    assert len(info["ignored"]) == 4
     monkeypatch.setattr(feddistr, "faults", real)
     state, _ = sim.round(states[-1], 2)
     assert state.prompts is not None
@@ -241,13 +241,13 @@ def test_a_resumed_run_is_the_straight_run() -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_stacked_clients_end_where_they_would_alone(network: str) -> None:
-    population, solo = clients(network)
-    stacked: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(solo))
+    population, trainer = clients(network)
+    stacked: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(trainer))
     alone, states, _ = played(FEDDISTR, network=network)
     state, _ = stacked.round(stacked.start(), 1)
-    uploads = state.diary.uploads
-    assert torch.allclose(uploads.embeddings, states[-1].diary.uploads.embeddings, atol=1e-5)
-    assert state.diary.sets == states[-1].diary.sets
+    uploads = state.info.uploads
+    assert torch.allclose(uploads.embeddings, states[-1].info.uploads.embeddings, atol=1e-5)
+    assert state.info.sets == states[-1].info.sets
     for (_, a), (_, b) in zip(leaves(alone.memory.get(0)), leaves(stacked.memory.get(0)), strict=True):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 
@@ -261,15 +261,15 @@ def test_clusters_of_all_clients_are_inverted_in_one_batch(monkeypatch: pytest.M
         return real(self, asked)
 
     monkeypatch.setattr(feddistr.Disentangle, "together", counting)
-    population, solo = clients()
-    stacked: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(solo))
+    population, trainer = clients()
+    stacked: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(trainer))
     stacked.round(stacked.start(), 1)
     assert calls == [4]
 
 
 def open_cell(index: int) -> Cell:
-    population, solo = clients()
-    return Cell(FEDDISTR, solo, population.me)
+    population, trainer = clients()
+    return Cell(FEDDISTR, trainer, population.me)
 
 
 def test_workers_end_with_the_bits_of_the_sequential_executor() -> None:
@@ -331,19 +331,19 @@ def test_images_are_shared_out_over_the_embeddings_of_a_label() -> None:
 
     The toy's images are the embedding, so that of the second embedding is bright: three of label 0.
     """
-    _, solo = clients()
+    _, trainer = clients()
     me = clients()[0].me(0, 1, Key(0))
     v = torch.stack([torch.zeros(16), torch.full((16,), 0.8), torch.zeros(16)])
     sets = feddistr.Sets(Prompts(v, torch.tensor([0, 0, 2]), torch.tensor([3, 1, 5])), 7)
     made = Imagine("toy", 12, None, None, own=False, compare=False)
-    examples, closest = made(solo.local(me, 0), sets)
+    examples, closest = made(trainer.local(me, 0), sets)
     assert torch.bincount(examples.y, minlength=3).tolist() == [12, 0, 12]
     bright = examples.x.mean((1, 2, 3)) > 0.7
     assert examples.y[bright].tolist() == [0, 0, 0]
     unknown = dataclasses.replace(sets, prompts=dataclasses.replace(sets.prompts, counts=torch.zeros(3).long()))
-    assert int((made(solo.local(me, 0), unknown)[0].x.mean((1, 2, 3)) > 0.7).sum()) == 6
+    assert int((made(trainer.local(me, 0), unknown)[0].x.mean((1, 2, 3)) > 0.7).sum()) == 6
     assert closest is None
-    mixed, near = Imagine("toy", 12, None, None, own=True, compare=True)(solo.local(me, 0), sets)
+    mixed, near = Imagine("toy", 12, None, None, own=True, compare=True)(trainer.local(me, 0), sets)
     assert torch.bincount(mixed.y, minlength=3).tolist() == [12 + 23, 0, 12]
     assert near is not None
 
@@ -398,20 +398,20 @@ def test_jitter_keeps_shapes_and_follows_its_generator() -> None:
 
 
 def test_data_that_are_no_images_or_of_unknown_levels_are_refused() -> None:
-    population, solo = clients()
-    dark = dataclasses.replace(solo.shelf, x=solo.shelf.x * 5 - 2)
-    rows = dataclasses.replace(solo.shelf, x=solo.shelf.x.flatten(1))
-    for shelf, why in ((dark, "it is not known what black and white are"), (rows, "a prior takes images")):
-        sim: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(Solo(solo.task, shelf)))
+    population, trainer = clients()
+    dark = dataclasses.replace(trainer.device_data, x=trainer.device_data.x * 5 - 2)
+    rows = dataclasses.replace(trainer.device_data, x=trainer.device_data.x.flatten(1))
+    for device_data, why in ((dark, "it is not known what black and white are"), (rows, "a prior takes images")):
+        sim: Simulator[Any] = Simulator(FEDDISTR, population, Stacked(LocalTrainer(trainer.task, device_data)))
         with pytest.raises(DataError, match=why):
             sim.round(sim.start(), 1)
 
 
 def test_the_true_number_of_clusters_needs_domains() -> None:
-    population, solo = clients()
-    shelf = dataclasses.replace(solo.shelf, groups=None)
+    population, trainer = clients()
+    device_data = dataclasses.replace(trainer.device_data, groups=None)
     sim: Simulator[Any] = Simulator(
-        dataclasses.replace(FEDDISTR, m="oracle"), population, Stacked(Solo(solo.task, shelf))
+        dataclasses.replace(FEDDISTR, m="oracle"), population, Stacked(LocalTrainer(trainer.task, device_data))
     )
     with pytest.raises(ConfigError, match='m = "oracle" needs data with domains'):
         sim.round(sim.start(), 1)
@@ -420,15 +420,15 @@ def test_the_true_number_of_clusters_needs_domains() -> None:
 # ---------------------------------------------------------------- facts
 def test_facts_are_plain_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sim, states, _ = played(FEDDISTR)
-    facts = json.loads(json.dumps(sim.algorithm.facts(states[-1]), allow_nan=False))
-    number = len(facts["labels"])
-    assert len(facts["embeddings"]) == number == len(facts["owners"]) == len(facts["counts"]) == facts["sent"]
-    assert sorted(i for s in facts["sets"] for i in s) == list(range(number))
-    assert facts["epsilon"] == "no guarantee"
-    assert set(facts["closest"]) == {"0", "1", "2", "3"}
-    assert {"server", "clients"} == set(facts["seen"])
+    info = json.loads(json.dumps(sim.algorithm.info(states[-1]), allow_nan=False))
+    number = len(info["labels"])
+    assert len(info["embeddings"]) == number == len(info["owners"]) == len(info["counts"]) == info["sent"]
+    assert sorted(i for s in info["sets"] for i in s) == list(range(number))
+    assert info["epsilon"] == "no guarantee"
+    assert set(info["closest"]) == {"0", "1", "2", "3"}
+    assert {"server", "clients"} == set(info["seen"])
     monkeypatch.setattr(feddistr, "SHOWN", 12)
-    small = sim.algorithm.facts(states[-1])
+    small = sim.algorithm.info(states[-1])
     assert small["coordinates"] == "principal"
     assert sum(len(row) for row in small["embeddings"]) <= 12
     assert len(small["pairs"]) <= 12
@@ -437,9 +437,9 @@ def test_facts_are_plain_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_that_says_nonsense_of_its_copies_spoils_no_record() -> None:
     sim, states, _ = played(FEDDISTR)
     said = {0: feddistr.Learned(float("nan")), 1: feddistr.Learned(float("inf")), 2: feddistr.Learned(1.25)}
-    diary = dataclasses.replace(states[-1].diary, learned=said)
-    facts = sim.algorithm.facts(dataclasses.replace(states[-1], diary=diary))
-    assert facts["closest"] == {"0": None, "1": None, "2": 1.25}
+    info = dataclasses.replace(states[-1].info, learned=said)
+    info = sim.algorithm.info(dataclasses.replace(states[-1], info=info))
+    assert info["closest"] == {"0": None, "1": None, "2": 1.25}
 
 
 def test_principal_coordinates_keep_distances_where_they_can() -> None:
@@ -474,7 +474,7 @@ def test_noise_has_the_size_it_should_and_counts_stay_at_home() -> None:
     drawn = noised(torch.zeros(400, 16), torch.zeros(16), 2.0, noise.std(3), Key(1))
     assert float(drawn.std()) == pytest.approx(1.0, abs=0.03)
     _, states, _ = played(dataclasses.replace(FEDDISTR, steps=2, dp=noise))
-    assert set(states[-1].diary.uploads.counts.tolist()) == {0}
+    assert set(states[-1].info.uploads.counts.tolist()) == {0}
 
 
 NOISY = dataclasses.replace(FEDDISTR, steps=2, dp=Noise(clip=2.0, sigma=0.5))
@@ -484,17 +484,17 @@ def test_under_noise_no_field_of_a_reply_tells_more_than_it_may() -> None:
     """Every field there is: labels as they are, embeddings with noise, and nothing else of the data."""
     sim, states, _ = played(NOISY)
     _, plain, _ = played(dataclasses.replace(NOISY, dp=None))
-    diary, bare = states[-1].diary, plain[-1].diary
+    info, bare = states[-1].info, plain[-1].info
     assert [f.name for f in dataclasses.fields(Prompts)] == ["embeddings", "labels", "counts"]
-    assert diary.uploads.labels.tolist() == bare.uploads.labels.tolist()
-    assert set(diary.uploads.counts.tolist()) == {0}
+    assert info.uploads.labels.tolist() == bare.uploads.labels.tolist()
+    assert set(info.uploads.counts.tolist()) == {0}
     cut = noised(bare.uploads.embeddings, torch.zeros(16), 2.0, 0.0, Key(0))
-    assert float((diary.uploads.embeddings - cut).std()) == pytest.approx(1.0, abs=0.25)
+    assert float((info.uploads.embeddings - cut).std()) == pytest.approx(1.0, abs=0.25)
     assert [f.name for f in dataclasses.fields(feddistr.Learned)] == ["closest"]
-    assert [r.closest for r in diary.learned.values()] == [None] * 4
+    assert [r.closest for r in info.learned.values()] == [None] * 4
     assert all(r.closest is not None for r in bare.learned.values())
     seen, open_ = (
-        s.algorithm.facts(e)["seen"]["server"] for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1]))
+        s.algorithm.info(e)["seen"]["server"] for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1]))
     )
     assert "number of examples, losses and test results, without noise" in seen
     assert "how near" in open_
@@ -506,9 +506,9 @@ def test_what_noise_tells_is_for_as_many_embeddings_as_an_example_may_change(mon
     asked: list[tuple[float, int, float]] = []
     monkeypatch.setattr(privacy, "epsilon", lambda *args: asked.append(args) or 3.0)
     monkeypatch.setattr(privacy, "noise_multiplier", lambda epsilon, releases, delta: 4.0 * releases)
-    facts = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.5)).spent()
+    info = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.5)).spent()
     assert asked == [(0.25, 3, 1e-5)]
-    assert (facts["epsilon"], facts["sigma"]) == (3.0, 0.5)
+    assert (info["epsilon"], info["sigma"]) == (3.0, 0.5)
     assert FedDistr(m=2, dp=Noise(clip=1.0, epsilon=1.0)).dp.std(2) == 16.0  # type: ignore[union-attr]
 
 
@@ -517,8 +517,8 @@ def test_sigma_needs_no_accountant_and_epsilon_does(monkeypatch: pytest.MonkeyPa
         raise ConfigError("it is not installed")
 
     monkeypatch.setattr(privacy, "require", absent)
-    facts = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.37)).spent()
-    assert (facts["epsilon"], facts["sigma"]) == ("not worked out: it is not installed", 0.37)
+    info = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.37)).spent()
+    assert (info["epsilon"], info["sigma"]) == ("not worked out: it is not installed", 0.37)
     with pytest.raises(ConfigError, match="it is not installed"):
         FedDistr(dp=Noise(epsilon=1.0))
 

@@ -25,11 +25,11 @@ from unskew import wire
 from unskew.algorithms.feddistr import FedDistr
 from unskew.algorithms.fedpft import FedPFT
 from unskew.errors import QuorumError
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import SgdConfig
 from unskew.runtime.flower import pack, unpack
-from unskew.runtime.letter import ASKED, Letter, Order, read
-from unskew.runtime.simulate import Population
+from unskew.runtime.in_process import Population
+from unskew.runtime.message import ASKED, Envelope, Order, read
 from unskew.tree import leaves
 
 QUICK = SgdConfig(0.02, local_steps=2, batch_size=16, optimizer="adam")
@@ -48,12 +48,12 @@ def _toy() -> Iterator[None]:
     loopback.built.cache_clear()
 
 
-def first_of(clients: int) -> tuple[Population, Solo]:
+def first_of(clients: int) -> tuple[Population, LocalTrainer]:
     """The first few of the toy's clients, of which the last is the liar."""
-    population, solo = toy_prior.clients()
-    s = solo.shelf
-    shelf = Shelf(s.x, s.y, s.train[:clients], s.val[:clients], None, s.x_test, s.y_test, s.groups)
-    few = Solo(solo.task, shelf)
+    population, trainer = toy_prior.clients()
+    s = trainer.device_data
+    device_data = DeviceData(s.x, s.y, s.train[:clients], s.val[:clients], None, s.x_test, s.y_test, s.groups)
+    few = LocalTrainer(trainer.task, device_data)
     return dataclasses.replace(population, histograms=population.histograms[:clients], desk=few), few
 
 
@@ -128,7 +128,7 @@ def told(lie: Any, step: str, said: list[Any]) -> Callable[[Message], Message]:
             return honest
         of = wire.signatures(there.algorithm)[step].reply
         parts = tuple(wire.encode(lie(wire.decode(part, of))) for part in reply.parts)
-        return Message(pack(Letter(reply.action, reply.head, parts)), reply_to=message)
+        return Message(pack(Envelope(reply.action, reply.head, parts)), reply_to=message)
 
     return answer
 
@@ -142,20 +142,20 @@ def lived(
     monkeypatch.setattr(loopback, "world", lambda network, pooled: first_of(clients))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients)
-    there.remote.model = dataclasses.replace(there.remote.model, desk=there.solo)
+    there.remote.model = dataclasses.replace(there.remote.model, desk=there.trainer)
     liar = clients - 1
     there.grid.handlers[there.node(liar)] = told(lie, step, [there, liar])
     try:
         state, trace = there.remote.round(there.remote.start(), 1)
     except QuorumError:  # nobody is left
         return None, {}, {liar}
-    facts = algorithm.facts(state)
-    json.dumps(facts, allow_nan=False)
+    info = algorithm.info(state)
+    json.dumps(info, allow_nan=False)
     assert all(bool(t.isfinite().all()) for _, t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
-    lost = {f.client for f in trace.failures} | {i["client"] for i in facts["ignored"]}
+    lost = {f.client for f in trace.failures} | {i["client"] for i in info["ignored"]}
     assert lost <= {liar}
     there.remote.round(state, 2)
-    return state, facts, lost
+    return state, info, lost
 
 
 CASES = [(name, clients) for name in METHODS for clients in (1, 2, 3)]
@@ -197,10 +197,10 @@ def test_a_client_that_counts_countless_examples_counts_for_twice_the_next(
 ) -> None:
     """Clients 0 and 1 have 23 and 20 images; the third says 2 ** 53 of each of its two clusters: 46 in all."""
     lie = each(("counts",), lambda t: torch.full_like(t, 1 << 53))
-    state, facts, _ = lived(name, 3, lie, FIRST[name], tmp_path, monkeypatch, m=1)
-    counts = state.diary.uploads.counts if name == "feddistr" else state.components.counts
+    state, info, _ = lived(name, 3, lie, FIRST[name], tmp_path, monkeypatch, m=1)
+    counts = state.info.uploads.counts if name == "feddistr" else state.components.counts
     assert counts.tolist() == [23, 20, 23, 23]
-    assert facts["warnings"] == [
+    assert info["warnings"] == [
         "client 2 says it has more than twice as many examples as any other, and counts for twice as many"
     ]
 
@@ -220,7 +220,7 @@ def test_a_client_alone_with_several_embeddings_merges_nobody_s(
         return dataclasses.replace(reply, embeddings=v, labels=labels, counts=torch.ones(4, dtype=torch.int64))
 
     state, _, lost = lived("feddistr", 4, far, "disentangle", tmp_path, monkeypatch, m="oracle", steps=100)
-    owners, sets = state.diary.owners, state.diary.sets
+    owners, sets = state.info.owners, state.info.sets
     assert not lost
     assert [{owners[i] for i in s} for s in sets if len(s) > 1] == [{1, 2}]
-    assert state.diary.tau < 3.0
+    assert state.info.tau < 3.0

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from unskew import wire
+from unskew import api, wire
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms import feddw as module
 from unskew.algorithms.fedavg import FedAvg
@@ -45,14 +45,14 @@ from unskew.algorithms.fedpft import FedPFT
 from unskew.algorithms.maxfl import MaxFL
 from unskew.algorithms.scaffold import Scaffold
 from unskew.errors import ConfigError, QuorumError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.ledger import SERVER
 from unskew.local.executor import Sequential
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Sgd, SgdConfig, drive, run, step
-from unskew.run import config, history
-from unskew.runtime import simulate
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime import in_process
+from unskew.runtime.in_process import Population, Simulator
 from unskew.server import privacy
 from unskew.task import make_task
 from unskew.world.outage import Outage
@@ -69,7 +69,7 @@ def labelled(base: Any, labels: list[list[int]]) -> Any:
     y = torch.tensor([c for part in labels for c in part])
     histograms = torch.stack([torch.bincount(torch.tensor(part), minlength=3) for part in labels])
     population = dataclasses.replace(base.population, histograms=histograms)
-    return dataclasses.replace(base, shelf=dataclasses.replace(base.shelf, y=y), population=population)
+    return dataclasses.replace(base, device_data=dataclasses.replace(base.device_data, y=y), population=population)
 
 
 # ---------------------------------------------------------------- eq. 11
@@ -147,13 +147,13 @@ def test_soft_labels_are_those_of_the_trained_models(classes: Any, spy: Any) -> 
         play = world.play(feddw(local=SMALL), rounds=1, clients_per_round=3)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
-    solo = play.sim.executor._solo
+    trainer = play.sim.executor._solo
     sums, counts = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     cohort = sorted(t.src - 1 for t in play.traces[0].transfers if t.dst == SERVER)
     for client, reply in zip(cohort, replies, strict=True):
-        rows = world.shelf.train[client]
-        _, logits = solo._refer(world.shelf.x[rows], reply.of.params)
-        for p, c in zip(logits.softmax(1), world.shelf.y[rows].tolist(), strict=True):
+        rows = world.device_data.train[client]
+        _, logits = trainer._refer(world.device_data.x[rows], reply.of.params)
+        for p, c in zip(logits.softmax(1), world.device_data.y[rows].tolist(), strict=True):
             sums[c] += p
             counts[c] += 1
     assert (counts > 0).all()
@@ -167,12 +167,12 @@ def test_soft_labels_are_those_of_the_model_that_is_sent_whatever_is_trained_aft
         play = world.play(with_term(MaxFL(warmup=0, local=SMALL)), rounds=1)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
-    solo = play.sim.executor._solo
+    trainer = play.sim.executor._solo
     for client, reply in enumerate(replies):
-        rows = world.shelf.train[client]
-        _, logits = solo._refer(world.shelf.x[rows], reply.of.params)
+        rows = world.device_data.train[client]
+        _, logits = trainer._refer(world.device_data.x[rows], reply.of.params)
         sums = torch.zeros(3, 3, dtype=torch.float64)
-        for p, c in zip(logits.softmax(1), world.shelf.y[rows].tolist(), strict=True):
+        for p, c in zip(logits.softmax(1), world.device_data.y[rows].tolist(), strict=True):
             sums[c] += p
         torch.testing.assert_close(reply.soft.sums, sums, rtol=0, atol=1e-12)
 
@@ -181,9 +181,9 @@ def test_augmentation_never_reaches_the_soft_labels(classes: Any) -> None:
     """DW-A7: what is folded are the examples as they are.  At a vanishing rate training changes nothing else."""
     world = classes()
     still = SgdConfig(lr=1e-300, batch_size=None)
-    shelf = dataclasses.replace(world.shelf, augment=lambda x, g: x + 100.0)
+    device_data = dataclasses.replace(world.device_data, augment=lambda x, g: x + 100.0)
     plain = world.play(feddw(local=still), rounds=1).states[1].sl
-    turned = dataclasses.replace(world, shelf=shelf).play(feddw(local=still), rounds=1).states[1].sl
+    turned = dataclasses.replace(world, device_data=device_data).play(feddw(local=still), rounds=1).states[1].sl
     torch.testing.assert_close(plain, turned, rtol=0, atol=1e-12)
 
 
@@ -283,15 +283,15 @@ def test_a_method_of_one_round_takes_the_term(name: str) -> None:
     with toy_prior.toy():
         for mu in (0.0, 30.0):
             sim, states, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=mu)))
-            facts = sim.algorithm.facts(states[1])
-            assert (facts["ignored"], facts["warnings"]) == ([], [])
+            info = sim.algorithm.info(states[1])
+            assert (info["ignored"], info["warnings"]) == ([], [])
             ends.append(sim.personal(states[1], [0], 1)[0])
     weight, bias = (next(n for n in ends[0] if n.startswith("3.") and n.endswith(w)) for w in ("weight", "bias"))
     assert not any(end[bias].any() for end in ends)
     assert float((ends[0][weight] - ends[1][weight]).abs().max()) > 1e-3
 
 
-class Watching(Solo):
+class Watching(LocalTrainer):
     """Writes down the optimisations that were asked for."""
 
     asked: list[Any]
@@ -310,14 +310,14 @@ def test_every_method_takes_the_term(name: str) -> None:
     assert algorithm == target(**algorithm_options(target), dw=DW(3.0))
     assert hash(algorithm) == hash(target(**algorithm_options(target), dw=DW(3.0)))
     population, plain = recipe.world("perceptron", algorithm.pooled)
-    solo = Watching(plain.task, plain.shelf)
-    solo.asked = []
-    sim = Simulator(algorithm, population, Sequential(solo))
+    trainer = Watching(plain.task, plain.device_data)
+    trainer.asked = []
+    sim = Simulator(algorithm, population, Sequential(trainer))
     state = before = sim.start()
     for t in (1, 2):
         before, (state, _) = state, sim.round(state, t)
-        assert algorithm.facts(state)["ignored"] == []
-    jobs = [(me.round, job) for me, job in solo.asked if me.round <= 2]
+        assert algorithm.info(state)["ignored"] == []
+    jobs = [(me.round, job) for me, job in trainer.asked if me.round <= 2]
     chosen = plain.task.layout.select
     own = [(t, job) for t, job in jobs if "2.weight" in chosen(job.config.trainable)]
     assert jobs
@@ -336,7 +336,7 @@ def test_a_method_that_leaves_the_layer_alone_says_that_the_term_does_nothing() 
     """FedBABU trains the body only."""
     sim = recipe.simulator("fedbabu", "perceptron", algorithm=resolve("fedbabu+dw")(local=recipe.LOCAL))
     state, _ = sim.round(sim.start(), 1)
-    (warning,) = sim.algorithm.facts(state)["warnings"]
+    (warning,) = sim.algorithm.info(state)["warnings"]
     assert "nor a layer that stays as it is" in warning
 
 
@@ -428,7 +428,7 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
             return state.params
 
     play = world.play(with_term(Own()), rounds=1)
-    (warning,) = play.sim.algorithm.facts(play.states[1])["warnings"]
+    (warning,) = play.sim.algorithm.info(play.states[1])["warnings"]
     assert "the class-relation term had no effect" in warning
 
 
@@ -459,11 +459,11 @@ def test_without_a_bias_there_is_nothing_to_hold(classes: Any) -> None:
     task = make_task(build, 3)
     initial = {n: t.double() for n, t in task.init(Key(0)).items()}
     population = Population(world.population.histograms, task.layout, initial, lambda key: initial)
-    solo = Watching(task, world.shelf, dtype=torch.float64)
-    solo.asked = []
-    sim = Simulator(feddw(local=SMALL), population, Sequential(solo))
+    trainer = Watching(task, world.device_data, dtype=torch.float64)
+    trainer.asked = []
+    sim = Simulator(feddw(local=SMALL), population, Sequential(trainer))
     sim.round(sim.start(), 1)
-    assert [job.config for _, job in solo.asked] == [SMALL] * 4
+    assert [job.config for _, job in trainer.asked] == [SMALL] * 4
 
 
 # ---------------------------------------------------------------- presets
@@ -538,9 +538,9 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     honest = world.play(feddw(local=SMALL), rounds=1)
     monkeypatch.setattr(FedDW, "work", lying)
     play = world.play(feddw(local=SMALL), rounds=2, codec=True)
-    facts = play.sim.algorithm.facts(play.states[1])
-    assert facts["ignored"] == [{"client": 1, "step": "train", "reason": "negative soft labels or counts"}]
-    assert facts["warnings"] == []
+    info = play.sim.algorithm.info(play.states[1])
+    assert info["ignored"] == [{"client": 1, "step": "train", "reason": "negative soft labels or counts"}]
+    assert info["warnings"] == []
     assert play.states[1].totals.uploads == 3
     others = world.population.histograms[[0, 2, 3]].sum(0)
     assert play.states[1].totals.counts.tolist() == others.tolist()
@@ -548,7 +548,7 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     monkeypatch.setattr(module, "add_soft_labels", lambda sums, batch: sums + 1.0)
     nobody = world.play(feddw(local=SMALL), rounds=1)
     assert torch.equal(nobody.states[1].sl, torch.eye(3, dtype=torch.float64))
-    assert len(nobody.sim.algorithm.facts(nobody.states[1])["ignored"]) == 4
+    assert len(nobody.sim.algorithm.info(nobody.states[1])["ignored"]) == 4
 
 
 def test_lost_replies_leave_the_matrix_to_the_others(classes: Any) -> None:
@@ -592,11 +592,13 @@ def test_a_named_layer_is_the_one_that_is_pulled() -> None:
     """Its bias is held, too."""
     task = last_is(nn.Tanh())
     x, y = torch.randn(8, 4, generator=Key(2).generator()), torch.arange(8) % 3
-    shelf = dataclasses.replace(recipe.world("perceptron")[1].shelf, x=x, y=y, train=(torch.arange(8),), val=(x[:0],))
+    device_data = dataclasses.replace(
+        recipe.world("perceptron")[1].device_data, x=x, y=y, train=(torch.arange(8),), val=(x[:0],)
+    )
     ends = []
     for mu in (0.0, 50.0):
         population = Population(torch.bincount(y)[None], task.layout, task.init(Key(0)), task.init)
-        sim = Simulator(feddw(mu=mu, layer="fc", local=SMALL), population, Sequential(Solo(task, shelf)))
+        sim = Simulator(feddw(mu=mu, layer="fc", local=SMALL), population, Sequential(LocalTrainer(task, device_data)))
         state, _ = sim.round(sim.start(), 1)
         ends.append(state.of.params)
         assert float(state.of.params["fc.bias"].abs().max()) == 0.0
@@ -653,7 +655,7 @@ def test_the_term_is_configuration() -> None:
 
 def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> None:
     made = with_term(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, Decay(2, 0.5)))
-    method = history._method(made)
+    method = api._method(made)
     assert (method.name, method.algorithm) == ("fedprox+dw", made)
     assert config.method(method.name, method.options).algorithm == made
 
@@ -661,19 +663,19 @@ def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> Non
 # ---------------------------------------------------------------- facts
 def test_facts_show_both_matrices_and_how_far_apart_they_are(classes: Any) -> None:
     play = classes().play(feddw(local=SMALL), rounds=1)
-    facts = play.sim.algorithm.facts(play.states[1])
+    info = play.sim.algorithm.info(play.states[1])
     weight = play.params[1]["head.weight"]
-    sl, cr = (torch.tensor(facts[k], dtype=torch.float64) for k in ("sl", "cr"))
+    sl, cr = (torch.tensor(info[k], dtype=torch.float64) for k in ("sl", "cr"))
     torch.testing.assert_close(cr, torch.softmax(weight @ weight.T, 1), rtol=0, atol=1e-5)
     torch.testing.assert_close(sl, play.states[1].sl, rtol=0, atol=1e-5)
-    assert facts["distance"] == pytest.approx(float((sl - cr).norm()), abs=1e-4)
-    assert facts["class_norms"] == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
-    assert facts["counts"] == play.sim.population.histograms.sum(0).tolist()
-    assert facts["epsilon"] == "no guarantee"
-    assert "as they are" in facts["seen"]["server"]
+    assert info["distance"] == pytest.approx(float((sl - cr).norm()), abs=1e-4)
+    assert info["class_norms"] == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
+    assert info["counts"] == play.sim.population.histograms.sum(0).tolist()
+    assert info["epsilon"] == "no guarantee"
+    assert "as they are" in info["seen"]["server"]
 
 
-def test_facts_of_many_classes_are_the_distance_alone() -> None:
+def test_info_of_many_classes_are_the_distance_alone() -> None:
     state = feddw().state(
         FedAvg().init({"w": torch.eye(21)}, recipe_fed()),
         "w",
@@ -683,9 +685,9 @@ def test_facts_of_many_classes_are_the_distance_alone() -> None:
         (),
         False,
     )
-    facts = feddw().facts(state)
-    assert {"sl", "cr", "class_norms", "counts"}.isdisjoint(facts)
-    assert facts["distance"] > 0
+    info = feddw().info(state)
+    assert {"sl", "cr", "class_norms", "counts"}.isdisjoint(info)
+    assert info["distance"] > 0
 
 
 def recipe_fed() -> Any:
@@ -693,18 +695,18 @@ def recipe_fed() -> Any:
     return sim._federation(0)
 
 
-def test_facts_of_a_method_stay_beside_the_terms() -> None:
+def test_info_of_a_method_stay_beside_the_terms() -> None:
     sim = recipe.simulator("feddif+dw", "perceptron")
     state, _ = sim.round(sim.start(), 1)
-    assert {"hops", "sizes", "sl", "distance"} <= set(sim.algorithm.facts(state))
+    assert {"hops", "sizes", "sl", "distance"} <= set(sim.algorithm.info(state))
 
 
 def test_where_there_is_no_global_model_there_is_no_distance() -> None:
     sim = recipe.simulator("ifca+dw", "perceptron", algorithm=resolve("ifca+dw")(local=recipe.LOCAL))
     state, _ = sim.round(sim.start(), 1)
-    facts = sim.algorithm.facts(state)
-    assert "distance" not in facts
-    assert "sl" in facts
+    info = sim.algorithm.info(state)
+    assert "distance" not in info
+    assert "sl" in info
 
 
 # ---------------------------------------------------------------- noise
@@ -736,13 +738,13 @@ def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_an_example_moves_an_upload_by_at_most_the_sensitivity(classes: Any) -> None:
     """One row by probabilities, whose norm is at most 1, and one count by 1: sqrt(2) in all."""
     world = classes(n=[7])
-    solo = world.simulator(feddw()).executor._solo
-    rows = world.shelf.train[0]
-    _, logits = solo._refer(world.shelf.x[rows], world.population.initial)
+    trainer = world.simulator(feddw()).executor._solo
+    rows = world.device_data.train[0]
+    _, logits = trainer._refer(world.device_data.x[rows], world.population.initial)
 
     def upload(keep: Tensor) -> Tensor:
         class Seen:
-            y, mask = world.shelf.y[rows], keep
+            y, mask = world.device_data.y[rows], keep
 
         Seen.logits = 50.0 * logits  # type: ignore[attr-defined]
         sums = add_soft_labels(torch.zeros(3, 3, dtype=torch.float64), Seen())  # type: ignore[arg-type]
@@ -766,20 +768,20 @@ def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
     """
     monkeypatch.setattr(module, "noised", lambda sent, sigma, key: sent)
     whole = classes(n=[40, 8])
-    rows, y = whole.shelf.train, whole.shelf.y
+    rows, y = whole.device_data.train, whole.device_data.y
     row = int(y[rows[0][-1]])
     histograms = whole.population.histograms.clone()
     histograms[0, row] -= 1
-    shelf = dataclasses.replace(whole.shelf, train=(rows[0][:-1], *rows[1:]))
+    device_data = dataclasses.replace(whole.device_data, train=(rows[0][:-1], *rows[1:]))
     population = dataclasses.replace(whole.population, histograms=histograms)
-    fewer = dataclasses.replace(whole, shelf=shelf, population=population)
+    fewer = dataclasses.replace(whole, device_data=device_data, population=population)
     local = SgdConfig(lr=5.0, local_epochs=3, batch_size=4)
 
     def apart(dp: Noise | None) -> SoftLabels:
         """What moves in the first upload of client 0."""
         of = resolve(name)(local=local, **({"epsilon": 0.01} if name == "feddif" else {}))
         sent: list[SoftLabels] = []
-        receive = simulate._Round.receive
+        receive = in_process._Round.receive
 
         def watched(self: Any, step: str, client: int, done: Any) -> Any:
             if client == 0 and getattr(done.value[0], "soft", None) is not None:
@@ -787,7 +789,7 @@ def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
             return receive(self, step, client, done)
 
         with monkeypatch.context() as patch:
-            patch.setattr(simulate._Round, "receive", watched)
+            patch.setattr(in_process._Round, "receive", watched)
             for world in (whole, fewer):
                 before = len(sent)
                 world.play(with_term(of, DW(dp=dp)), rounds=1)
@@ -813,9 +815,9 @@ def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
     monkeypatch.setattr(Noise, "sigma", 0.0)
     world = classes(n=[5, 8, 3], norm=True)
     play = world.play(feddw(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=2)
-    _, logits = play.sim.executor._solo._refer(world.shelf.x, play.params[1])
-    sums = torch.zeros(3, 3, dtype=torch.float64).index_add(0, world.shelf.y, logits.softmax(1))
-    counts = torch.bincount(world.shelf.y, minlength=3)
+    _, logits = play.sim.executor._solo._refer(world.device_data.x, play.params[1])
+    sums = torch.zeros(3, 3, dtype=torch.float64).index_add(0, world.device_data.y, logits.softmax(1))
+    counts = torch.bincount(world.device_data.y, minlength=3)
     assert (counts > 0).all()
     torch.testing.assert_close(play.states[2].sl, sums / counts[:, None], rtol=0, atol=1e-12)
 
@@ -872,12 +874,12 @@ def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> N
     play = classes().play(algorithm, rounds=4, outage=Outage(late=0.5), seed=3)
     assert sum(len(t.failures) for t in play.traces) > 0
     assert play.states[-1].asked == dict.fromkeys(range(4), 4)
-    facts = algorithm.facts(play.states[-1])
-    assert (facts["epsilon"], facts["uploads"], facts["delta"]) == (10.0, 4, 1e-5)
-    assert "standard deviation 2.828" in facts["seen"]["server"]
-    assert "not the models that it sent" in facts["covers"]
-    assert "given the models that it was sent" in facts["covers"]
-    assert algorithm.facts(play.states[0])["epsilon"] == 0.0
+    info = algorithm.info(play.states[-1])
+    assert (info["epsilon"], info["uploads"], info["delta"]) == (10.0, 4, 1e-5)
+    assert "standard deviation 2.828" in info["seen"]["server"]
+    assert "not the models that it sent" in info["covers"]
+    assert "given the models that it was sent" in info["covers"]
+    assert algorithm.info(play.states[0])["epsilon"] == 0.0
 
 
 @pytest.mark.usefixtures("accountant")
@@ -889,8 +891,8 @@ def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) 
     assert reports == [True] * 8 + [False] * 8
     assert torch.equal(play.states[4].sl, play.states[2].sl)
     assert not torch.equal(play.params[4]["head.weight"], play.params[3]["head.weight"])
-    facts = algorithm.facts(play.states[4])
-    assert (facts["epsilon"], facts["warnings"]) == (pytest.approx(5.0), [])
+    info = algorithm.info(play.states[4])
+    assert (info["epsilon"], info["warnings"]) == (pytest.approx(5.0), [])
 
 
 @pytest.mark.usefixtures("accountant")
@@ -913,14 +915,14 @@ def test_what_a_method_says_of_privacy_stays_beside_what_the_term_says(name: str
     with toy_prior.toy():
         plain, states, _ = toy_prior.played(method)
         added, with_states, _ = toy_prior.played(with_term(method))
-    own, facts = plain.algorithm.facts(states[1]), added.algorithm.facts(with_states[1])
+    own, info = plain.algorithm.info(states[1]), added.algorithm.info(with_states[1])
     for party, soft_labels in (("server", "class counts and its sums of predictions"), ("clients", "mean predictions")):
-        said = facts["seen"][party]
+        said = info["seen"][party]
         assert said.startswith(own["seen"][party] + "; and ")
         assert soft_labels in said.removeprefix(own["seen"][party])
-    assert facts["epsilon"] == "no guarantee"
-    assert {"delta", "covers"}.isdisjoint(facts)
-    assert {"sl", "counts", *own} <= set(facts)
+    assert info["epsilon"] == "no guarantee"
+    assert {"delta", "covers"}.isdisjoint(info)
+    assert {"sl", "counts", *own} <= set(info)
 
 
 @pytest.mark.usefixtures("accountant")
@@ -929,13 +931,13 @@ def test_a_methods_own_guarantee_is_named_and_is_none_for_the_whole() -> None:
     method = dataclasses.replace(ONE_ROUND["feddistr"], dp=OnEmbeddings(clip=2.0, sigma=0.5))
     with toy_prior.toy():
         sim, states, _ = toy_prior.played(with_term(method))
-    facts = sim.algorithm.facts(states[1])
-    assert facts["epsilon"] == "no guarantee"
-    assert facts["covers"].startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")
-    assert facts["covers"].endswith(" alone")
-    assert "delta" not in facts
-    assert "noised embeddings" in facts["seen"]["server"]
-    assert "sums of predictions by class, as they are" in facts["seen"]["server"]
+    info = sim.algorithm.info(states[1])
+    assert info["epsilon"] == "no guarantee"
+    assert info["covers"].startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")
+    assert info["covers"].endswith(" alone")
+    assert "delta" not in info
+    assert "noised embeddings" in info["seen"]["server"]
+    assert "sums of predictions by class, as they are" in info["seen"]["server"]
 
 
 def test_two_guarantees_add_up() -> None:

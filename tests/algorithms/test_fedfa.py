@@ -118,9 +118,9 @@ def test_the_accuracy_is_that_of_the_received_model_on_training_data(classes: An
     for before, after in zip(play.states, play.states[1:], strict=False):
         module = world.task.module().double().eval()
         expected = []
-        for rows in world.shelf.train:
-            logits = torch.func.functional_call(module, before.params, (world.shelf.x[rows],))
-            expected.append(float((logits.argmax(1) == world.shelf.y[rows]).double().mean()))
+        for rows in world.device_data.train:
+            logits = torch.func.functional_call(module, before.params, (world.device_data.x[rows],))
+            expected.append(float((logits.argmax(1) == world.device_data.y[rows]).double().mean()))
         reports = after.reports.values()
         assert [r.accuracy for r in reports] == pytest.approx(expected)
         assert [r.weight for r in reports] == pytest.approx(fedfa("hcct").weights(expected, [1] * 3, [9, 6, 12]))
@@ -131,10 +131,10 @@ def test_models_are_weighed_by_what_the_facts_say(classes: Any, equal: Any) -> N
     """HCCT's form in round 1: w = sum omega_k y_k, with y_k FedAvg's local models."""
     world = classes(n=[9, 6, 12])
     play = world.play(fedfa("hcct", local=SMALL), 1)
-    facts = play.sim.algorithm.facts(play.states[1])
+    info = play.sim.algorithm.info(play.states[1])
     own = [world.play(FedAvg(SMALL, personal=("all",)), 1).own(c) for c in range(3)]
-    equal(play.params[1], weighted_sum(own, [facts["weights"][str(c)] for c in range(3)]))
-    assert sum(facts["weights"].values()) == pytest.approx(1.0)
+    equal(play.params[1], weighted_sum(own, [info["weights"][str(c)] for c in range(3)]))
+    assert sum(info["weights"].values()) == pytest.approx(1.0)
 
 
 def test_visits_are_counted_by_each_client(classes: Any) -> None:

@@ -11,7 +11,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fednova import FedNova, Update, responses, steps_of, work
 from unskew.algorithms.fedprox import fedprox
 from unskew.errors import ConfigError, WireError
-from unskew.local.optimise import optimiser
+from unskew.local.optim import optimiser
 from unskew.protocol import Exponential, Layout, SgdConfig
 
 MOMENTUM = st.floats(0.0, 0.99)

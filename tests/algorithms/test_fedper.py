@@ -74,8 +74,8 @@ def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> Non
     start = one.own(1)
     module = world.task.build().double()
     module.load_state_dict(start)
-    rows = world.shelf.train[1]
-    torch.nn.functional.cross_entropy(module(world.shelf.x[rows]), world.shelf.y[rows]).backward()
+    rows = world.device_data.train[1]
+    torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
     after = {n: (p - 0.2 * p.grad).detach() for n, p in module.named_parameters() if p.grad is not None}
     equal(part(two.own(1), HEAD), part(after, HEAD), atol=1e-12)
 

@@ -15,11 +15,11 @@ from unskew.algorithms import feddistr, fedpft
 from unskew.algorithms.fedpft import Components, Decode, FedPFT, Mixture, summary, unusable
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.local.stacked import Stacked
+from unskew.local.stacked.executor import Stacked
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import SgdConfig
+from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
-from unskew.runtime.simulate import Simulator
 from unskew.world.outage import Outage
 
 FEDPFT = FedPFT(images=6, classifier=SgdConfig(0.02, local_steps=4, batch_size=16, optimizer="adam"))
@@ -37,14 +37,14 @@ def test_everybody_learns_labels_that_nobody_showed_them() -> None:
     desk = sim.population.desk
     assert desk is not None
     for model in (sim.algorithm.serve(states[-1], None), *sim.personal(states[-1], range(4), 1).values()):
-        assert float(desk.grade(model, "test")[0].double().mean()) > 0.8
+        assert float(desk.evaluate(model, "test")[0].double().mean()) > 0.8
 
 
 def test_components_are_means_and_variances_of_clusters() -> None:
     """Client 1 has 20 images of label 1, fewer than two clusters of twelve: one component, of all of them."""
-    population, solo = clients()
-    found = summary(solo.local(population.me(1, 1, Key(0)), 0), "toy", 3)
-    z = 2 * solo.shelf.x[solo.shelf.train[1]].flatten(1) - 1
+    population, trainer = clients()
+    found = summary(trainer.local(population.me(1, 1, Key(0)), 0), "toy", 3)
+    z = 2 * trainer.device_data.x[trainer.device_data.train[1]].flatten(1) - 1
     assert (found.labels.tolist(), found.counts.tolist()) == ([1], [20])
     assert torch.allclose(found.means[0], z.mean(0), atol=1e-6)
     assert torch.allclose(found.variances[0], z.var(0, correction=0), atol=1e-6)
@@ -57,10 +57,10 @@ def test_every_image_of_a_client_is_in_one_component() -> None:
 
 def test_images_follow_the_components_by_their_sizes() -> None:
     """Label 0 has components at +.5 and -.5, three to one: of 400 images about 300 are bright."""
-    population, solo = clients()
+    population, trainer = clients()
     means = torch.stack([torch.full((16,), 0.5), torch.full((16,), -0.5), torch.zeros(16)])
     parts = Components(means, torch.zeros(3, 16), torch.tensor([0, 0, 2]), torch.tensor([30, 10, 5]))
-    local = solo.local(population.me(0, 1, Key(0)), 0)
+    local = trainer.local(population.me(0, 1, Key(0)), 0)
     x, y = Decode("toy", 400, own=False).made(local, Mixture(parts, 3))
     assert torch.bincount(y, minlength=3).tolist() == [400, 0, 400]
     bright = x[y == 0].mean((1, 2, 3))
@@ -73,7 +73,7 @@ def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.Monkey
     """Also where the server trains nothing."""
     monkeypatch.setattr(feddistr, "_changes", lambda local, prior: "images are stretched")
     sim, states, _ = played(dataclasses.replace(FEDPFT, server_model=False))
-    assert sim.algorithm.facts(states[-1])["warnings"] == ["for the prior images are stretched"]
+    assert sim.algorithm.info(states[-1])["warnings"] == ["for the prior images are stretched"]
 
 
 def test_later_rounds_rest_and_no_model_travels() -> None:
@@ -86,10 +86,10 @@ def test_later_rounds_rest_and_no_model_travels() -> None:
 def test_later_rounds_say_that_it_is_over_and_repeat_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {2: "no"})
     sim, states, _ = played(FEDPFT, rounds=3)
-    facts = [sim.algorithm.facts(s) for s in states[1:]]
-    assert [i["client"] for i in facts[0]["ignored"]] == [2]
-    assert [f["ignored"] for f in facts[1:]] == [[], []]
-    assert [f["warnings"] for f in facts] == [[], [fedpft._OVER], [fedpft._OVER]]
+    info = [sim.algorithm.info(s) for s in states[1:]]
+    assert [i["client"] for i in info[0]["ignored"]] == [2]
+    assert [f["ignored"] for f in info[1:]] == [[], []]
+    assert [f["warnings"] for f in info] == [[], [fedpft._OVER], [fedpft._OVER]]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_if_all_are_refused_nothing_is_distributed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {c: "no" for c in replies})
     sim, states, _ = played(FEDPFT)
     assert states[-1].components is None
-    facts = sim.algorithm.facts(states[-1])
-    assert len(facts["ignored"]) == 4
-    assert facts["warnings"] == ["no client sent components of use"]
+    info = sim.algorithm.info(states[-1])
+    assert len(info["ignored"]) == 4
+    assert info["warnings"] == ["no client sent components of use"]
 
 
 def sent(means: torch.Tensor, each: int = 1) -> Components:
@@ -136,9 +136,9 @@ def test_components_of_another_prior_are_refused_whoever_sends_them() -> None:
     wide = sent(torch.ones(2, 5))
     assert set(unusable({0: wide, 1: wide}, 3, 4, 3)) == {0, 1}
     assert "width 5, expected 4" in unusable({0: wide}, 3, 4, 3)[0]
-    population, solo = clients()
+    population, trainer = clients()
     with pytest.raises(DataError, match=r"components must have the 16 numbers of a latent of toy, got \(2, 5\)"):
-        Decode("toy", 4, own=False).made(solo.local(population.me(0, 1, Key(0)), 0), Mixture(wide, 3))
+        Decode("toy", 4, own=False).made(trainer.local(population.me(0, 1, Key(0)), 0), Mixture(wide, 3))
 
 
 def test_codec_resume_and_seed() -> None:
@@ -155,14 +155,14 @@ def test_codec_resume_and_seed() -> None:
 
 
 def open_cell(index: int) -> Cell:
-    population, solo = clients()
-    return Cell(FEDPFT, solo, population.me)
+    population, trainer = clients()
+    return Cell(FEDPFT, trainer, population.me)
 
 
 def test_stacked_clients_and_workers_end_with_the_bits_of_the_sequential_executor() -> None:
     alone, states, traces = played(FEDPFT)
-    population, solo = clients()
-    stacked: Simulator[Any] = Simulator(FEDPFT, population, Stacked(solo))
+    population, trainer = clients()
+    stacked: Simulator[Any] = Simulator(FEDPFT, population, Stacked(trainer))
     state, trace = stacked.round(stacked.start(), 1)
     assert bits(stacked, state) == bits(alone, states[-1])
     pool = Pool(open_cell, workers=2, model_bytes=1 << 12)

@@ -13,7 +13,7 @@ from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.executor import Sequential
 from unskew.protocol import Batch, SgdConfig
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
@@ -24,15 +24,15 @@ def labelled(base: Any, labels: list[list[int]]) -> Any:
     y = torch.tensor([c for part in labels for c in part])
     histograms = torch.stack([torch.bincount(torch.tensor(part), minlength=3) for part in labels])
     population = dataclasses.replace(base.population, histograms=histograms)
-    return dataclasses.replace(base, shelf=dataclasses.replace(base.shelf, y=y), population=population)
+    return dataclasses.replace(base, device_data=dataclasses.replace(base.device_data, y=y), population=population)
 
 
 def own_prototypes(play: Any, client: int) -> dict[int, Tensor]:
     """Mean features of a client's classes under the model it keeps."""
-    rows = play.sim.executor._solo.shelf.train[client]
-    shelf = play.sim.executor._solo.shelf
-    r, _ = play.sim.executor._solo._refer(shelf.x[rows], play.own(client))
-    return {c: r[shelf.y[rows] == c].mean(0) for c in set(shelf.y[rows].tolist())}
+    rows = play.sim.executor._solo.device_data.train[client]
+    device_data = play.sim.executor._solo.device_data
+    r, _ = play.sim.executor._solo._refer(device_data.x[rows], play.own(client))
+    return {c: r[device_data.y[rows] == c].mean(0) for c in set(device_data.y[rows].tolist())}
 
 
 def test_the_pull_by_hand() -> None:

@@ -10,9 +10,9 @@ from unskew.algorithms.fedbabu import FedBABU
 from unskew.algorithms.fedrep import FedRep
 from unskew.errors import ConfigError
 from unskew.local.executor import Sequential
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Fitted, Layout, Me, Sgd, SgdConfig
-from unskew.runtime.simulate import Simulator
+from unskew.runtime.in_process import Simulator
 from unskew.tree import Params, weighted_mean
 from unskew.world.outage import Outage
 
@@ -22,7 +22,7 @@ HEAD = {"head.weight", "head.bias"}
 NORM = {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"}
 
 
-class Watching(Solo):
+class Watching(LocalTrainer):
     """Keeps every optimisation and what came of it."""
 
     seen: list[tuple[int, Sgd, Fitted]]
@@ -35,13 +35,13 @@ class Watching(Solo):
 
 
 def watched(world: Any, algorithm: Any, rounds: int = 2, **settings: Any) -> list[tuple[int, Sgd, Fitted]]:
-    solo = Watching(world.task, world.shelf, dtype=torch.float64)
-    solo.seen = []
-    sim = Simulator(algorithm, world.population, Sequential(solo), **settings)
+    trainer = Watching(world.task, world.device_data, dtype=torch.float64)
+    trainer.seen = []
+    sim = Simulator(algorithm, world.population, Sequential(trainer), **settings)
     state = sim.start()
     for t in range(1, rounds + 1):
         state, _ = sim.round(state, t)
-    return solo.seen
+    return trainer.seen
 
 
 def changed(before: Params, after: Params) -> set[str]:
@@ -73,7 +73,7 @@ def test_two_rounds_by_hand(classes: Any, equal: Any) -> None:
     named = dict(module.named_parameters())
     for group in (HEAD, HEAD, set(named) - HEAD) * 2:
         module.zero_grad()
-        torch.nn.functional.cross_entropy(module(world.shelf.x), world.shelf.y).backward()
+        torch.nn.functional.cross_entropy(module(world.device_data.x), world.device_data.y).backward()
         with torch.no_grad():
             for n in group:
                 named[n] -= 0.1 * named[n].grad

@@ -8,8 +8,8 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.grouped import Grouped
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
+from unskew.experiment import config
 from unskew.protocol import SgdConfig
-from unskew.run import config
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 HALF = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -43,7 +43,7 @@ def test_everybody_in_a_group_of_its_own_trains_alone(classes: Any, equal: Any) 
 def test_groups_know_nothing_of_each_other(classes: Any, equal: Any) -> None:
     """All data of the second group replaced."""
     one, other = classes(), classes()
-    other.shelf.x[16:] = 7.0
+    other.device_data.x[16:] = 7.0
     a, b = (w.play(Grouped(((0, 1), (2, 3)), SMALL)) for w in (one, other))
     equal(a.own(0), b.own(0), atol=0.0)
     assert a.own(2).keys() == b.own(2).keys()
@@ -71,7 +71,7 @@ def test_heads_stay_with_clients_and_bodies_with_groups(classes: Any, equal: Any
 
 def test_facts_say_who_trains_with_whom(classes: Any) -> None:
     play = classes().play(Grouped(((0, 3), (1, 2)), SMALL), rounds=1)
-    assert play.sim.algorithm.facts(play.states[-1]) == {"groups": [[0, 3], [1, 2]]}
+    assert play.sim.algorithm.info(play.states[-1]) == {"groups": [[0, 3], [1, 2]]}
 
 
 @pytest.mark.parametrize(

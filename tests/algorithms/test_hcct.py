@@ -27,9 +27,9 @@ from unskew.algorithms.hcct import (
 )
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
+from unskew.experiment import schema
 from unskew.keys import Key
 from unskew.protocol import Federation, Layout, SgdConfig, drive
-from unskew.run import schema
 from unskew.server import cluster
 from unskew.tree import Params
 
@@ -96,10 +96,10 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
     assert second.groups == ((0, 1), (2,))
     assert [value(m) for m in second.models] == pytest.approx([3.375, -3.0])
     assert value(second.mean) == pytest.approx((2 * 3.375 - 3.0) / 3)
-    facts = play.sim.algorithm.facts(second)
-    assert facts["history"] == [{"merge": [0, 1], "benefit": pytest.approx(0.1), "utility": pytest.approx(2.8)}]
-    assert facts["utility"] == pytest.approx([0.95, 0.95, 0.9])
-    assert facts["similarity"] == [[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]
+    info = play.sim.algorithm.info(second)
+    assert info["history"] == [{"merge": [0, 1], "benefit": pytest.approx(0.1), "utility": pytest.approx(2.8)}]
+    assert info["utility"] == pytest.approx([0.95, 0.95, 0.9])
+    assert info["similarity"] == [[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]
 
 
 def test_a_group_weighs_models_by_examples_or_alike(springs: Any, value: Any) -> None:
@@ -212,7 +212,7 @@ def test_partitions_are_made_when_they_are_due(how: dict[str, Any], due: list[in
     before: Any = None
     for t in range(1, 8):
         state = server.round(sides[t % 2])
-        if server.algorithm.facts(state)["history"]:
+        if server.algorithm.info(state)["history"]:
             made.append(t)
         if t > 2 and t not in due:
             assert state.groups == before
@@ -237,7 +237,7 @@ def test_between_rounds_there_is_one_model_a_group_and_one_gram_matrix() -> None
     assert len(state.models) == 1
     # The model and the mean, the matrix of this round and of the last.
     assert sum(t.numel() for t in (*state.models[0].values(), *state.mean.values())) == 4
-    assert state.evidence.gram.shape == state.diary.basis.gram.shape == (6, 6)
+    assert state.evidence.gram.shape == state.info.basis.gram.shape == (6, 6)
     assert len(wire.encode(state)) < 6000
 
 
@@ -285,13 +285,13 @@ def test_an_update_that_is_not_finite_is_not_averaged_and_its_client_stays_alone
     state = server.round({**good, 1: [math.nan, 0.0]})
     assert state.groups == ((0, 1, 2),)
     assert state.models[0]["w"].tolist() == [-2.0, 0.0]
-    assert server.algorithm.facts(state)["ignored"] == [
+    assert server.algorithm.info(state)["ignored"] == [
         {"client": 1, "step": "train", "reason": "its update is not finite"}
     ]
     state = server.round(good)
     assert state.groups == ((0, 2), (1,))
     assert state.models[1]["w"].tolist() == [-3.0, 0.0]  # it went on from its group's model
-    assert server.algorithm.facts(state)["alone"] == [{"client": 1, "why": "its update is not finite"}]
+    assert server.algorithm.info(state)["alone"] == [{"client": 1, "why": "its update is not finite"}]
     assert server.round(good).groups == ((0, 1, 2),)
 
 
@@ -299,7 +299,7 @@ def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) 
     """Curvature 1e200 at rate .5: w is of the order of 1e200 after a step, and infinite after the next."""
     algorithm = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE, warmup="global")
     play = springs([1.0, 1.0, 1.0], a=[1.0, 1e200, 1.0]).play(algorithm, 2)
-    first, second = (algorithm.facts(s) for s in play.states[1:])
+    first, second = (algorithm.info(s) for s in play.states[1:])
     assert first["groups"] == [[0, 1, 2]]
     assert first["ignored"] == [{"client": 1, "step": "train", "reason": "its training diverged"}]
     assert play.states[1].models[0]["head.weight"].item() == 0.875  # of the others: 1 - .5^3
@@ -315,11 +315,11 @@ def test_between_partitions_one_that_does_not_move_has_no_utility() -> None:
     server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
     server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
     state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
-    facts = server.algorithm.facts(state)
+    info = server.algorithm.info(state)
     assert state.groups == ((0, 1, 2),)
-    assert facts["utility"][2] is None
-    assert facts["utility"][0] == pytest.approx(1.0 - HUGE / 20)
-    assert facts["alone"] == []
+    assert info["utility"][2] is None
+    assert info["utility"][0] == pytest.approx(1.0 - HUGE / 20)
+    assert info["alone"] == []
 
 
 def test_a_client_that_does_not_move_stays_alone() -> None:
@@ -327,10 +327,10 @@ def test_a_client_that_does_not_move_stays_alone() -> None:
     server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
     state = server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
     assert state.groups == ((0, 1), (2,))
-    facts = server.algorithm.facts(state)
-    assert facts["alone"] == [{"client": 2, "why": "its update is zero"}]
-    assert facts["similarity"][2] == [None, None, None]
-    json.dumps(facts, allow_nan=False)
+    info = server.algorithm.info(state)
+    assert info["alone"] == [{"client": 2, "why": "its update is zero"}]
+    assert info["similarity"][2] == [None, None, None]
+    json.dumps(info, allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_newcomer_with_another_model_is_not_let_in(reply: Moved, why: str) -> 
     server.round({0: RIGHT, 1: RIGHT})
     state = server.round({0: RIGHT, 1: RIGHT, 2: reply})
     assert state.groups == ((0, 1),)
-    assert [r["reason"] for r in server.algorithm.facts(state)["ignored"]] == [why]
+    assert [r["reason"] for r in server.algorithm.info(state)["ignored"]] == [why]
     state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
     assert state.groups == ((0, 1), (2,))
     assert server.round({0: RIGHT, 1: RIGHT, 2: RIGHT}).groups == ((0, 1, 2),)
@@ -385,7 +385,7 @@ def test_a_newcomer_trains_from_the_mean_and_is_placed_in_the_next_round() -> No
     assert state.groups == ((0, 1), (2,), (3,))
     state = server.round({**old, 3: [0.01, 1.0]})
     assert state.groups == ((0, 1), (2, 3))
-    (placed,) = server.algorithm.facts(state)["placed"]
+    (placed,) = server.algorithm.info(state)["placed"]
     assert (placed["client"], placed["group"]) == (3, 2)
     assert placed["benefit"] == pytest.approx(0.1, abs=1e-4)
 
@@ -516,7 +516,7 @@ def test_the_telling_layer_stays_what_it_was() -> None:
     server = Server(algorithm, 3, Layout(("w",)))
     assert server.round({0: RIGHT, 1: UP, 2: RIGHT}).layer == ""
     assert server.round({0: RIGHT, 1: UP, 2: RIGHT}).groups == ((0, 2), (1,))
-    assert server.algorithm.facts(server.state)["layer"] == ""
+    assert server.algorithm.info(server.state)["layer"] == ""
 
 
 def test_the_score_is_variance_over_squared_mean() -> None:
@@ -558,30 +558,30 @@ def test_statistics_of_a_group_are_the_mean_or_the_first_members(classes: Any, e
 def test_facts_are_plain_json_and_say_what_happened(classes: Any) -> None:
     play = classes(n=[5, 6, 7, 8]).play(HCCT(SMALL, alpha=5.0), 3, clients_per_round=3)
     for t, state in enumerate(play.states):
-        facts = json.loads(json.dumps(play.sim.algorithm.facts(state), allow_nan=False))
-        assert facts["groups"] == [list(g) for g in state.groups]
-        assert len(facts["utility"]) == 4
-        assert ("similarity" in facts) == (t > 1)
+        info = json.loads(json.dumps(play.sim.algorithm.info(state), allow_nan=False))
+        assert info["groups"] == [list(g) for g in state.groups]
+        assert len(info["utility"]) == 4
+        assert ("similarity" in info) == (t > 1)
         if t > 1:
-            assert len(facts["similarity"]) == len(facts["compared"]) == 3
-    assert all(u is None for u in play.sim.algorithm.facts(play.states[1])["utility"])
+            assert len(info["similarity"]) == len(info["compared"]) == 3
+    assert all(u is None for u in play.sim.algorithm.info(play.states[1])["utility"])
 
 
 def test_utilities_in_facts_add_up_to_the_historys_last(springs: Any) -> None:
     world = springs(m=[1.0, 2.0, -1.0, 3.0, -2.0], n=[3, 4, 5, 6, 7])
     play = world.play(HCCT(ONE, alpha=2.0), 2)
-    facts = play.sim.algorithm.facts(play.states[-1])
-    assert sum(facts["utility"]) == pytest.approx(facts["history"][-1]["utility"])
+    info = play.sim.algorithm.info(play.states[-1])
+    assert sum(info["utility"]) == pytest.approx(info["history"][-1]["utility"])
 
 
 def test_the_cosines_of_many_clients_are_left_out_of_the_facts() -> None:
     server = Server(HCCT(alpha=HUGE), SHOWN + 1)
     for _ in range(2):
         state = server.round({c: RIGHT for c in range(SHOWN + 1)})
-    facts = server.algorithm.facts(state)
-    assert "similarity" not in facts
-    assert len(facts["history"]) == SHOWN
-    assert facts["beyond"] == []
+    info = server.algorithm.info(state)
+    assert "similarity" not in info
+    assert len(info["history"]) == SHOWN
+    assert info["beyond"] == []
 
 
 def test_the_user_is_told_when_alpha_decides_everything() -> None:
@@ -589,12 +589,12 @@ def test_the_user_is_told_when_alpha_decides_everything() -> None:
         server = Server(HCCT(alpha=alpha), 2)
         for _ in range(2):
             state = server.round({0: RIGHT, 1: DIAGONAL})
-        (warning,) = server.algorithm.facts(state)["warnings"]
+        (warning,) = server.algorithm.info(state)["warnings"]
         assert word in warning
     server = Server(HCCT(groups=1), 2)
     for _ in range(2):
         state = server.round({0: RIGHT, 1: DIAGONAL})
-    assert server.algorithm.facts(state)["warnings"] == []
+    assert server.algorithm.info(state)["warnings"] == []
 
 
 def test_each_client_may_have_its_own_alpha() -> None:
@@ -691,4 +691,4 @@ def test_the_partition_is_that_of_the_gradients(classes: Any) -> None:
     play = world.play(HCCT(SMALL, alpha=4.0), 3)
     kept = play.states[2].evidence
     assert play.states[3].groups == cluster.partition(kept.gram, kept.n, 4.0).groups
-    assert play.states[3].diary.basis.gram.equal(kept.gram)
+    assert play.states[3].info.basis.gram.equal(kept.gram)

@@ -42,8 +42,8 @@ def planted(classes: Any) -> Any:
     x = torch.randn(320, 4, generator=Key(3).generator(), dtype=torch.float64)
     y = x[:, :3].argmax(1)
     y[160:] = (y[160:] + 1) % 3
-    world.shelf.x.copy_(x)
-    world.shelf.y.copy_(y)
+    world.device_data.x.copy_(x)
+    world.device_data.y.copy_(y)
     return world
 
 
@@ -69,10 +69,10 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     assert [value(m) for m in state.models] == pytest.approx(expected)
     assert state.chosen == {0: 0, 1: 0, 2: 1}
     assert [value(play.own(c)) for c in range(3)] == pytest.approx([expected[0], expected[0], expected[1]])
-    facts = play.sim.algorithm.facts(state)
-    assert facts["groups"] == [[0, 1], [2]]
-    assert facts["chosen"] == {"0": 0, "1": 0, "2": 1}
-    assert facts["warnings"] == facts["ties"] == facts["ignored"] == []
+    info = play.sim.algorithm.info(state)
+    assert info["groups"] == [[0, 1], [2]]
+    assert info["chosen"] == {"0": 0, "1": 0, "2": 1}
+    assert info["warnings"] == info["ties"] == info["ignored"] == []
 
 
 def test_the_gradient_variant_divides_by_all_who_replied(classes: Any, equal: Any) -> None:
@@ -84,10 +84,10 @@ def test_the_gradient_variant_divides_by_all_who_replied(classes: Any, equal: An
     for j in range(2):
         expected = dict(before.models[j])
         for c in (c for c in range(4) if after.chosen[c] == j):
-            rows = world.shelf.train[c]
+            rows = world.device_data.train[c]
             leaves = {n: t.clone().requires_grad_() for n, t in before.models[j].items()}
-            logits = torch.func.functional_call(module, leaves, (world.shelf.x[rows],))
-            loss = torch.nn.functional.cross_entropy(logits, world.shelf.y[rows])
+            logits = torch.func.functional_call(module, leaves, (world.device_data.x[rows],))
+            loss = torch.nn.functional.cross_entropy(logits, world.device_data.y[rows])
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             expected = {n: t - 0.3 / 4 * g for (n, t), g in zip(expected.items(), gradients, strict=True)}
         equal(after.models[j], expected)
@@ -135,7 +135,7 @@ def test_two_planted_distributions_are_found(classes: Any) -> None:
     found = []
     for seed in range(5):
         play = world.play(IFCA(clusters=2, local=local), 12, seed=seed)
-        groups = play.sim.algorithm.facts(play.states[-1])["groups"]
+        groups = play.sim.algorithm.info(play.states[-1])["groups"]
         found.append(sorted(groups) == [[0, 1, 2, 3], [4, 5, 6, 7]])
         assert sorted(groups[0] + groups[1]) == list(range(8))  # one cluster each
     assert sum(found) >= 4
@@ -175,10 +175,10 @@ def test_the_initial_models_are_drawn_anew_for_each_seed_and_cluster(classes: An
 def test_identical_starts_collapse_and_say_so(classes: Any) -> None:
     """HC-B13: everybody ties, model 0 is trained, and from then on it wins as long as it beats an untrained one."""
     play = classes(same=True).play(IFCA(clusters=3, start="identical", weighting="samples", local=SMALL))
-    facts = [play.sim.algorithm.facts(s) for s in play.states[1:]]
-    assert [f["ties"] for f in facts] == [[0, 1, 2, 3], [], []]
-    assert facts[-1]["groups"] == [[0, 1, 2, 3], [], []]
-    identical, collapsed = facts[-1]["warnings"]
+    info = [play.sim.algorithm.info(s) for s in play.states[1:]]
+    assert [f["ties"] for f in info] == [[0, 1, 2, 3], [], []]
+    assert info[-1]["groups"] == [[0, 1, 2, 3], [], []]
+    identical, collapsed = info[-1]["warnings"]
     assert "IFCA's 3 models were started identical" in identical
     assert "chose the same of IFCA's 3 models" in collapsed
     assert all(torch.equal(t, play.states[0].models[2][n]) for n, t in play.states[-1].models[2].items())
@@ -232,7 +232,7 @@ def test_a_lost_reply_leaves_its_cluster_as_it_was(springs: Any, value: Any, cut
 def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
     play = classes().play(IFCA(clusters=2, local=SMALL), outage=Outage(late=1.0), codec=True)
     equal(list(play.states[-1].models), list(play.states[0].models), atol=0.0)
-    assert play.sim.algorithm.facts(play.states[-1])["heard"] == []
+    assert play.sim.algorithm.info(play.states[-1])["heard"] == []
 
 
 def test_a_client_never_heard_from_is_served_what_most_chose() -> None:
@@ -254,6 +254,6 @@ def test_a_reply_for_no_cluster_is_ignored_and_said(classes: Any, monkeypatch: p
 
     monkeypatch.setattr(Chosen, "__init__", lie)
     play = classes(n=[8, 5, 8]).play(IFCA(clusters=2, local=SMALL), 1)
-    facts = play.sim.algorithm.facts(play.states[-1])
-    assert facts["ignored"] == [{"client": 1, "step": "train", "reason": "named no cluster below 2"}]
-    assert sorted(facts["chosen"]) == ["0", "2"]
+    info = play.sim.algorithm.info(play.states[-1])
+    assert info["ignored"] == [{"client": 1, "step": "train", "reason": "named no cluster below 2"}]
+    assert sorted(info["chosen"]) == ["0", "2"]

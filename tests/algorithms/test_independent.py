@@ -22,8 +22,8 @@ def test_nothing_travels(classes: Any) -> None:
 def test_a_client_does_not_depend_on_the_others(classes: Any, equal: Any) -> None:
     """I-40: all other clients' data replaced."""
     one, other = classes(), classes()
-    other.shelf.x[8:] = 7.0
-    other.shelf.y[8:] = 2
+    other.device_data.x[8:] = 7.0
+    other.device_data.y[8:] = 2
     a, b = (w.play(Independent(SMALL)) for w in (one, other))
     equal(a.own(0), b.own(0), atol=0.0)
     assert not torch.equal(a.own(1)["fc.weight"], b.own(1)["fc.weight"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import Alone, Call, Decided, Group, Judged, MaxFL, MaxFLHCCT, Solo, slope
+from unskew.algorithms.maxfl import Alone, Call, Decided, Group, Judged, LocalTrainer, MaxFL, MaxFLHCCT, slope
 from unskew.errors import ConfigError
 from unskew.protocol import Me, SgdConfig, Step, step
 from unskew.world.outage import Outage
@@ -41,18 +41,18 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     q = math.exp(-6) / (1 + math.exp(-6)) ** 2
     assert q == pytest.approx(0.0024665, abs=1e-7)
     assert value(play.params[1]) == pytest.approx((0.25 - 2 * q) / (0.25 + q + 0.01))
-    facts = algorithm.facts(play.states[1])
-    assert facts["weights"] == pytest.approx({"0": 0.25 / (0.26 + q), "1": q / (0.26 + q)})
-    assert facts["met"] == {"0": False, "1": False}  # 2 is not below 2
-    assert facts["appeal"] == 0.0
-    assert algorithm.facts(play.sim.round(play.states[1], 2)[0])["met"]["0"] is True
+    info = algorithm.info(play.states[1])
+    assert info["weights"] == pytest.approx({"0": 0.25 / (0.26 + q), "1": q / (0.26 + q)})
+    assert info["met"] == {"0": False, "1": False}  # 2 is not below 2
+    assert info["appeal"] == 0.0
+    assert algorithm.info(play.sim.round(play.states[1], 2)[0])["met"]["0"] is True
 
 
 class Silent(MaxFL):
     """Whose clients 0 and 1 never judge."""
 
     @step
-    def train(self, me: Me, msg: Call, mine: Solo | None) -> Step[tuple[Judged, Solo | None]]:
+    def train(self, me: Me, msg: Call, mine: LocalTrainer | None) -> Step[tuple[Judged, LocalTrainer | None]]:
         """As MAXFL, but for the judgement."""
         reply, mine = yield from super().train(me, msg, mine)
         return (replace(reply, appeal=None) if me.id < 2 else reply), mine
@@ -63,9 +63,9 @@ def test_who_was_to_judge_and_did_not_is_ignored(springs: Any, value: Any) -> No
     algorithm = Silent(rho=2.0, warmup=0, local=STEP)
     play = springs(m=[2.0, -4.0], n=[1, 9]).play(algorithm, 1)
     assert value(play.params[1]) == value(play.params[0]) == 0.0
-    facts = algorithm.facts(play.states[1])
-    assert [i["client"] for i in facts["ignored"]] == [0, 1]
-    assert facts["appeal"] is None
+    info = algorithm.info(play.states[1])
+    assert [i["client"] for i in info["ignored"]] == [0, 1]
+    assert info["appeal"] is None
     three = springs(m=[2.0, -4.0, 1.0], n=[1, 9, 2]).play(algorithm, 1)
     alone = springs(m=[1.0], n=[2]).play(MaxFL(rho=2.0, warmup=0, local=STEP), 1)
     assert value(three.params[1]) == value(alone.params[1]) != 0.0
@@ -86,7 +86,7 @@ def test_far_from_all_requirements_nothing_moves_and_it_is_said(rho: float, spri
     algorithm = MaxFL(rho=rho, warmup=0, local=STEP)
     play = springs(m=[3.0, -1.0]).play(algorithm, 2)
     assert [value(p) for p in play.params] == [0.0, 0.0, 0.0]
-    (warning,) = algorithm.facts(play.states[-1])["warnings"]
+    (warning,) = algorithm.info(play.states[-1])["warnings"]
     assert "sum to less than epsilon = 0.01" in warning
 
 
@@ -145,10 +145,10 @@ def test_two_rounds_of_hccts_form_by_hand(springs: Any, value: Any) -> None:
     play = springs(m=[2.0, -6.0]).play(algorithm, 2)
     assert [value(p) for p in play.params] == [0.0, 1.0, 1.5]
     assert [value(play.own(c)) for c in (0, 1)] == [1.5, -4.5]
-    facts = algorithm.facts(play.states[2])
-    assert facts["groups"] == [[0], [1]]
-    assert facts["chosen"] == {"0": 0, "1": 1}
-    assert facts["warnings"] == []
+    info = algorithm.info(play.states[2])
+    assert info["groups"] == [[0], [1]]
+    assert info["chosen"] == {"0": 0, "1": 1}
+    assert info["warnings"] == []
 
 
 def test_who_leaves_the_group_goes_on_from_its_model(springs: Any, value: Any) -> None:
@@ -198,7 +198,7 @@ def test_nobody_in_is_independent_and_it_is_said(classes: Any, equal: Any) -> No
     for c in range(3):
         equal(ours.own(c), alone.own(c), atol=0.0)
     equal(ours.params[-1], world.population.initial, atol=0.0)
-    (warning,) = algorithm.facts(ours.states[-1])["warnings"]
+    (warning,) = algorithm.info(ours.states[-1])["warnings"]
     assert "meets nobody's requirement" in warning
 
 
@@ -208,8 +208,8 @@ def test_the_two_published_thresholds(springs: Any) -> None:
     Squared distance: s = 1 gives 4, not above 8; s = 3 gives 12.25, above 8.  The solo loss m^2 2^-2s / 2 is 2 and 1/8.
     """
     world = springs(m=[4.0])
-    for threshold, solo, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("solo_loss", 1, False)):
-        algorithm = MaxFLHCCT(threshold=threshold, solo_rounds=solo, warmup=0, local=STEP)
+    for threshold, trainer, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("solo_loss", 1, False)):
+        algorithm = MaxFLHCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
         play = world.play(algorithm, 1)
         assert play.states[1].joined == {0: joins}
         kept = play.sim.memory.get(0)

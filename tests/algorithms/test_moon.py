@@ -87,25 +87,25 @@ def test_the_second_round_step_by_step(classes: Any, equal: Any) -> None:
     first = world.play(FedAvg(once), 1).params[1]
     local = dataclasses.replace(once, local_steps=1)
     play = world.play(Moon(mu=2.0, local=once), 1)
-    solo = play.sim.executor._solo
+    trainer = play.sim.executor._solo
     other = {n: t + 0.3 for n, t in first.items()}  # somebody else's work would have moved the global model
     algorithm = Moon(mu=2.0, local=local)
     me = play.sim.population.me(0, 2, play.sim.key / "x")
     counts = iter(range(9))
     reply, past = drive(
-        algorithm.train(me, Weights(other), Past((first,))), lambda want: solo.answer(me, next(counts), want)
+        algorithm.train(me, Weights(other), Past((first,))), lambda want: trainer.answer(me, next(counts), want)
     )
     module = world.task.module().double()
     leaf = {n: t.clone().requires_grad_() for n, t in other.items()}
 
     def features(params: Any) -> Tensor:
-        return torch.tanh(world.shelf.x @ params["fc.weight"].T + params["fc.bias"])
+        return torch.tanh(world.device_data.x @ params["fc.weight"].T + params["fc.bias"])
 
     z = features(leaf)
     logits = z @ leaf["head.weight"].T + leaf["head.bias"]
     near = [torch.nn.functional.cosine_similarity(z, features(p)) / 0.5 for p in (other, first)]
     contrast = -(near[0].exp() / (near[0].exp() + near[1].exp())).log().mean()
-    loss = torch.nn.functional.cross_entropy(logits, world.shelf.y) + 2.0 * contrast
+    loss = torch.nn.functional.cross_entropy(logits, world.device_data.y) + 2.0 * contrast
     loss.backward()
     assert set(dict(module.named_parameters())) == set(leaf)
     equal(reply.params, {n: (t - 0.1 * t.grad).detach() for n, t in leaf.items()})
@@ -158,7 +158,7 @@ def test_references_are_not_changed(classes: Any) -> None:
 def test_references_run_in_evaluation_mode(classes: Any) -> None:
     """With BatchNorm, an example's reference features do not depend on the rest of its batch."""
     world = classes(n=[8], norm=True)
-    solo = world.simulator(Moon()).executor._solo
-    x, params = world.shelf.x, world.population.initial
-    forward = partial(solo._refer, params=params)
+    trainer = world.simulator(Moon()).executor._solo
+    x, params = world.device_data.x, world.population.initial
+    forward = partial(trainer._refer, params=params)
     torch.testing.assert_close(forward(x)[0][:2], forward(x[:2])[0])

@@ -16,9 +16,9 @@ from unskew.data.batches import plan
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.executor import Sequential
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Exponential, SgdConfig
-from unskew.runtime.simulate import Simulator
+from unskew.runtime.in_process import Simulator
 from unskew.tree import Params
 
 ONCE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -66,8 +66,8 @@ def loss_of(world: Any, decay: float) -> Callable[[Params], Tensor]:
 
     def loss(w: Params) -> Tensor:
         kept = {n: t.clone() for n, t in world.population.initial.items() if n not in trainable}
-        logits = functional_call(module, {**kept, **w}, (world.shelf.x,))
-        return cross_entropy(logits, world.shelf.y) + 0.5 * decay * sum(t.square().sum() for t in w.values())
+        logits = functional_call(module, {**kept, **w}, (world.device_data.x,))
+        return cross_entropy(logits, world.device_data.y) + 0.5 * decay * sum(t.square().sum() for t in w.values())
 
     return loss
 
@@ -100,14 +100,14 @@ def test_without_an_inner_step_it_is_sgd_on_the_second_batches(order: Any, class
     local = SgdConfig(lr=0.3, local_steps=2, batch_size=3)
     got = world.play(PerFedAvg(0.0, order, local=local), 1, seed=9).params[1]
     ends = []
-    for client, rows in enumerate(world.shelf.train):
+    for client, rows in enumerate(world.device_data.train):
         w = {n: t.clone() for n, t in world.population.initial.items()}
         for s in range(2):
             key = Key(9) / "round" / 1 / "client" / client / 0 / "sgd" / f"{s} D'" / "shuffle"
             pick = rows[plan(len(rows), batch_size=3, steps=1, key=key).order]
             leaves = {n: t.clone().requires_grad_() for n, t in w.items()}
-            logits = functional_call(world.task.build().double(), leaves, (world.shelf.x[pick],))
-            gradients = torch.autograd.grad(cross_entropy(logits, world.shelf.y[pick]), list(leaves.values()))
+            logits = functional_call(world.task.build().double(), leaves, (world.device_data.x[pick],))
+            gradients = torch.autograd.grad(cross_entropy(logits, world.device_data.y[pick]), list(leaves.values()))
             w = {n: t - 0.3 * g for (n, t), g in zip(w.items(), gradients, strict=True)}
         ends.append(w)
     equal(got, {n: (ends[0][n] + ends[1][n]) / 2 for n in got}, atol=1e-12)
@@ -132,9 +132,9 @@ def test_batches_are_independent_and_both_sides_of_a_difference_see_the_same(cla
 
     for order in SECOND:
         seen.clear()
-        solo = Solo(world.task, dataclasses.replace(world.shelf, augment=note), dtype=torch.float64)
+        trainer = LocalTrainer(world.task, dataclasses.replace(world.device_data, augment=note), dtype=torch.float64)
         local = SgdConfig(0.1, local_steps=3, batch_size=4)
-        sim: Any = Simulator(PerFedAvg(0.1, order, local=local), world.population, Sequential(solo))
+        sim: Any = Simulator(PerFedAvg(0.1, order, local=local), world.population, Sequential(trainer))
         sim.round(sim.start(), 1)
         assert len(seen) == 3 * 4
         for s in range(3):

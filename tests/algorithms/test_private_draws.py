@@ -23,13 +23,13 @@ from unskew.algorithms.feddw import DW, feddw, with_term
 from unskew.algorithms.feddw import Noise as OnSoftLabels
 from unskew.deploy import parity
 from unskew.errors import ConfigError, RunError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.protocol import Me, SgdConfig
-from unskew.run import config
-from unskew.runtime import site as sites
+from unskew.runtime import client as sites
 from unskew.runtime.flower import unpack
-from unskew.runtime.letter import Place
-from unskew.runtime.simulate import Simulator
+from unskew.runtime.in_process import Simulator
+from unskew.runtime.message import Place
 from unskew.server import privacy
 from unskew.tree import leaves
 
@@ -56,8 +56,8 @@ def deployed(algorithm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, imag
 
 
 def simulated(algorithm: Any, images: bool = False) -> Simulator[Any]:
-    population, solo = toy_prior.clients() if images else recipe.world("perceptron", False)
-    return Simulator(algorithm, population, recipe.Sequential(solo), seed=11, clients_per_round=4)
+    population, trainer = toy_prior.clients() if images else recipe.world("perceptron", False)
+    return Simulator(algorithm, population, recipe.Sequential(trainer), seed=11, clients_per_round=4)
 
 
 def secrets_of(folder: Path) -> dict[str, bytes]:

@@ -12,9 +12,9 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.stc import STC, Broadcast, News, Upload, kept, payload
 from unskew.errors import ProtocolError, WireError
 from unskew.local.executor import Sequential
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me, Sgd, SgdConfig
-from unskew.runtime.simulate import Simulator
+from unskew.runtime.in_process import Simulator
 from unskew.server.ternary import Scheme, Sparse, compress, decompress
 from unskew.tree import Params, flat, map_params, weighted_mean, zeros_like
 from unskew.world.outage import Outage
@@ -23,7 +23,7 @@ SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 COARSE = STC(0.1, 0.2, local=SMALL)
 
 
-class Watching(Solo):
+class Watching(LocalTrainer):
     """Writes down where each client's training began and how far it went."""
 
     seen: dict[int, tuple[Params, Params]]
@@ -41,11 +41,11 @@ Watch = Callable[..., tuple[Simulator[Any], Watching]]
 @pytest.fixture
 def watched() -> Watch:
     def make(world: Any, algorithm: STC, **settings: Any) -> tuple[Simulator[Any], Watching]:
-        solo = Watching(world.task, world.shelf, dtype=torch.float64)
-        solo.seen = {}
+        trainer = Watching(world.task, world.device_data, dtype=torch.float64)
+        trainer.seen = {}
         sim = world.simulator(algorithm, **settings)
-        sim.executor = Sequential(solo)
-        return sim, solo
+        sim.executor = Sequential(trainer)
+        return sim, trainer
 
     return make
 
@@ -63,7 +63,7 @@ def test_a_round_is_the_published_one(classes: Any, watched: Watch, equal: Any) 
     """Eq. 1 and 2 written out once more over three rounds with everybody, for both kinds of blocks."""
     for flatten in (False, True):
         world, algorithm = classes(n=[4, 7, 9]), dataclasses.replace(COARSE, flatten=flatten)
-        sim, solo = watched(world, algorithm)
+        sim, trainer = watched(world, algorithm)
         state = sim.start()
         left = [zeros_like(state.params)] * 3
         server, w = zeros_like(state.params), state.params
@@ -77,7 +77,7 @@ def test_a_round_is_the_published_one(classes: Any, watched: Watch, equal: Any) 
             state, _ = sim.round(state, t)
             sent = [{}] * 3
             for k in range(3):
-                sent[k], left[k] = split(map_params(torch.add, left[k], solo.seen[k][1]), up)
+                sent[k], left[k] = split(map_params(torch.add, left[k], trainer.seen[k][1]), up)
             u, server = split(map_params(torch.add, server, weighted_mean(sent, [1.0] * 3)), down)
             w = map_params(torch.add, w, u)
             equal(state.params, w, atol=0.0)
@@ -86,7 +86,7 @@ def test_a_round_is_the_published_one(classes: Any, watched: Watch, equal: Any) 
 # ---------------------------------------------------------------- error feedback
 def test_what_is_left_out_is_sent_later(classes: Any, watched: Watch, spy: Any) -> None:
     """I-33 (eq. 4) for every client and the server, where clients are absent and half of the replies are lost."""
-    sim, solo = watched(classes(n=[4, 7, 9, 3, 5]), COARSE, clients_per_round=4, outage=Outage(late=0.4), seed=2)
+    sim, trainer = watched(classes(n=[4, 7, 9, 3, 5]), COARSE, clients_per_round=4, outage=Outage(late=0.4), seed=2)
     state: Broadcast = sim.start()
     like, n = state.params, len(sim.population.clients)
     moved, sent = [zeros_like(like)] * n, [zeros_like(like)] * n
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_sent_later(classes: Any, watched: Watch, spy: Any) 
         received = [decompress(u.update, like, COARSE.up) for u in uploads]
         means = map_params(torch.add, means, weighted_mean(received, [1.0] * len(received)))
         for c, u in zip(sorted(heard), received, strict=True):
-            moved[c] = map_params(torch.add, moved[c], solo.seen[c][1])
+            moved[c] = map_params(torch.add, moved[c], trainer.seen[c][1])
             sent[c] = map_params(torch.add, sent[c], u)
         for c in sim.population.clients:
             mine = sim.memory.get(c)
@@ -140,16 +140,16 @@ def test_every_client_trains_from_the_servers_model(
     Two updates of values, at p = .4, are smaller than the model; of ternary ones so many that nobody needs it whole.
     """
     world, algorithm = classes(n=[4, 7, 9, 3, 5, 6], norm=norm), STC(0.1, 0.4, ternary, local=SMALL)
-    sim, solo = watched(world, algorithm, clients_per_round=3, outage=outage, codec=True, seed=5)
+    sim, trainer = watched(world, algorithm, clients_per_round=3, outage=outage, codec=True, seed=5)
     state = sim.start()
     ways = {"up to date": 0, "updates": 0, "whole": 0}
     for t in range(1, 13):
-        solo.seen.clear()
+        trainer.seen.clear()
         before = state
         with spy() as messages:
             state, _ = sim.round(state, t)
-        assert solo.seen
-        for start, _ in solo.seen.values():
+        assert trainer.seen
+        for start, _ in trainer.seen.values():
             assert list(start) == list(before.params)
             assert all(torch.equal(start[n], before.params[n]) for n in start)
         for m in messages:
@@ -270,8 +270,8 @@ def test_coarse_updates_reach_the_optimum_that_whole_ones_reach(springs: Any, cl
     world, local = classes(n=[8, 8, 8]), SgdConfig(lr=0.1, local_steps=1, batch_size=None)
 
     def loss(params: Params) -> float:
-        solo = Solo(world.task, world.shelf, dtype=torch.float64)
-        return float(solo.grade(params, "train", torch.arange(24))[1].mean())
+        trainer = LocalTrainer(world.task, world.device_data, dtype=torch.float64)
+        return float(trainer.evaluate(params, "train", torch.arange(24))[1].mean())
 
     start = loss(world.population.initial)
     coarse, whole = (loss(world.play(a, 60).params[-1]) for a in (STC(0.1, 0.1, local=local), FedAvg(local, "uniform")))

@@ -11,14 +11,14 @@ from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.errors import ConfigError
 
-HERE = Path(algorithms.__file__).parent
+IN_PROCESS = Path(algorithms.__file__).parent
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 
 
 def test_table_and_folder_agree() -> None:
     """No file without an entry, no entry without a file."""
     targets = {e.target.partition(":")[0] for e in TABLE.values()}
-    files = {f"unskew.algorithms.{p.stem}" for p in HERE.glob("*.py") if p.stem != "__init__"}
+    files = {f"unskew.algorithms.{p.stem}" for p in IN_PROCESS.glob("*.py") if p.stem != "__init__"}
     assert targets == files
 
 

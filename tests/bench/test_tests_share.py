@@ -21,10 +21,10 @@ def test_tests_are_measured_with_one_model_and_with_own_models(monkeypatch: pyte
     graded: list[tuple[str, int]] = []
     evaluate = engine.evaluate
 
-    def noted(sim: Any, state: Any, t: int, exam: Any, which: Any, last: bool) -> Any:
-        metrics = evaluate(sim, state, t, exam, which, last)
+    def noted(sim: Any, state: Any, t: int, eval_set: Any, which: Any, last: bool) -> Any:
+        metrics = evaluate(sim, state, t, eval_set, which, last)
         graded.append((type(sim.algorithm).__name__, t))
-        assert [len(rows) for rows in exam.test] == [2, 2, 2]
+        assert [len(rows) for rows in eval_set.test] == [2, 2, 2]
         assert any(m.name == "personal.accuracy.mean" for m in metrics)
         assert any(m.name == "global.accuracy" for m in metrics) == (graded[-1][0] == "FedAvg")
         return metrics

@@ -16,7 +16,7 @@ from unskew.data.sources import SOURCES
 from unskew.data.split import SPLITS
 from unskew.models import TABLE as MODELS
 from unskew.papers import noniid
-from unskew.run.loop import Tick
+from unskew.run.callbacks import Progress
 from unskew.version import __version__
 
 from .conftest import Unskew
@@ -74,7 +74,9 @@ def test_progress_without_a_terminal_is_plain_lines(unskew: Unskew) -> None:
 
 
 def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -> None:
-    now = Tick("fedavg", 0, 7, 10, 1, 1, 0.5, 1.25, own=False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4)
+    now = Progress(
+        "fedavg", 0, 7, 10, 1, 1, 0.5, 1.25, own=False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4
+    )
     assert "own data  50.0 %" in describe(dataclasses.replace(now, own=True))
     assert "accuracy  50.0 %  loss  1.250  (round 5)  " in describe(now)
     assert "(round" not in describe(dataclasses.replace(now, evaluated=7))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from unskew.cli.joining import should_join
+from unskew.cli.members import should_join
 from unskew.report import read
 
 from .conftest import Unskew
@@ -113,7 +113,7 @@ def test_a_label_with_brackets_stays_what_it_is(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_without_groups_has_nothing_to_add(tmp_path: Path) -> None:
-    assert should_join(read(made.make_run(tmp_path / "run", facts={}))) == []
+    assert should_join(read(made.make_run(tmp_path / "run", info={}))) == []
 
 
 def test_run_and_compare_answer_should_i_join(unskew: Unskew, here: Path) -> None:

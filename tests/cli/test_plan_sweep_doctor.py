@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import unskew as package
+from unskew import machine
 from unskew.cli.options import located
-from unskew.run import config, machine, sweep
+from unskew.experiment import config
+from unskew.run import sweep
 from unskew.run.doctor import Finding
 
 from .conftest import TINY, Unskew
@@ -109,7 +111,7 @@ def test_too_little_memory_is_a_warning_to_a_run(unskew: Unskew, monkeypatch: py
 
 
 def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unskew.run import plan
+    from unskew.forecast import plan
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a fault of ours")
@@ -122,7 +124,7 @@ def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monke
 
 def test_a_plan_that_takes_long_says_so(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
     from unskew.cli import plan as command
-    from unskew.run import plan
+    from unskew.forecast import plan
 
     monkeypatch.setattr(command, "SILENT_S", 0.0)
     genuine = plan.forecast

@@ -112,12 +112,12 @@ def test_ctrl_c_is_exit_code_130_and_the_run_goes_on_with_the_same_bits(unskew: 
 def test_ctrl_c_before_a_run_has_begun_is_exit_code_130_too(
     unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unskew.run import assemble
+    from unskew.run import setup as run_setup
 
     def stopped(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(assemble, "load", stopped)
+    monkeypatch.setattr(run_setup, "load", stopped)
     said = unskew("run", "tiny.toml", "--out", "r")
     assert (said.code, said.out, said.err) == (130, "", "Interrupted: stopped by request\n")
     assert not (here / "r").exists()
@@ -157,13 +157,14 @@ def test_the_live_display_gives_the_terminal_back(
 
 def test_one_display_shows_several_runs_one_after_another(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reproduction may have several runs: each has a bar of its own, from 0."""
-    from unskew.run import config, loop
+    from unskew.experiment import config
+    from unskew.run import loop
 
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
-    with progress.watching(False, screen) as watcher:
+    with progress.watching(False, screen) as callback:
         for out in ("a", "b"):
-            loop.start(config.load(Path("tiny.toml")), Path(out), watcher)
+            loop.start(config.load(Path("tiny.toml")), Path(out), callback)
     assert screen.getvalue().count("\x1b[?25l") == screen.getvalue().count("\x1b[?25h") == 2
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.run.folder import read_json
 
 from .conftest import Said, Unskew
@@ -266,7 +266,7 @@ def test_memory_that_runs_out_is_one_line_that_says_what_to_lower(
     unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch, executor: str
 ) -> None:
     """The address space of a process is not so large; what was done before stands at its checkpoint."""
-    monkeypatch.setattr(Solo, "fit", lambda *_: torch.empty(1 << 60))
+    monkeypatch.setattr(LocalTrainer, "fit", lambda *_: torch.empty(1 << 60))
     said = unskew("run", "tiny.toml", "--out", "r", "--quiet", "--set", f"runtime.executor={executor}")
     assert said.code == 2
     (line,) = [line for line in said.err.splitlines() if not line.startswith("warning: no plan.json")]
@@ -275,7 +275,7 @@ def test_memory_that_runs_out_is_one_line_that_says_what_to_lower(
 
 
 def test_memory_that_runs_out_elsewhere_is_one_line_too(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unskew.run.plan.plan", lambda _: bytearray(1 << 62))
+    monkeypatch.setattr("unskew.forecast.plan.plan", lambda _: bytearray(1 << 62))
     said = unskew("plan", "tiny.toml")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("MemoryShortage: memory ran out; lower local.batch_size")
@@ -286,6 +286,6 @@ def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch
     def fault(_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("unskew.run.plan.plan", fault)
+    monkeypatch.setattr("unskew.forecast.plan.plan", fault)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         unskew("plan", "tiny.toml")

@@ -22,14 +22,14 @@ from recipe import make, world
 from unskew import wire
 from unskew.keys import Key
 from unskew.local.executor import Sequential
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me
-from unskew.runtime.flower import FlowerPost, answer
-from unskew.runtime.letter import Introduction, Node
-from unskew.runtime.remote import Model, Remote, Terms
-from unskew.runtime.roll import Expected, Roll, layout_hash
-from unskew.runtime.simulate import Population
-from unskew.runtime.site import Desk, Site, _Kept
+from unskew.runtime.client import ClientRuntime, Desk, _Kept
+from unskew.runtime.flower import FlowerTransport, answer
+from unskew.runtime.in_process import Population
+from unskew.runtime.membership import Expected, Membership, layout_hash
+from unskew.runtime.message import Introduction, Node
+from unskew.runtime.network import Model, Remote, Terms
 
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -111,7 +111,7 @@ def through_app(app: ClientApp, context: Context) -> Handler:
 
 # ---------------------------------------------------------------- the small world, deployed
 @functools.cache
-def built(case: str, network: str) -> tuple[Any, Population, Solo]:
+def built(case: str, network: str) -> tuple[Any, Population, LocalTrainer]:
     """What a client's process builds anew for every message; nothing in it remembers anything."""
     algorithm = make(case)
     return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)))
@@ -123,21 +123,23 @@ def introduction(case: str, network: str, client: int, num_clients: int) -> Intr
     return Introduction(client, num_clients, "0", "small world", CLASSES, layout, "rows", False, "")
 
 
-def site(case: str, network: str, seed: int, client: int, num_clients: int, state: Path, **options: Any) -> Site:
+def client_runtime(
+    case: str, network: str, seed: int, client: int, num_clients: int, state: Path, **options: Any
+) -> ClientRuntime:
     """A client as a fresh process has it: nothing in memory, everything in `state`."""
 
     def open_desk(cell: int) -> Desk:
-        algorithm, population, solo = built(case, network)
+        algorithm, population, trainer = built(case, network)
 
         def me(c: int, t: int, key: Key) -> Me:
             assert c == client, "a client was asked about another one's data"
             return population.me(c, t, key)
 
-        rows = solo.shelf.val[client]
-        exam = {"personal": ("train", rows), "val": ("train", rows[:1])}
-        return Desk(algorithm, solo, me, population.initial, seed, exam)
+        rows = trainer.device_data.val[client]
+        eval_set = {"personal": ("train", rows), "val": ("train", rows[:1])}
+        return Desk(algorithm, trainer, me, population.initial, seed, eval_set)
 
-    return Site(introduction(case, network, client, num_clients), state, open_desk, **options)
+    return ClientRuntime(introduction(case, network, client, num_clients), state, open_desk, **options)
 
 
 class Deployed:
@@ -146,12 +148,12 @@ class Deployed:
     def __init__(self, case: str, network: str, folder: Path, seed: int = 0, **options: Any) -> None:
         self.algorithm = options.pop("algorithm", None) or make(case)
         pooled = bool(getattr(self.algorithm, "pooled", False))
-        _, self.population, self.solo = built(case, network)
+        _, self.population, self.trainer = built(case, network)
         self.num_clients = len(self.population.clients)
         self.folder, self.case, self.network, self.seed = folder, case, network, seed
         self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
         self.begun: list[tuple[int, int]] = []
-        self.roll = self.call_roll()
+        self.membership = self.call_roll()
         self.options = {"clients_per_round": 1 if pooled else 4, "terms": Terms(deadline_s=5.0), **options}
         self.remote = self.start_server()
 
@@ -162,17 +164,17 @@ class Deployed:
     def client_at(self, node: Node) -> int:
         return (node - 1000) // 7
 
-    def site(self, client: int) -> Site:
-        return site(self.case, self.network, self.seed, client, self.num_clients, self.folder / str(client))
+    def client_runtime(self, client: int) -> ClientRuntime:
+        return client_runtime(self.case, self.network, self.seed, client, self.num_clients, self.folder / str(client))
 
     def fresh(self, client: int) -> Handler:
-        return lambda message: answer(message, self.site(client))
+        return lambda message: answer(message, self.client_runtime(client))
 
-    def call_roll(self) -> Roll:
+    def call_roll(self) -> Membership:
         expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
-        roll = Roll(FlowerPost(self.grid, poll_s=0.0), "smallworld", expected)
-        roll.wait(self.num_clients, wait_s=5.0)
-        return roll
+        membership = Membership(FlowerTransport(self.grid, poll_s=0.0), "smallworld", expected)
+        membership.wait(self.num_clients, wait_s=5.0)
+        return membership
 
     def start_server(self) -> Remote[Any]:
         """A server that knows nothing but what a checkpoint would tell it."""
@@ -187,8 +189,8 @@ class Deployed:
             self.algorithm,
             model,
             self.num_clients,
-            self.roll,
-            Sequential(self.solo),
+            self.membership,
+            Sequential(self.trainer),
             begin=begin,
             seed=self.seed,
             **self.options,

@@ -36,8 +36,8 @@ class Clients:
 
     def __init__(self, case: str, network: str, seed: int) -> None:
         self.algorithm = make(case)
-        self.population, solo = world(network, bool(getattr(self.algorithm, "pooled", False)))
-        self.executor = Sequential(solo)
+        self.population, trainer = world(network, bool(getattr(self.algorithm, "pooled", False)))
+        self.executor = Sequential(trainer)
         self.seed = seed
         self.memory: dict[int, bytes] = {}
         self.staged: dict[int, bytes] = {}

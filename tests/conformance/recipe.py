@@ -21,7 +21,7 @@ from unskew.algorithms.feddif import Drift
 from unskew.algorithms.hcct import Arrivals
 from unskew.keys import Key
 from unskew.local.executor import Sequential
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import (
     Carried,
     ClientId,
@@ -37,7 +37,7 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.runtime.simulate import Population, Simulator, Trace
+from unskew.runtime.in_process import Population, Simulator, Trace
 from unskew.server.graphs import Complete
 from unskew.task import Task, make_task
 from unskew.tree import Params, leaves, weighted_mean
@@ -187,7 +187,7 @@ def rows_of(pooled: bool, order: Sequence[int] | None) -> tuple[Tensor, ...]:
 
 def world(
     network: str, pooled: bool = False, order: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
-) -> tuple[Population, Solo]:
+) -> tuple[Population, LocalTrainer]:
     """The clients, and what meets their requests."""
     g = Key(17).generator()
     x = torch.randn(sum(SIZES), 4, generator=g, dtype=dtype)
@@ -200,8 +200,8 @@ def world(
     def initialise(key: Key) -> Params:
         return {n: t.to(dtype) for n, t in task.init(key).items()}
 
-    solo = Solo(task, Shelf(x, y, rows, tuple(r[:2] for r in rows)), dtype=dtype)
-    return Population(histograms, task.layout, initialise(Key(3)), initialise), solo
+    trainer = LocalTrainer(task, DeviceData(x, y, rows, tuple(r[:2] for r in rows)), dtype=dtype)
+    return Population(histograms, task.layout, initialise(Key(3)), initialise), trainer
 
 
 def simulator(case: str, network: str, *, algorithm: Any = None, **options: Any) -> Simulator[Any]:
@@ -209,8 +209,8 @@ def simulator(case: str, network: str, *, algorithm: Any = None, **options: Any)
     algorithm = algorithm or make(case)
     pooled = bool(getattr(algorithm, "pooled", False))
     own = {k: options.pop(k) for k in ("order", "dtype") if k in options}
-    population, solo = world(network, pooled, **own)
-    return Simulator(algorithm, population, Sequential(solo), **{"clients_per_round": 1 if pooled else 4, **options})
+    population, trainer = world(network, pooled, **own)
+    return Simulator(algorithm, population, Sequential(trainer), **{"clients_per_round": 1 if pooled else 4, **options})
 
 
 def rounds(sim: Simulator[Any], until: int = 3) -> Iterator[tuple[int, Any, Trace]]:

@@ -11,10 +11,10 @@ from unskew import wire
 from unskew.errors import QuorumError
 from unskew.ledger import totals
 from unskew.local.executor import Sequential
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me, Sgd
+from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
-from unskew.runtime.simulate import Simulator
 from unskew.world.outage import Outage
 
 pytestmark = [pytest.mark.parametrize("network", NETWORKS), pytest.mark.parametrize("case", CASES)]
@@ -134,7 +134,7 @@ def test_every_client_has_a_model_to_use(case: str, network: str) -> None:
         state, _ = sim.round(state, t + 1)
 
 
-class Watching(Solo):
+class Watching(LocalTrainer):
     """Writes down the optimisations that were asked for."""
 
     asked: list[Sgd]
@@ -151,12 +151,12 @@ def test_terms_and_configurations_are_values(case: str, network: str) -> None:
     for _ in range(2):
         algorithm = make(case)
         population, plain = world(network, bool(getattr(algorithm, "pooled", False)))
-        solo = Watching(plain.task, plain.shelf)
-        solo.asked = []
-        sim = Simulator(algorithm, population, Sequential(solo))
+        trainer = Watching(plain.task, plain.device_data)
+        trainer.asked = []
+        sim = Simulator(algorithm, population, Sequential(trainer))
         list(rounds(sim, 2))
-        assert solo.asked
-        found.append({(request.config, request.terms) for request in solo.asked})
+        assert trainer.asked
+        found.append({(request.config, request.terms) for request in trainer.asked})
     assert found[0] == found[1]
     assert len(found[0]) <= 3, "requests of different clients should be equal but for start and aux"
 

@@ -15,12 +15,12 @@ from flwr.app import Message
 from loopback import Deployed
 
 from unskew.runtime.flower import unpack
-from unskew.runtime.letter import ANSWERED, ASKED, Order, Sent, read
+from unskew.runtime.message import ANSWERED, ASKED, Order, Sent, read
 
 
 def payloads(messages: list[Message]) -> list[tuple[str, int]]:
     """(action, payload bytes) of every message, as it lies in Flower's records."""
-    return sorted((letter.action, letter.payload) for letter in (unpack(m.content) for m in messages))
+    return sorted((envelope.action, envelope.payload) for envelope in (unpack(m.content) for m in messages))
 
 
 def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
@@ -55,11 +55,11 @@ def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: 
 def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[Sent]) -> None:
     """What lay in Flower's messages, against the ledger, message by message."""
     for message in there.grid.pushed:
-        letter = unpack(message.content)
-        head = read(letter, ASKED)
+        envelope = unpack(message.content)
+        head = read(envelope, ASKED)
         if isinstance(head, Order):
             client = there.client_at(message.metadata.dst_node_id)
-            assert [len(p) for p in letter.parts if p] == expected_down(rows, head.hop, client)
+            assert [len(p) for p in envelope.parts if p] == expected_down(rows, head.hop, client)
     up = Counter((r.hop, r.src, r.bytes) for r in rows if r.dst == SERVER)
     asked = Counter((s.hop, node(s.client), s.payload) for s in sent if s.what == "ask" and s.way == "up" and s.payload)
     assert asked <= up
@@ -70,10 +70,10 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[Sent]) -> None
     }
     fetched: Counter[tuple[int, int, int]] = Counter()
     for message in there.grid.pulled:
-        letter, client = unpack(message.content), there.client_at(message.metadata.src_node_id)
-        if letter.action == "fetch":
+        envelope, client = unpack(message.content), there.client_at(message.metadata.src_node_id)
+        if envelope.action == "fetch":
             hop = fetches[client].pop(0)
-            fetched.update((hop, node(client), len(part)) for part in letter.parts)
+            fetched.update((hop, node(client), len(part)) for part in envelope.parts)
     assert fetched <= carried
     assert set(fetched) == set(carried)
     assert payloads(there.grid.pushed) == sorted((s.what, s.payload) for s in sent if s.way == "down")

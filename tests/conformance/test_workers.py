@@ -18,12 +18,12 @@ from unskew import wire
 from unskew.errors import DivergedError, WorkerError
 from unskew.keys import Key
 from unskew.local import workers
-from unskew.local.executor import Paper, Sequential
-from unskew.local.solo import Shelf, Solo
-from unskew.local.stacked import Stacked
+from unskew.local.executor import EvalJob, Sequential
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.local.workers import Cell, Pool, Recipe, Workers
 from unskew.protocol import ClientId, Federation, Held, Keep, Me, Plan, SgdConfig, Step, ask, collect, step
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.tree import Params
 
 GRID = [(case, network) for network in NETWORKS for case in CASES]
@@ -32,8 +32,8 @@ GRID = [(case, network) for network in NETWORKS for case in CASES]
 def open_cell(index: int) -> Cell:
     case, network = GRID[index]
     algorithm = make(case)
-    population, solo = world(network, bool(getattr(algorithm, "pooled", False)))
-    return Cell(algorithm, solo, population.me)
+    population, trainer = world(network, bool(getattr(algorithm, "pooled", False)))
+    return Cell(algorithm, trainer, population.me)
 
 
 def opener(_: str) -> Callable[[int], Cell]:
@@ -74,10 +74,12 @@ def test_grading_in_pieces_gives_the_bits_of_grading_at_once(
     rows: torch.Tensor | None, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = GRID.index(("fedavg", "perceptron"))
-    population, solo = world("perceptron")
-    graded = Workers(pool, cell, make("fedavg")).grade([Paper(population.initial, "train", rows)] * 2)
-    whole = torch.arange(solo.size("train")) if rows is None else rows
-    correct, loss = solo.grade(population.initial, "train", whole) if len(whole) else (torch.empty(0), torch.empty(0))
+    population, trainer = world("perceptron")
+    graded = Workers(pool, cell, make("fedavg")).evaluate([EvalJob(population.initial, "train", rows)] * 2)
+    whole = torch.arange(trainer.size("train")) if rows is None else rows
+    correct, loss = (
+        trainer.evaluate(population.initial, "train", whole) if len(whole) else (torch.empty(0), torch.empty(0))
+    )
     for right, each in graded:
         assert right.tolist() == correct.tolist()
         assert each.tolist() == loss.tolist()
@@ -116,28 +118,30 @@ def test_a_value_too_large_for_its_slot_leaves_the_next_slot_alone() -> None:
 
 # ---------------------------------------------------------------- several clients in a job
 @pytest.fixture
-def crowd() -> Callable[[], tuple[Population, Solo]]:
+def crowd() -> Callable[[], tuple[Population, LocalTrainer]]:
     """Forty clients of 1 to 40 examples, the conformance clients' network."""
 
-    def make_crowd() -> tuple[Population, Solo]:
+    def make_crowd() -> tuple[Population, LocalTrainer]:
         task, sizes = recipe.task_of("perceptron"), list(range(1, 41))
         g = Key(5).generator()
         x, y = torch.randn(sum(sizes), 4, generator=g), torch.randint(recipe.CLASSES, (sum(sizes),), generator=g)
         rows = torch.split(torch.arange(len(y)), sizes)
         histograms = torch.stack([torch.bincount(y[r], minlength=recipe.CLASSES) for r in rows])
-        return Population(histograms, task.layout, task.init(Key(3)), task.init), Solo(task, Shelf(x, y, rows, rows))
+        return Population(histograms, task.layout, task.init(Key(3)), task.init), LocalTrainer(
+            task, DeviceData(x, y, rows, rows)
+        )
 
     return make_crowd
 
 
 @pytest.mark.parametrize("case", ["scaffold", "relay"])
 def test_many_clients_share_jobs_and_end_with_the_same_bits(
-    case: str, crowd: Callable[[], tuple[Population, Solo]], monkeypatch: pytest.MonkeyPatch
+    case: str, crowd: Callable[[], tuple[Population, LocalTrainer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scaffold's clients remember, the relay's keep values; a job of several is what makes this another test."""
-    population, solo = crowd()
-    alone = Simulator(make(case), population, Sequential(solo))
-    pool = Pool(lambda _: Cell(make(case), solo, population.me), 2, 1 << 12)
+    population, trainer = crowd()
+    alone = Simulator(make(case), population, Sequential(trainer))
+    pool = Pool(lambda _: Cell(make(case), trainer, population.me), 2, 1 << 12)
     together: list[int] = []
     jobs = workers._jobs
     monkeypatch.setattr(workers, "_jobs", lambda *args: [together.append(len(j.names)) or j for j in jobs(*args)])
@@ -162,15 +166,15 @@ def test_jobs_become_smaller_towards_the_end() -> None:
 
 
 def test_a_method_that_lets_training_diverge_goes_on_everywhere(
-    crowd: Callable[[], tuple[Population, Solo]],
+    crowd: Callable[[], tuple[Population, LocalTrainer]],
 ) -> None:
-    population, solo = crowd()
-    solo.shelf.x[-3] = 1e38  # the last client's
+    population, trainer = crowd()
+    trainer.device_data.x[-3] = 1e38  # the last client's
     hcct = make("hcct", local=SgdConfig(10.0, local_steps=3))
-    pool = Pool(lambda _: Cell(hcct, solo, population.me), 2, 1 << 12)
+    pool = Pool(lambda _: Cell(hcct, trainer, population.me), 2, 1 << 12)
     ends = []
     try:
-        for executor in (Sequential(solo), Workers(pool, 0, hcct), Stacked(solo)):
+        for executor in (Sequential(trainer), Workers(pool, 0, hcct), Stacked(trainer)):
             sim = Simulator(hcct, population, executor)
             state, trace = sim.round(sim.start(), 1)
             assert state.evidence.unusable == {39: "its training diverged"}
@@ -182,11 +186,13 @@ def test_a_method_that_lets_training_diverge_goes_on_everywhere(
     assert torch.allclose(ends[0].mean["0.weight"], ends[2].mean["0.weight"], atol=1e-5)
 
 
-def test_the_failure_of_one_client_among_several_is_its_own(crowd: Callable[[], tuple[Population, Solo]]) -> None:
-    population, solo = crowd()
-    solo.shelf.x[-3] = torch.nan  # the last client's
+def test_the_failure_of_one_client_among_several_is_its_own(
+    crowd: Callable[[], tuple[Population, LocalTrainer]],
+) -> None:
+    population, trainer = crowd()
+    trainer.device_data.x[-3] = torch.nan  # the last client's
     config = make("fedavg", local=SgdConfig(0.1))
-    pool = Pool(lambda _: Cell(config, solo, population.me), 2, 1 << 12)
+    pool = Pool(lambda _: Cell(config, trainer, population.me), 2, 1 << 12)
     try:
         sim = Simulator(config, population, Workers(pool, 0, config))
         with pytest.raises(DivergedError, match="round 1, client 39"):
@@ -223,8 +229,8 @@ class Bulky:
 @pytest.mark.timeout(60)
 def test_large_messages_and_replies_do_not_wait_for_each_other() -> None:
     """Neither fits into its slot, so both go through the pipe, which holds 64 kB: once parent and worker both wrote."""
-    population, solo = world("perceptron", False)
-    pool = Pool(lambda _: Cell(Bulky(), solo, population.me), 2, 64)
+    population, trainer = world("perceptron", False)
+    pool = Pool(lambda _: Cell(Bulky(), trainer, population.me), 2, 64)
     try:
         sim = Simulator(Bulky(), population, Workers(pool, 0, Bulky()))
         for t in (1, 2):
@@ -275,10 +281,10 @@ class Passing:
 
 def test_memory_without_none_and_records_that_are_kept_are_what_they_are_in_sequence() -> None:
     """In round 1 a client has no memory, whatever its steps return; a value that is kept may be any message."""
-    population, solo = world("perceptron", False)
-    pool = Pool(lambda _: Cell(Passing(), solo, population.me), 2, 1 << 12)
+    population, trainer = world("perceptron", False)
+    pool = Pool(lambda _: Cell(Passing(), trainer, population.me), 2, 1 << 12)
     try:
-        alone = Simulator(Passing(), population, Sequential(solo))
+        alone = Simulator(Passing(), population, Sequential(trainer))
         many = Simulator(Passing(), population, Workers(pool, 0, Passing()))
         for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
             assert bits(alone, one) == bits(many, other)
@@ -410,5 +416,5 @@ def test_a_failure_in_a_worker_is_the_failure_it_was() -> None:
 
 def _diverging() -> Cell:
     algorithm: Any = make("fedavg", local=SgdConfig(1e30, batch_size=4, local_epochs=5))
-    population, solo = world("perceptron")
-    return Cell(algorithm, solo, population.me)
+    population, trainer = world("perceptron")
+    return Cell(algorithm, trainer, population.me)

@@ -22,8 +22,8 @@ from unskew import priors, wire
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.executor import Sequential
-from unskew.local.solo import Shelf, Solo
-from unskew.runtime.simulate import Population, Simulator, Trace
+from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.runtime.in_process import Population, Simulator, Trace
 from unskew.task import Task, make_task
 
 CLASSES = 3
@@ -107,7 +107,7 @@ def task(network: str = "perceptron") -> Task:
     return make_task(NETWORKS[network], CLASSES)
 
 
-def clients(network: str = "perceptron", seed: int = 0) -> tuple[Population, Solo]:
+def clients(network: str = "perceptron", seed: int = 0) -> tuple[Population, LocalTrainer]:
     """The clients of `HOLDINGS`, graded on images of all labels and styles."""
     x, y, groups, rows = [], [], [], []
     for c, held in enumerate(HOLDINGS):
@@ -121,18 +121,18 @@ def clients(network: str = "perceptron", seed: int = 0) -> tuple[Population, Sol
     kinds = sorted({(label, style) for held in HOLDINGS for label, style, _ in held})
     x_test = torch.cat([images(*kind, 10, Key(seed) / "test" / i) for i, kind in enumerate(kinds)])
     y_test = torch.cat([torch.full((10,), label) for label, _ in kinds])
-    shelf = Shelf(
+    device_data = DeviceData(
         torch.cat(x), labels, tuple(rows), tuple(r[:0] for r in rows), None, x_test, y_test, torch.cat(groups)
     )
     histograms = torch.stack([torch.bincount(labels[r], minlength=CLASSES) for r in rows])
-    solo = Solo(made, shelf)
-    return Population(histograms, made.layout, made.init(Key(3)), made.init, solo), solo
+    trainer = LocalTrainer(made, device_data)
+    return Population(histograms, made.layout, made.init(Key(3)), made.init, trainer), trainer
 
 
 def simulator(algorithm: object, network: str = "perceptron", **options: object) -> Simulator[object]:
     """A run on these clients, about to begin."""
-    population, solo = clients(network)
-    return Simulator(algorithm, population, Sequential(solo), **options)  # type: ignore[arg-type]
+    population, trainer = clients(network)
+    return Simulator(algorithm, population, Sequential(trainer), **options)  # type: ignore[arg-type]
 
 
 def played(algorithm: object, rounds: int = 1, **options: Any) -> tuple[Simulator[Any], list[Any], list[Trace]]:
@@ -155,7 +155,7 @@ def same_deployed(name: str, algorithm: object, folder: Path, monkeypatch: pytes
     monkeypatch.setattr(loopback, "world", lambda network, pooled: clients(network))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=11)
-    there.remote.model = dataclasses.replace(there.remote.model, desk=there.solo)
+    there.remote.model = dataclasses.replace(there.remote.model, desk=there.trainer)
     sim, states, traces = played(algorithm, rounds=2, seed=11)
     state = there.remote.start()
     for t in (1, 2):

@@ -19,8 +19,8 @@ from unskew.data.fonts import printed
 from unskew.data.sources import load
 from unskew.data.split import ByGroup, assign, record
 from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
 from unskew.keys import Key
-from unskew.run import config
 from unskew.run.doctor import _data
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unskew.run import config
-from unskew.run.config import Experiment
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
 
 SMALL = """
 name = "small"

@@ -24,7 +24,7 @@ from unskew.deploy import certificates, folders, launch, operate, parity
 from unskew.deploy.folders import Address, Terms
 from unskew.deploy.launch import Family, Node
 from unskew.errors import DeployError, RunError
-from unskew.run.config import Experiment
+from unskew.experiment.config import Experiment
 from unskew.run.folder import rows
 
 from .conftest import Lines, processes_of
@@ -169,7 +169,7 @@ def test_without_enough_clients_the_run_ends_with_the_quorum_sentence(
 def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     small: Callable[..., Experiment], tmp_path: Path, outcome: Outcome
 ) -> None:
-    from unskew.run.config import to_toml
+    from unskew.experiment.config import to_toml
 
     experiment = small("rounds=3", 'methods.0.name="scaffold"')
     (tmp_path / "small.toml").write_text(to_toml(experiment))
@@ -240,7 +240,7 @@ def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_
 def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go_on_without(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
-    from unskew.run.config import to_toml
+    from unskew.experiment.config import to_toml
 
     experiment, out = small("rounds=2", "split.num_clients=3"), tmp_path / "run"
     deployment = operate.prepare(experiment, 3, out, Terms(1, 120.0, 300.0))

@@ -13,8 +13,8 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.deploy import certificates, folders
 from unskew.deploy.folders import Address, Terms
 from unskew.errors import ConfigError, DeployError
-from unskew.run import config
-from unskew.run.config import Experiment, fingerprint
+from unskew.experiment import config
+from unskew.experiment.config import Experiment, fingerprint
 
 LISTEN, REACHED = Address("0.0.0.0", 8443), Address("fed.example.org", 443)
 

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import operate, parity
+from unskew.experiment.config import Experiment
 from unskew.ledger import SERVER, node
-from unskew.run.config import Experiment
 from unskew.run.folder import rows
 
 from .conftest import Lines, processes_of
@@ -48,20 +48,20 @@ def test_over_processes_a_method_comes_to_what_it_comes_to_in_the_simulator(
     assert list(rows(run / "failures.jsonl")) == []
     relayed = on_the_wire(run)
     assert (relayed > 0) == (name == "feddif")
-    assert facts_of(run) == facts_of(simulated)
+    assert info_of(run) == info_of(simulated)
     if name == "feddw":
-        assert "sl" in facts_of(run)[-1]["facts"]
+        assert "sl" in info_of(run)[-1]["info"]
     if name == "hcct":
-        assert sorted(c for group in facts_of(run)[-1]["facts"]["groups"] for c in group) == [0, 1, 2]
+        assert sorted(c for group in info_of(run)[-1]["info"]["groups"] for c in group) == [0, 1, 2]
     between = f", {relayed} B relayed between clients" if relayed else ""
     outcome(
         f"{name}, 3 clients", "equal", f"max_abs_diff {found.max_abs_diff:g}, bytes equal{between}; {seconds:.0f} s"
     )
 
 
-def facts_of(run: Path) -> list[dict[str, Any]]:
+def info_of(run: Path) -> list[dict[str, Any]]:
     """What the method says of each round."""
-    return list(rows(run / "facts.jsonl")) if (run / "facts.jsonl").exists() else []
+    return list(rows(run / "info.jsonl")) if (run / "info.jsonl").exists() else []
 
 
 def on_the_wire(run: Path) -> int:

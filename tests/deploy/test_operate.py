@@ -14,8 +14,9 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.deploy import certificates, folders, launch, operate, parity
 from unskew.deploy.folders import Address
 from unskew.errors import ConfigError, DeployError, RunError
-from unskew.run import config, loop
-from unskew.run.config import Experiment
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run import loop
 
 TINY = """
 name = "tiny"
@@ -113,7 +114,7 @@ def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> No
     row = {"method": "fedavg", "seed": 0, "round": 1, "name": "global.accuracy", "value": 0.5}
     clock = {**row, "name": "seconds", "value": 2.0}
     failure = {"method": "fedavg", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}
-    progress = operate.Progress(tmp_path, rounds=3)
+    progress = operate.ProgressDisplay(tmp_path, rounds=3)
     assert list(progress.news()) == []
     text = json.dumps(row) + "\n" + json.dumps(clock)
     (tmp_path / "metrics.jsonl").write_text(text)
@@ -131,7 +132,7 @@ def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> 
     row = {"method": "fedavg", "seed": 0, "round": 1, "name": "seconds", "value": 2.0}
     log = tmp_path / "metrics.jsonl"
     log.write_text(2 * (json.dumps(row) + "\n"))
-    progress = operate.Progress(tmp_path, rounds=3)
+    progress = operate.ProgressDisplay(tmp_path, rounds=3)
     assert len(list(progress.news())) == 2
     log.write_text(json.dumps(row) + "\n")
     assert list(progress.news()) == []

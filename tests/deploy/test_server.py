@@ -11,8 +11,9 @@ import tomli_w
 
 from unskew.deploy import parity
 from unskew.errors import ConfigError, QuorumError, RunError
-from unskew.run import assemble, loop
-from unskew.run.config import Experiment, fingerprint, to_toml
+from unskew.experiment.config import Experiment, fingerprint, to_toml
+from unskew.run import loop
+from unskew.run import setup as run_setup
 from unskew.run.folder import read_json, rows
 
 pytest.importorskip("flwr")
@@ -23,7 +24,7 @@ from loopback import Loopback, through_app
 from unskew.deploy.client import open_site
 from unskew.deploy.server import Book, serve
 from unskew.runtime import flower
-from unskew.runtime.flower import FlowerPost
+from unskew.runtime.flower import FlowerTransport
 
 Small = Callable[..., Experiment]
 METHODS = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
@@ -55,7 +56,7 @@ def start(root: Path, grid: Loopback) -> Path:
 
 
 def several(small: Small, *settings: str) -> Experiment:
-    from unskew.run import config
+    from unskew.experiment import config
 
     raw = config.resolved(small(*THREE, *settings))
     return config.parse({**raw, "methods": METHODS, "local": {"lr": 0.1, "batch_size": 64}})
@@ -68,7 +69,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     simulated = loop.start(experiment, tmp_path / "sim").folder
     assert [p.equal for p in parity.compare(run, simulated)] == [True] * len(METHODS)
     assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
-    for name in ("ledger", "work", "failures", "facts"):
+    for name in ("ledger", "work", "failures", "info"):
         assert (run / f"{name}.jsonl").read_bytes() == (simulated / f"{name}.jsonl").read_bytes()
     assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
     assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "examine"}
@@ -111,10 +112,10 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
     """Each client is given its shard as a file of its own: the run is that of the split, and no label is known here."""
     experiment = small("split.num_clients=3", 'evaluate=["global","personal"]', "runtime.executor='sequential'")
-    bench = assemble.bench(experiment)
-    data = bench.dataset
+    setup = run_setup.setup(experiment)
+    data = setup.dataset
     files = []
-    for c, mine in enumerate(assemble.divide(experiment, data, 0).clients):
+    for c, mine in enumerate(run_setup.divide(experiment, data, 0).clients):
         path = tmp_path / f"own-{c}.npz"
         parts = {
             f"{v}_{part}": getattr(data, f"{v}_train")[rows].numpy()
@@ -223,11 +224,11 @@ def test_a_clients_settings_are_checked(table: dict[str, Any], text: str, small:
 def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None:
     grid = pack(tmp_path, small("split.num_clients=3"))
     run = start(tmp_path, grid)
-    site = open_site(tmp_path / "client-0")
+    client_runtime = open_site(tmp_path / "client-0")
     from unskew.errors import WireError
 
     with pytest.raises(WireError, match="there are cells 0 to 0, got 1"):
-        site.open_desk(1)
+        client_runtime.open_desk(1)
     assert (run / "summary.json").exists()
 
 
@@ -263,5 +264,5 @@ def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path
     (tmp_path / "server" / "run" / "summary.json").unlink()
     (tmp_path / "server" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "rounds=5")))
     with pytest.raises(RunError, match="another experiment"):
-        serve(FlowerPost(grid), tmp_path / "server")
+        serve(FlowerTransport(grid), tmp_path / "server")
     assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import folders, launch, operate, parity
-from unskew.run.config import Experiment
+from unskew.experiment.config import Experiment
 from unskew.run.folder import rows
 
 from .conftest import Lines, processes_of

@@ -17,8 +17,9 @@ import pytest
 from unskew import papers
 from unskew.algorithms import TABLE
 from unskew.errors import ConfigError
+from unskew.experiment import config
 from unskew.protocol import SgdConfig
-from unskew.run import config, sweep
+from unskew.run import sweep
 from unskew.world.outage import Outage
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +145,7 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path, known: dic
         if parsed.get("settings"):
             # Settings are tried on the built-in experiment, whichever file they are shown with.
             read: Any = sweep.expand if command == "sweep" else config.load
-            read(ROOT / "unskew" / "run" / "builtin" / "digits.toml", parsed["settings"])
+            read(ROOT / "unskew" / "experiment" / "builtin" / "digits.toml", parsed["settings"])
 
 
 def test_a_command_line_that_does_not_exist_would_be_noticed(known: dict[str, Any]) -> None:
@@ -155,7 +156,7 @@ def test_a_command_line_that_does_not_exist_would_be_noticed(known: dict[str, An
     with pytest.raises(NoSuchOption):
         known["run"].make_context("run", ["--sett", "rounds=5"])
     with pytest.raises(ConfigError, match="did you mean rounds"):
-        config.load(ROOT / "unskew" / "run" / "builtin" / "digits.toml", ["round=5"])
+        config.load(ROOT / "unskew" / "experiment" / "builtin" / "digits.toml", ["round=5"])
 
 
 @each_page

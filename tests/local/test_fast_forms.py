@@ -16,7 +16,7 @@ from unskew.data.batches import plan
 from unskew.errors import DivergedError
 from unskew.keys import Key
 from unskew.local import dense, kernels
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.models import LOSS, build
 from unskew.models.network import Network
 from unskew.protocol import Fold, Me, Sgd, SgdConfig
@@ -115,15 +115,15 @@ def task_of(network: str) -> Task:
     return make_task(NETWORKS[network], CLASSES, loss=LOSS.get(network, "cross_entropy"), head=head)
 
 
-def shelf(dtype: torch.dtype) -> Shelf:
+def device_data(dtype: torch.dtype) -> DeviceData:
     g = Key(1).generator()
     n = sum(SIZES)
     x, y = torch.randn(n, *SHAPE, generator=g, dtype=dtype), torch.randint(CLASSES, (n,), generator=g)
     rows = torch.split(torch.randperm(n, generator=g), SIZES)
-    return Shelf(x, y, rows, tuple(r[:0] for r in rows))
+    return DeviceData(x, y, rows, tuple(r[:0] for r in rows))
 
 
-def me(task: Task, data: Shelf, client: int) -> Me:
+def me(task: Task, data: DeviceData, client: int) -> Me:
     y = data.y[data.train[client]]
     histogram = torch.bincount(y, minlength=CLASSES)
     return Me(client, len(y), histogram, 1, Key(7) / client, task.layout, task.init(Key(0)), Key(7), Key(7))
@@ -133,7 +133,7 @@ def start_of(task: Task, dtype: torch.dtype, seed: int = 5) -> Params:
     return {n: t.to(dtype) for n, t in task.init(Key(seed)).items()}
 
 
-def by_hand(task: Task, data: Shelf, client: int, job: Sgd, key: Key, dtype: torch.dtype) -> Params:
+def by_hand(task: Task, data: DeviceData, client: int, job: Sgd, key: Key, dtype: torch.dtype) -> Params:
     config = job.config
     with Key(99).ambient():
         module = task.build().to(dtype)
@@ -187,19 +187,19 @@ def close(one: Params, two: Params, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_form_trains_the_network_it_stands_for(network: str, config: str) -> None:
     task, dtype = task_of(network), torch.float64
-    data, start = shelf(dtype), start_of(task, dtype)
-    solo, job = Solo(task, data, dtype=dtype), Sgd(start, CONFIGS[config])
+    data, start = device_data(dtype), start_of(task, dtype)
+    trainer, job = LocalTrainer(task, data, dtype=dtype), Sgd(start, CONFIGS[config])
     for client in (0, 1, 0):
-        fitted = solo.fit(me(task, data, client), job, Key(client))
+        fitted = trainer.fit(me(task, data, client), job, Key(client))
         close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_in_single_precision_too(network: str) -> None:
     task, dtype = task_of(network), torch.float32
-    data, start = shelf(dtype), start_of(task, dtype)
+    data, start = device_data(dtype), start_of(task, dtype)
     job = Sgd(start, CONFIGS["plain"])
-    fitted = Solo(task, data).fit(me(task, data, 0), job, Key(0))
+    fitted = LocalTrainer(task, data).fit(me(task, data, 0), job, Key(0))
     close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
 
 
@@ -216,13 +216,16 @@ def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "ONEDNN_FROM", 0)
         monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
     task, dtype = task_of(network), torch.float32
-    data, start = shelf(dtype), start_of(task, dtype)
-    solo, job = Solo(task, data), Sgd(start, CONFIGS[config], (Pull(),), {"anchor": start_of(task, dtype, 8)})
+    data, start = device_data(dtype), start_of(task, dtype)
+    trainer, job = (
+        LocalTrainer(task, data),
+        Sgd(start, CONFIGS[config], (Pull(),), {"anchor": start_of(task, dtype, 8)}),
+    )
     for client in (0, 1):
-        fitted = solo.fit(me(task, data, client), job, Key(client))
+        fitted = trainer.fit(me(task, data, client), job, Key(client))
         close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
     plain = Sgd(start, CONFIGS[config])
-    fitted = solo.fit(me(task, data, 0), plain, Key(0))
+    fitted = trainer.fit(me(task, data, 0), plain, Key(0))
     close(fitted.params, by_hand(task, data, 0, plain, Key(0), dtype), dtype)
 
 
@@ -272,9 +275,9 @@ def test_a_product_through_onednn_can_be_differentiated_twice() -> None:
 @pytest.mark.parametrize("network", ["mlp", "cnn_small, batch"])
 def test_terms_come_on_top(network: str, config: str, terms: tuple[Any, ...]) -> None:
     task, dtype = task_of(network), torch.float64
-    data, start = shelf(dtype), start_of(task, dtype)
+    data, start = device_data(dtype), start_of(task, dtype)
     job = Sgd(start, CONFIGS[config], terms, {"anchor": start_of(task, dtype, 8)})
-    fitted = Solo(task, data, dtype=dtype).fit(me(task, data, 0), job, Key(0))
+    fitted = LocalTrainer(task, data, dtype=dtype).fit(me(task, data, 0), job, Key(0))
     close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
 
 
@@ -282,9 +285,9 @@ def test_terms_come_on_top(network: str, config: str, terms: tuple[Any, ...]) ->
 @pytest.mark.parametrize("network", ["mlp", "mlp, two layers", "cnn_small, batch"])
 def test_a_part_of_the_network_may_be_trained_alone(network: str, trainable: tuple[str, ...]) -> None:
     task, dtype = task_of(network), torch.float64
-    data, start = shelf(dtype), start_of(task, dtype)
+    data, start = device_data(dtype), start_of(task, dtype)
     job = Sgd(start, dataclasses.replace(CONFIGS["everything"], trainable=trainable))
-    fitted = Solo(task, data, dtype=dtype).fit(me(task, data, 0), job, Key(0))
+    fitted = LocalTrainer(task, data, dtype=dtype).fit(me(task, data, 0), job, Key(0))
     close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
     chosen = task.layout.select(trainable)
     assert all(torch.equal(fitted.params[n], start[n]) == (n not in chosen) for n in start)
@@ -299,16 +302,16 @@ def test_a_bias_may_be_held_where_gradients_are_written_out(
 ) -> None:
     """The head's bias is used and stays as it is; plain SGD, which adds gradients straight to the rest, included."""
     task, dtype = task_of(network), torch.float64
-    data, start = shelf(dtype), start_of(task, dtype)
+    data, start = device_data(dtype), start_of(task, dtype)
     trainable = tuple(n for n in task.layout.trainable if n != "head.bias")
     job = Sgd(
         start, dataclasses.replace(CONFIGS[config], trainable=trainable), terms, {"anchor": start_of(task, dtype)}
     )
-    solo = Solo(task, data, dtype=dtype)
+    trainer = LocalTrainer(task, data, dtype=dtype)
     assert start["head.bias"].abs().max() > 0
     expected = by_hand(task, data, 0, job, Key(0), dtype)
-    monkeypatch.setattr(solo, "_objective", None)  # autograd's way is barred
-    fitted = solo.fit(me(task, data, 0), job, Key(0))
+    monkeypatch.setattr(trainer, "_objective", None)  # autograd's way is barred
+    fitted = trainer.fit(me(task, data, 0), job, Key(0))
     close(fitted.params, expected, dtype)
     assert torch.equal(fitted.params["head.bias"], start["head.bias"])
 
@@ -317,9 +320,9 @@ def test_a_bias_may_be_held_where_gradients_are_written_out(
 def test_the_loss_that_is_reported_is_the_mean_over_the_batches(network: str) -> None:
     """One whole batch: the loss at the start, which a fold or a plain forward pass can tell as well."""
     task, dtype = task_of(network), torch.float64
-    data, start = shelf(dtype), start_of(task, dtype)
-    solo, who = Solo(task, data, dtype=dtype), me(task, data, 0)
-    fitted = solo.fit(who, Sgd(start, SgdConfig(0.1, batch_size=None)), Key(0))
+    data, start = device_data(dtype), start_of(task, dtype)
+    trainer, who = LocalTrainer(task, data, dtype=dtype), me(task, data, 0)
+    fitted = trainer.fit(who, Sgd(start, SgdConfig(0.1, batch_size=None)), Key(0))
     module = task.build().to(dtype).train()
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     with torch.no_grad(), Key(0).ambient():
@@ -328,7 +331,7 @@ def test_the_loss_that_is_reported_is_the_mean_over_the_batches(network: str) ->
         expected = task.loss(module(data.x[data.train[0]]), data.y[data.train[0]]).mean()
     assert fitted.loss == pytest.approx(float(expected), rel=1e-9)
     if not task.batch_norm and not task.random:
-        folded = solo.fold(who, Fold(lambda carry, batch: carry + float(batch.loss.sum()), start, 0.0))
+        folded = trainer.fold(who, Fold(lambda carry, batch: carry + float(batch.loss.sum()), start, 0.0))
         assert fitted.loss == pytest.approx(folded / who.n, rel=1e-9)
 
 
@@ -346,11 +349,11 @@ def test_what_is_only_evaluated_takes_the_same_forms(
         monkeypatch.setattr(kernels, "ONEDNN_FROM", 0)
         monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
     task = task_of(network)
-    data, start = shelf(torch.float32), start_of(task, torch.float32)
-    auto, plain = (Solo(task, data, kernels=k) for k in ("auto", "plain"))
+    data, start = device_data(torch.float32), start_of(task, torch.float32)
+    auto, plain = (LocalTrainer(task, data, kernels=k) for k in ("auto", "plain"))
     auto._block = 5
     torch.testing.assert_close(auto._refer(data.x, start), plain._refer(data.x, start), rtol=1e-4, atol=1e-5)
-    (right, loss), (expected, other) = (s.evaluate(start, data.x, data.y) for s in (auto, plain))
+    (right, loss), (expected, other) = (s.evaluate_on(start, data.x, data.y) for s in (auto, plain))
     assert torch.equal(right, expected)
     torch.testing.assert_close(loss, other, rtol=1e-4, atol=1e-5)
 
@@ -359,15 +362,15 @@ def test_only_networks_whose_layers_put_out_much_are_evaluated_in_blocks() -> No
     blocks = {name: kernels.forward_block(NETWORKS[name]()) for name in ("mlp", "cnn_small", "cnn_small, group")}
     assert blocks == {"mlp": None, "cnn_small": 125, "cnn_small, group": 125}
     assert kernels.forward_block(build("lstm_rows", SHAPE, CLASSES)) == 125
-    assert Solo.CHUNK % 125 == 0  # else every chunk would end in a small block
+    assert LocalTrainer.CHUNK % 125 == 0  # else every chunk would end in a small block
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_plain_form_is_within_rounding_of_the_chosen_one(network: str) -> None:
     task = task_of(network)
-    data, start = shelf(torch.float32), start_of(task, torch.float32)
+    data, start = device_data(torch.float32), start_of(task, torch.float32)
     job = Sgd(start, CONFIGS["everything"])
-    one, two = (Solo(task, data, kernels=k).fit(me(task, data, 0), job, Key(0)) for k in ("auto", "plain"))
+    one, two = (LocalTrainer(task, data, kernels=k).fit(me(task, data, 0), job, Key(0)) for k in ("auto", "plain"))
     torch.testing.assert_close(one.params, two.params, rtol=1e-3, atol=2e-5)
     assert one.steps == two.steps
     assert one.loss == pytest.approx(two.loss, rel=1e-4)
@@ -376,18 +379,18 @@ def test_the_plain_form_is_within_rounding_of_the_chosen_one(network: str) -> No
 @pytest.mark.parametrize("network", ["mlp", "cnn_small"])
 def test_divergence_is_named_in_every_form(network: str) -> None:
     task = task_of(network)
-    data, start = shelf(torch.float32), start_of(task, torch.float32)
+    data, start = device_data(torch.float32), start_of(task, torch.float32)
     config = dataclasses.replace(CONFIGS["plain"], lr=1e30)
     with pytest.raises(DivergedError, match=r"round 1, client 0, step \d+ of 10"):
-        Solo(task, data).fit(me(task, data, 0), Sgd(start, config), Key(0))
+        LocalTrainer(task, data).fit(me(task, data, 0), Sgd(start, config), Key(0))
 
 
 def test_data_and_start_stay_as_they_were_in_every_form() -> None:
     for network in NETWORKS:
         task = task_of(network)
-        data, start = shelf(torch.float32), start_of(task, torch.float32)
+        data, start = device_data(torch.float32), start_of(task, torch.float32)
         x, y, before = data.x.clone(), data.y.clone(), {n: t.clone() for n, t in start.items()}
-        Solo(task, data).fit(me(task, data, 0), Sgd(start, CONFIGS["whole"]), Key(0))
+        LocalTrainer(task, data).fit(me(task, data, 0), Sgd(start, CONFIGS["whole"]), Key(0))
         assert torch.equal(data.x, x)
         assert torch.equal(data.y, y)
         assert all(torch.equal(start[n], before[n]) for n in start)

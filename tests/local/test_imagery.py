@@ -16,10 +16,10 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.executor import at_server
 from unskew.local.imagery import TaskImagery
-from unskew.local.solo import Shelf, Solo
-from unskew.local.stacked import Stacked
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import NOBODY, Examples, Me, Sgd, SgdConfig, Step, fit, no_device, run
-from unskew.runtime.simulate import Simulator
+from unskew.runtime.in_process import Simulator
 
 LOCAL = SgdConfig(0.1, local_epochs=2, batch_size=5)
 
@@ -105,14 +105,14 @@ def test_images_are_kept_as_the_task_has_them_and_no_more_bytes_of_them_than_all
     assert kept._bytes == 0
 
 
-class Elsewhere(torch.Tensor):
+class OverNetwork(torch.Tensor):
     """A tensor that says it is on another device."""
 
     device = torch.device("meta")  # type: ignore[assignment]
 
 
 def test_black_and_white_are_where_the_inputs_are() -> None:
-    x = torch.rand(2, 1, 4, 4).as_subclass(Elsewhere)
+    x = torch.rand(2, 1, 4, 4).as_subclass(OverNetwork)
     for levels in (None, ((-0.8, 1.2),)):
         made = TaskImagery(Toy(), "toy", (1, 4, 4), levels, None)
         assert {t.device.type for t in made._levels(x)} == {"meta"}
@@ -146,19 +146,21 @@ def test_a_method_that_asks_for_no_prior_loads_none() -> None:
 
 
 # ---------------------------------------------------------------- examples that are not the client's own
-def examples_of(solo: Solo, client: int) -> Examples:
-    rows = solo.shelf.train[client]
-    return Examples(solo.shelf.x[rows], solo.shelf.y[rows], torch.arange(len(rows)))
+def examples_of(trainer: LocalTrainer, client: int) -> Examples:
+    rows = trainer.device_data.train[client]
+    return Examples(trainer.device_data.x[rows], trainer.device_data.y[rows], torch.arange(len(rows)))
 
 
 @pytest.mark.parametrize("network", ["perceptron", "convolution"])
 def test_training_on_handed_examples_is_training_on_ones_own(network: str) -> None:
     """The same examples in the same order, so the same bits; whoever is asked."""
-    population, solo = clients(network)
+    population, trainer = clients(network)
     me = population.me(1, 1, Key(5))
-    own = solo.answer(me, 0, Sgd(population.initial, LOCAL))
-    handed = solo.answer(me, 0, Sgd(population.initial, LOCAL, examples=examples_of(solo, 1)))
-    other = solo.answer(dataclasses.replace(me, id=2), 0, Sgd(population.initial, LOCAL, examples=examples_of(solo, 1)))
+    own = trainer.answer(me, 0, Sgd(population.initial, LOCAL))
+    handed = trainer.answer(me, 0, Sgd(population.initial, LOCAL, examples=examples_of(trainer, 1)))
+    other = trainer.answer(
+        dataclasses.replace(me, id=2), 0, Sgd(population.initial, LOCAL, examples=examples_of(trainer, 1))
+    )
     assert own.examples == handed.examples == 40
     for name, t in own.params.items():
         assert torch.equal(t, handed.params[name])
@@ -166,7 +168,7 @@ def test_training_on_handed_examples_is_training_on_ones_own(network: str) -> No
 
 
 def test_rows_say_how_often_an_example_is_met_and_its_augmentation_is_its_own() -> None:
-    population, solo = clients()
+    population, trainer = clients()
     met: list[Tensor] = []
 
     def watch(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -175,15 +177,15 @@ def test_rows_say_how_often_an_example_is_met_and_its_augmentation_is_its_own() 
 
     x = torch.arange(3.0)[:, None, None, None].expand(3, 1, 4, 4)
     given = Examples(x, torch.zeros(3, dtype=torch.int64), torch.tensor([0, 2, 2, 2]), watch)
-    solo.answer(population.me(0, 1, Key(0)), 0, Sgd(population.initial, LOCAL, examples=given))
+    trainer.answer(population.me(0, 1, Key(0)), 0, Sgd(population.initial, LOCAL, examples=given))
     assert sorted(torch.cat(met)[:, 0, 0, 0].tolist()) == [0.0] * 2 + [2.0] * 6
 
 
 def test_stacked_clients_train_on_handed_examples_as_alone() -> None:
-    population, solo = clients()
-    given = examples_of(solo, 3)
+    population, trainer = clients()
+    given = examples_of(trainer, 3)
     ends = []
-    for executor in (Stacked(solo), simulator(FedAvg(LOCAL)).executor):
+    for executor in (Stacked(trainer), simulator(FedAvg(LOCAL)).executor):
         sim = Simulator(FedAvg(LOCAL), population, executor)
         work = {c: _handed(sim, c, given) for c in population.clients}
         ends.append({c: done.value for c, done in sim.executor.complete(work)})
@@ -204,8 +206,8 @@ def _handed(sim: Simulator[object], client: int, given: Examples) -> object:
 
 # ---------------------------------------------------------------- the server's own work
 def test_the_server_works_without_data_of_its_own() -> None:
-    population, solo = clients()
-    work = at_server(solo, Key(0), 1, 3, population.layout, population.initial)
+    population, trainer = clients()
+    work = at_server(trainer, Key(0), 1, 3, population.layout, population.initial)
 
     def seen(local: object) -> tuple[int, int]:
         return len(local.x), len(local.y)  # type: ignore[attr-defined]
@@ -213,7 +215,7 @@ def test_the_server_works_without_data_of_its_own() -> None:
     def begin(me: Me) -> Step[object]:
         assert (me.id, me.n) == (NOBODY, 0)
         found = yield from run(seen)
-        fitted = yield Sgd(me.initial, LOCAL, examples=examples_of(solo, 0))
+        fitted = yield Sgd(me.initial, LOCAL, examples=examples_of(trainer, 0))
         return found, fitted.examples
 
     assert work(begin) == ((0, 0), 46)
@@ -226,10 +228,10 @@ def test_a_server_without_a_device_says_so() -> None:
 
 
 def test_domains_of_a_client_s_examples_reach_its_code() -> None:
-    population, solo = clients()
+    population, trainer = clients()
     me = population.me(3, 1, Key(0))
-    groups = solo.local(me, 0).groups
+    groups = trainer.local(me, 0).groups
     assert groups is not None
     assert groups.tolist() == [0] * 17 + [1] * 15
-    bare = Shelf(solo.shelf.x, solo.shelf.y, solo.shelf.train, solo.shelf.val)
-    assert Solo(solo.task, bare).local(me, 0).groups is None
+    bare = DeviceData(trainer.device_data.x, trainer.device_data.y, trainer.device_data.train, trainer.device_data.val)
+    assert LocalTrainer(trainer.task, bare).local(me, 0).groups is None

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from unskew.keys import Key
-from unskew.local import optimise
-from unskew.local.optimise import optimiser
+from unskew.local import optim
+from unskew.local.optim import optimiser
 from unskew.protocol import SgdConfig
 
 CONFIGS = {
@@ -87,13 +87,13 @@ def test_a_torch_without_or_with_other_private_updates_takes_the_public_ones(
         raise error
 
     monkeypatch.setattr(torch, name, absent)
-    assert not optimise.one_pass.__wrapped__()
+    assert not optim.one_pass.__wrapped__()
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="this is about PyTorch 2.13")
 def test_the_pytorch_this_project_is_developed_with_has_them() -> None:
     """Elsewhere the tests of one-pass updates may be skipped; here that would hide that nothing tests them."""
-    assert optimise.one_pass()
+    assert optim.one_pass()
 
 
 def test_each_optimiser_starts_afresh() -> None:

@@ -14,7 +14,7 @@ from unskew.data.batches import num_steps, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local.executor import Sequential, Work
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
 from unskew.task import Task, make_task
@@ -85,19 +85,19 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 # ---------------------------------------------------------------- a small world
-def shelf(
+def device_data(
     dtype: torch.dtype = torch.float32, sizes: tuple[int, ...] = SIZES, augment: Any = None, val: int = 0
-) -> Shelf:
+) -> DeviceData:
     g = Key(1).generator()
     n = sum(sizes) + val
     x = torch.randn(n, 1, 6, 6, generator=g, dtype=dtype)
     y = torch.randint(CLASSES, (n,), generator=g)
     rows = torch.split(torch.randperm(n, generator=g), [*sizes, val])
-    return Shelf(x, y, rows[:-1], tuple(rows[-1] for _ in sizes), augment)
+    return DeviceData(x, y, rows[:-1], tuple(rows[-1] for _ in sizes), augment)
 
 
-def me(task: Task, client: int = 0, round: int = 1, data: Shelf | None = None) -> Me:
-    data = data or shelf()
+def me(task: Task, client: int = 0, round: int = 1, data: DeviceData | None = None) -> Me:
+    data = data or device_data()
     y = data.y[data.train[client]]
     key = Key(7) / "round" / round / "client" / client / 0
     return Me(
@@ -129,7 +129,7 @@ def assert_bits(one: Params, two: Params) -> None:
 
 def by_hand(
     task: Task,
-    data: Shelf,
+    data: DeviceData,
     who: Me,
     start: Params,
     config: SgdConfig,
@@ -202,11 +202,11 @@ def test_a_fit_equals_a_plain_loop(network: str, config: str, at_once: bool) -> 
     """With torch's optimiser in one pass where ours is: a bias before BatchNorm has no gradient but rounding, and Adam
     makes that 1e-9 of a step, other rounding another.
     """
-    task, data, start = make(network), shelf(torch.float64), start_of(make(network), dtype=torch.float64)
-    solo = Solo(task, data, dtype=torch.float64)
+    task, data, start = make(network), device_data(torch.float64), start_of(make(network), dtype=torch.float64)
+    trainer = LocalTrainer(task, data, dtype=torch.float64)
     for client in (0, 1, 2, 4):  # ragged, through the same workspace
         who, key = me(task, client, round=2), Key(3) / client
-        fitted = solo.fit(who, Sgd(start, CONFIGS[config]), key)
+        fitted = trainer.fit(who, Sgd(start, CONFIGS[config]), key)
         params, steps, losses = by_hand(task, data, who, start, CONFIGS[config], key, torch.float64, at_once)
         assert fitted.steps == steps
         assert fitted.loss == pytest.approx(sum(losses) / steps, rel=1e-12)
@@ -218,11 +218,11 @@ def test_a_fit_equals_a_plain_loop(network: str, config: str, at_once: bool) -> 
 def test_a_fit_equals_a_plain_loop_in_single_precision_too(network: str) -> None:
     """Dropout and a forward pass that draws by itself included: both draw from the key."""
     options = {"head": "head"} if network == "Hidden" else {}
-    task, data = make(network, **options), shelf()
-    solo, start = Solo(task, data), start_of(task)
+    task, data = make(network, **options), device_data()
+    trainer, start = LocalTrainer(task, data), start_of(task)
     for client in (0, 2):
         who, key = me(task, client), Key(3) / client
-        fitted = solo.fit(who, Sgd(start, CONFIGS["everything"]), key)
+        fitted = trainer.fit(who, Sgd(start, CONFIGS["everything"]), key)
         params, _, _ = by_hand(task, data, who, start, CONFIGS["everything"], key, torch.float32)
         torch.testing.assert_close(fitted.params, params, rtol=1e-4, atol=1e-5)
 
@@ -235,9 +235,9 @@ def work(who: Me, step: Any) -> Work:
 def test_a_schedule_is_asked_for_the_round() -> None:
     from unskew.protocol import Exponential
 
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     config = SgdConfig(lr=0.4, lr_schedule=Exponential(0.5))
-    fitted = Solo(task, data).fit(me(task, round=3), Sgd(start_of(task), config), Key(0))
+    fitted = LocalTrainer(task, data).fit(me(task, round=3), Sgd(start_of(task), config), Key(0))
     assert fitted.lr == pytest.approx(0.1)
 
 
@@ -254,10 +254,10 @@ def test_a_fit_takes_the_steps_that_were_counted_beforehand(
     n: int, batch_size: int | None, epochs: int | None, steps: int, drop_last: bool, norm: bool
 ) -> None:
     task = make("cumulative_norm" if norm else "linear")
-    data = shelf(sizes=(n,))
+    data = device_data(sizes=(n,))
     local = None if epochs is not None else steps
     config = SgdConfig(0.01, batch_size=batch_size, local_epochs=epochs, local_steps=local, drop_last=drop_last)
-    fitted = Solo(task, data).fit(me(task, data=data), Sgd(start_of(task), config), Key(n))
+    fitted = LocalTrainer(task, data).fit(me(task, data=data), Sgd(start_of(task), config), Key(n))
     assert fitted.steps == num_steps(
         n,
         batch_size=batch_size,
@@ -271,29 +271,29 @@ def test_a_fit_takes_the_steps_that_were_counted_beforehand(
 # ---------------------------------------------------------------- what must not happen beside it
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_fit_leaves_its_inputs_the_data_and_the_global_generator_alone(network: str) -> None:
-    task, data = make(network), shelf()
-    solo, start = Solo(task, data), start_of(make(network))
+    task, data = make(network), device_data()
+    trainer, start = LocalTrainer(task, data), start_of(make(network))
     anchor = start_of(task, seed=6)
     before, x, y, anchored = copies(start), data.x.clone(), data.y.clone(), copies(anchor)
     rng = torch.get_rng_state()
-    first = solo.fit(me(task), Sgd(start, CONFIGS["everything"], (Pull(0.1),), {"anchor": anchor}), Key(1))
+    first = trainer.fit(me(task), Sgd(start, CONFIGS["everything"], (Pull(0.1),), {"anchor": anchor}), Key(1))
     assert torch.equal(torch.get_rng_state(), rng)
     assert_bits(start, before)
     assert_bits(anchor, anchored)
     assert torch.equal(data.x, x)
     assert torch.equal(data.y, y)
     kept = copies(first.params)
-    solo.fit(me(task, 2), Sgd(first.params, CONFIGS["plain"]), Key(2))
+    trainer.fit(me(task, 2), Sgd(first.params, CONFIGS["plain"]), Key(2))
     assert_bits(first.params, kept)  # the workspace's memory is not handed out
     assert all(not t.requires_grad and type(t) is Tensor for t in first.params.values())
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_fit_does_not_depend_on_what_was_fitted_before(network: str) -> None:
-    task, data = make(network), shelf()
+    task, data = make(network), device_data()
     start, config = start_of(task), CONFIGS["everything"]
-    fresh = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
-    used = Solo(task, data)
+    fresh = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
+    used = LocalTrainer(task, data)
     for client in (2, 1, 4):
         used.fit(me(task, client), Sgd(start_of(task, seed=client), config), Key(client))
         used.fit(me(task, client), Sgd(start, replace(config, trainable=("head",), buffers="freeze")), Key(8))
@@ -303,27 +303,27 @@ def test_a_fit_does_not_depend_on_what_was_fitted_before(network: str) -> None:
 
 
 def test_a_fit_after_a_diverged_one_is_as_if_that_had_not_been() -> None:
-    task, data = make("batch_norm"), shelf()
-    solo, start, config = Solo(task, data), start_of(task), CONFIGS["everything"]
-    fresh = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    task, data = make("batch_norm"), device_data()
+    trainer, start, config = LocalTrainer(task, data), start_of(task), CONFIGS["everything"]
+    fresh = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
     with pytest.raises(DivergedError):
-        solo.fit(me(task), Sgd(start, replace(config, lr=1e30)), Key(1))
-    assert_bits(solo.fit(me(task), Sgd(start, config), Key(1)).params, fresh.params)
+        trainer.fit(me(task), Sgd(start, replace(config, lr=1e30)), Key(1))
+    assert_bits(trainer.fit(me(task), Sgd(start, config), Key(1)).params, fresh.params)
 
 
 @pytest.mark.parametrize("network", ["dropout", "Hidden"])
 def test_dropout_follows_the_key(network: str) -> None:
-    task, data = make(network), shelf()
-    solo, start = Solo(task, data), start_of(task)
+    task, data = make(network), device_data()
+    trainer, start = LocalTrainer(task, data), start_of(task)
     config = SgdConfig(batch_size=None, local_steps=2)  # whole batches: nothing else is drawn
-    one = solo.fit(me(task), Sgd(start, config), Key(1)).params
+    one = trainer.fit(me(task), Sgd(start, config), Key(1)).params
     torch.manual_seed(3)
-    assert_bits(solo.fit(me(task), Sgd(start, config), Key(1)).params, one)
-    assert not torch.equal(squared_norm(solo.fit(me(task), Sgd(start, config), Key(2)).params), squared_norm(one))
+    assert_bits(trainer.fit(me(task), Sgd(start, config), Key(1)).params, one)
+    assert not torch.equal(squared_norm(trainer.fit(me(task), Sgd(start, config), Key(2)).params), squared_norm(one))
 
 
 def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again() -> None:
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     start, config = start_of(task), SgdConfig(batch_size=4, local_epochs=1)
 
     def train() -> Any:
@@ -334,7 +334,7 @@ def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again
         return one.params, two.params, noise, other
 
     def ask() -> Any:
-        return dict(Sequential(Solo(task, data)).complete({0: work(me(task), train())}))[0].value
+        return dict(Sequential(LocalTrainer(task, data)).complete({0: work(me(task), train())}))[0].value
 
     one, two, noise, other = ask()
     assert noise != other
@@ -347,33 +347,35 @@ def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again
 
 # ---------------------------------------------------------------- training only a part
 def test_training_the_head_leaves_every_bit_of_the_body() -> None:
-    task, data = make("batch_norm"), shelf()
+    task, data = make("batch_norm"), device_data()
     start = start_of(task)
     config = SgdConfig(0.1, batch_size=8, momentum=0.9, weight_decay=0.1, clip_norm=1.0, trainable=("head",))
-    fitted = Solo(task, data).fit(me(task), Sgd(start, config, (Pull(0.5),), {"anchor": start_of(task, 9)}), Key(1))
+    fitted = LocalTrainer(task, data).fit(
+        me(task), Sgd(start, config, (Pull(0.5),), {"anchor": start_of(task, 9)}), Key(1)
+    )
     for name in start:
         assert torch.equal(fitted.params[name], start[name]) == (name not in task.layout.head), name
 
 
 def test_training_the_body_leaves_every_bit_of_the_head_and_moves_the_statistics() -> None:
-    task, data = make("batch_norm"), shelf()
+    task, data = make("batch_norm"), device_data()
     start = start_of(task)
     config = SgdConfig(0.1, batch_size=8, momentum=0.9, weight_decay=0.1, trainable=("body",))
-    fitted = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    fitted = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
     for name in start:
         assert torch.equal(fitted.params[name], start[name]) == (name in task.layout.head), name
 
 
 def test_training_the_head_equals_a_plain_loop_over_the_head() -> None:
     """With the body in evaluation mode its features are constants: softmax regression on them."""
-    task, data = make("batch_norm"), shelf(torch.float64)
+    task, data = make("batch_norm"), device_data(torch.float64)
     start = start_of(task, dtype=torch.float64)
     config = SgdConfig(0.1, batch_size=8, local_epochs=2, trainable=("head",))
     who, key = me(task), Key(1)
-    solo = Solo(task, data, dtype=torch.float64)
-    fitted = solo.fit(who, Sgd(start, config), key)
+    trainer = LocalTrainer(task, data, dtype=torch.float64)
+    fitted = trainer.fit(who, Sgd(start, config), key)
     rows = data.train[0]
-    features, _ = solo.answer(who, 0, Run(lambda local: local.forward(start, data.x[rows])))
+    features, _ = trainer.answer(who, 0, Run(lambda local: local.forward(start, data.x[rows])))
     w, b = (start[n].clone().requires_grad_() for n in ("6.weight", "6.bias"))
     for pick in plan(len(rows), batch_size=8, epochs=2, key=key / "shuffle", min_batch=2).steps():
         loss = nn.functional.cross_entropy(features[pick] @ w.t() + b, data.y[rows[pick]])
@@ -384,11 +386,11 @@ def test_training_the_head_equals_a_plain_loop_over_the_head() -> None:
 
 
 def test_frozen_buffers_stay_and_normalise() -> None:
-    task, data = make("batch_norm"), shelf()
+    task, data = make("batch_norm"), device_data()
     start = start_of(task)
     config = SgdConfig(0.1, batch_size=8, buffers="freeze")
-    frozen = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
-    moved = Solo(task, data).fit(me(task), Sgd(start, replace(config, buffers="update")), Key(1))
+    frozen = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
+    moved = LocalTrainer(task, data).fit(me(task), Sgd(start, replace(config, buffers="update")), Key(1))
     for name in task.layout.buffers:
         assert torch.equal(frozen.params[name], start[name])
         assert not torch.equal(moved.params[name], start[name])
@@ -396,51 +398,51 @@ def test_frozen_buffers_stay_and_normalise() -> None:
 
 
 def test_nothing_to_train_is_refused() -> None:
-    task, data = make("batch_norm"), shelf()
+    task, data = make("batch_norm"), device_data()
     with pytest.raises(ConfigError, match=r"local\.trainable selects no parameter"):
-        Solo(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(trainable=("buffers",))), Key(0))
+        LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(trainable=("buffers",))), Key(0))
 
 
 # ---------------------------------------------------------------- small clients
 def test_batch_norm_takes_a_last_batch_of_one_into_the_one_before() -> None:
     """17 = 8 + 8 + 1 becomes 8 + 9."""
-    task, data = make("batch_norm"), shelf(sizes=(17,))
-    fitted = Solo(task, data).fit(me(task, data=data), Sgd(start_of(task), SgdConfig(batch_size=8)), Key(0))
+    task, data = make("batch_norm"), device_data(sizes=(17,))
+    fitted = LocalTrainer(task, data).fit(me(task, data=data), Sgd(start_of(task), SgdConfig(batch_size=8)), Key(0))
     assert fitted.steps == 2
     assert math.isfinite(fitted.loss)
 
 
 def test_a_single_example_trains_a_network_without_batch_norm_and_is_refused_with_it() -> None:
     config = SgdConfig(local_epochs=3)
-    task, data = make("group_norm"), shelf()
-    fitted = Solo(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
+    task, data = make("group_norm"), device_data()
+    fitted = LocalTrainer(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
     assert fitted.steps == 3
     assert not torch.equal(fitted.params["3.weight"], start_of(task)["3.weight"])
     task = make("batch_norm")
     with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
-        Solo(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
+        LocalTrainer(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
 
 
 def test_with_one_epoch_of_whole_batches_order_plays_no_part() -> None:
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     config = SgdConfig(batch_size=None)
-    one = Solo(task, data).fit(me(task), Sgd(start_of(task), config), Key(0)).params
-    assert_bits(Solo(task, data).fit(me(task), Sgd(start_of(task), config), Key(1)).params, one)
+    one = LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), config), Key(0)).params
+    assert_bits(LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), config), Key(1)).params, one)
 
 
 # ---------------------------------------------------------------- incomplete models
 @pytest.mark.parametrize("missing", ["0.weight", "1.running_mean", "6.bias"])
 def test_a_model_without_some_tensor_is_refused_wherever_it_is_used(missing: str) -> None:
     """A reference network has values of its own: used in place of what is missing, they would go unnoticed."""
-    task, data = make("batch_norm"), shelf(val=3)
-    solo, who = Solo(task, data), me(task)
+    task, data = make("batch_norm"), device_data(val=3)
+    trainer, who = LocalTrainer(task, data), me(task)
     part = {n: t for n, t in start_of(task).items() if n != missing}
     uses: list[Callable[[], Any]] = [
-        lambda: solo.fit(who, Sgd(part, SgdConfig()), Key(0)),
-        lambda: solo.fold(who, Fold(lambda carry, batch: carry, part, 0)),
-        lambda: solo.evaluate(part, data.x, data.y),
-        lambda: solo.answer(who, 0, Run(lambda local: local.forward(part, data.x))),
-        lambda: solo.answer(who, 0, Run(lambda local: local.gradient(part))),
+        lambda: trainer.fit(who, Sgd(part, SgdConfig()), Key(0)),
+        lambda: trainer.fold(who, Fold(lambda carry, batch: carry, part, 0)),
+        lambda: trainer.evaluate_on(part, data.x, data.y),
+        lambda: trainer.answer(who, 0, Run(lambda local: local.forward(part, data.x))),
+        lambda: trainer.answer(who, 0, Run(lambda local: local.gradient(part))),
     ]
     for use in uses:
         with pytest.raises(ProtocolError, match=rf"model lacks .*{missing}"):
@@ -461,23 +463,23 @@ class Spy:
 
 def test_augmentation_changes_training_batches_and_nothing_else() -> None:
     spy = Spy([])
-    task, plain = make("linear"), shelf(val=4)
+    task, plain = make("linear"), device_data(val=4)
     data = replace(plain, augment=spy)
     x = data.x.clone()
-    solo, reference, start = Solo(task, data), Solo(task, plain), start_of(task)
+    trainer, reference, start = LocalTrainer(task, data), LocalTrainer(task, plain), start_of(task)
     who = me(task, data=data)
-    gathered = solo.fold(who, Fold(lambda carry, batch: [*carry, batch.x], start, []))
-    held_out = solo.fold(who, Fold(lambda carry, batch: carry + len(batch.x), start, 0, part="val"))
-    solo.evaluate(start, data.x, data.y)
-    solo.answer(who, 0, Run(lambda local: local.gradient(start)))
+    gathered = trainer.fold(who, Fold(lambda carry, batch: [*carry, batch.x], start, []))
+    held_out = trainer.fold(who, Fold(lambda carry, batch: carry + len(batch.x), start, 0, part="val"))
+    trainer.evaluate_on(start, data.x, data.y)
+    trainer.answer(who, 0, Run(lambda local: local.gradient(start)))
     assert spy.seen == []
     assert held_out == 4
     assert torch.equal(torch.cat(gathered), data.x[data.train[0]])
     config = SgdConfig(batch_size=8, local_epochs=2)
-    changed = solo.fit(who, Sgd(start, config), Key(0)).params
+    changed = trainer.fit(who, Sgd(start, config), Key(0)).params
     assert spy.seen == [8, 8, 7] * 2
     assert torch.equal(data.x, x)
-    negated = Solo(task, replace(plain, x=-x)).fit(who, Sgd(start, config), Key(0)).params
+    negated = LocalTrainer(task, replace(plain, x=-x)).fit(who, Sgd(start, config), Key(0)).params
     assert_bits(changed, negated)
     assert not torch.equal(changed["1.weight"], reference.fit(who, Sgd(start, config), Key(0)).params["1.weight"])
 
@@ -486,9 +488,9 @@ def test_augmentation_draws_from_the_key() -> None:
     def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
         return x + torch.randn(x.shape, generator=generator)
 
-    task, data = make("linear"), shelf(augment=jitter)
+    task, data = make("linear"), device_data(augment=jitter)
     config, start = SgdConfig(batch_size=None, local_steps=2), start_of(make("linear"))
-    one, again, other = (Solo(task, data).fit(me(task), Sgd(start, config), Key(k)).params for k in (1, 1, 2))
+    one, again, other = (LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(k)).params for k in (1, 1, 2))
     assert_bits(one, again)
     assert not torch.equal(one["1.weight"], other["1.weight"])
 
@@ -499,12 +501,12 @@ def test_what_a_request_draws_has_an_address_that_it_can_choose() -> None:
     def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
         return x + torch.randn(x.shape, generator=generator)
 
-    task, data = make("dropout"), shelf(augment=jitter)
+    task, data = make("dropout"), device_data(augment=jitter)
     config, start, who = SgdConfig(batch_size=4, local_steps=3), start_of(make("dropout")), me(task, data=data)
-    solo = Solo(task, data)
+    trainer = LocalTrainer(task, data)
 
     def end(index: int, draw: int | str | None) -> Params:
-        params: Params = solo.answer(who, index, Sgd(start, config, draw=draw)).params
+        params: Params = trainer.answer(who, index, Sgd(start, config, draw=draw)).params
         return params
 
     assert_bits(end(0, "D"), end(5, "D"))
@@ -524,16 +526,16 @@ class Pull:
 
 def test_a_term_adds_its_gradient() -> None:
     """One full-batch step: w - lr (g + mu (w - a)), with g from autograd."""
-    task, data = make("batch_norm"), shelf(torch.float64)
+    task, data = make("batch_norm"), device_data(torch.float64)
     start, anchor = start_of(task, dtype=torch.float64), start_of(task, 9, torch.float64)
-    solo, who = Solo(task, data, dtype=torch.float64), me(task)
+    trainer, who = LocalTrainer(task, data, dtype=torch.float64), me(task)
     config = SgdConfig(0.1, batch_size=None)
-    plain = solo.fit(who, Sgd(start, config), Key(0)).params
-    pulled = solo.fit(who, Sgd(start, config, (Pull(0.3),), {"anchor": anchor}), Key(0))
+    plain = trainer.fit(who, Sgd(start, config), Key(0)).params
+    pulled = trainer.fit(who, Sgd(start, config, (Pull(0.3),), {"anchor": anchor}), Key(0))
     for name in task.layout.trainable:
         expected = plain[name] - 0.1 * 0.3 * (start[name] - anchor[name])
         torch.testing.assert_close(pulled.params[name], expected, rtol=1e-10, atol=1e-12)
-    assert pulled.loss == solo.fit(who, Sgd(start, config), Key(0)).loss  # the record shows the task's loss alone
+    assert pulled.loss == trainer.fit(who, Sgd(start, config), Key(0)).loss  # the record shows the task's loss alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -553,13 +555,13 @@ class Look:
 @pytest.mark.parametrize("network", ["batch_norm", "dropout", "Hidden"])
 def test_a_term_sees_the_heads_input_and_reference_models_without_disturbing_anything(network: str) -> None:
     options = {"head": "head"} if network == "Hidden" else {}
-    task, data = make(network, **options), shelf()
+    task, data = make(network, **options), device_data()
     start, other = start_of(task), start_of(task, 9)
     before = copies(other)
     config = replace(CONFIGS["everything"], local_epochs=2)
     look = Look(other, [])
-    watched = Solo(task, data).fit(me(task), Sgd(start, config, (look,), {"tag": 1}), Key(1))
-    plain = Solo(task, data).fit(me(task), Sgd(start, config), Key(1))
+    watched = LocalTrainer(task, data).fit(me(task), Sgd(start, config, (look,), {"tag": 1}), Key(1))
+    plain = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
     assert_bits(watched.params, plain.params)
     assert watched.loss == plain.loss
     assert_bits(other, before)
@@ -590,15 +592,15 @@ def test_a_term_that_sees_features_is_trained_through() -> None:
         def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
             return (batch.features.square().sum(1) * batch.mask).sum() / batch.mask.sum()
 
-    task, data = make("conv"), shelf()
+    task, data = make("conv"), device_data()
     start, config = start_of(task), SgdConfig(0.01, batch_size=8, local_epochs=5)
 
     def size(params: Params) -> float:
-        features, _ = Solo(task, data).answer(me(task), 0, Run(lambda local: local.forward(params, local.x)))
+        features, _ = LocalTrainer(task, data).answer(me(task), 0, Run(lambda local: local.forward(params, local.x)))
         return float(features.square().mean())
 
-    plain = Solo(task, data).fit(me(task), Sgd(start, config), Key(1)).params
-    shrunk = Solo(task, data).fit(me(task), Sgd(start, config, (Shrink(),)), Key(1)).params
+    plain = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1)).params
+    shrunk = LocalTrainer(task, data).fit(me(task), Sgd(start, config, (Shrink(),)), Key(1)).params
     assert size(shrunk) < 0.8 * size(plain)
 
 
@@ -612,9 +614,9 @@ def test_a_head_that_is_never_called_is_named() -> None:
             out: Tensor = self.used(x.flatten(1))
             return out
 
-    task, data = make_task(Aside, CLASSES), shelf()
+    task, data = make_task(Aside, CLASSES), device_data()
     with pytest.raises(ConfigError, match="head was not called"):
-        Solo(task, data).evaluate(task.init(Key(0)), data.x, data.y)
+        LocalTrainer(task, data).evaluate_on(task.init(Key(0)), data.x, data.y)
 
 
 # ---------------------------------------------------------------- evaluation, folds, local code
@@ -625,7 +627,7 @@ def test_evaluation_in_chunks_equals_evaluation_at_once(network: str) -> None:
     g = Key(0).generator()
     x, y = torch.randn(2345, 1, 6, 6, generator=g), torch.randint(CLASSES, (2345,), generator=g)
     params = start_of(task)
-    correct, losses = Solo(task, shelf()).evaluate(params, x, y)
+    correct, losses = LocalTrainer(task, device_data()).evaluate_on(params, x, y)
     logits = functional_call(task.module().eval(), params, (x,), strict=False)
     torch.testing.assert_close(losses, nn.functional.cross_entropy(logits, y, reduction="none"), rtol=1e-4, atol=1e-5)
     sure = logits.topk(2, 1).values.diff(dim=1).abs().squeeze(1) > 1e-5
@@ -634,42 +636,42 @@ def test_evaluation_in_chunks_equals_evaluation_at_once(network: str) -> None:
 
 
 def test_a_fold_passes_over_all_data_once_in_order_and_in_evaluation_mode() -> None:
-    task, data = make("batch_norm"), shelf(sizes=(2100,))
+    task, data = make("batch_norm"), device_data(sizes=(2100,))
     params, who = start_of(task), me(task, data=data)
-    solo = Solo(task, data)
+    trainer = LocalTrainer(task, data)
 
     def collect(carry: tuple[Any, ...], batch: Batch) -> tuple[Any, ...]:
         assert not batch.logits.requires_grad
         return (*carry, (batch.x, batch.y, batch.logits, batch.loss, batch.mask))
 
-    carry = solo.fold(who, Fold(collect, params, ()))
+    carry = trainer.fold(who, Fold(collect, params, ()))
     rows = data.train[0]
     x, y, logits, loss, mask = (torch.cat(parts) for parts in zip(*carry, strict=True))
     assert torch.equal(x, data.x[rows])
     assert torch.equal(y, data.y[rows])
     assert len(mask) == mask.sum() == 2100
-    _, expected = solo.evaluate(params, data.x[rows], data.y[rows])
+    _, expected = trainer.evaluate_on(params, data.x[rows], data.y[rows])
     torch.testing.assert_close(loss, expected)
     assert not torch.equal(logits[0], logits[1])
 
 
 def test_a_fold_over_validation_data_that_is_not_there_is_refused() -> None:
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
 
     def step() -> Any:
         return (yield from fold(lambda carry, batch: carry, start_of(task), 0, part="val"))
 
     with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
-        dict(Sequential(Solo(task, data)).complete({0: work(me(task), step())}))
+        dict(Sequential(LocalTrainer(task, data)).complete({0: work(me(task), step())}))
 
 
 @pytest.mark.parametrize(("network", "n"), [("batch_norm", 23), ("Hidden", 23), ("conv", 2100)])
 def test_the_gradient_is_that_of_the_mean_loss_over_all_data(network: str, n: int) -> None:
     options = {"head": "head"} if network == "Hidden" else {}
-    task, data = make(network, **options), shelf(torch.float64, sizes=(n,))
+    task, data = make(network, **options), device_data(torch.float64, sizes=(n,))
     params = start_of(task, dtype=torch.float64)
     before = copies(params)
-    gradient = Solo(task, data, dtype=torch.float64).answer(
+    gradient = LocalTrainer(task, data, dtype=torch.float64).answer(
         me(task, data=data), 0, Run(lambda local, p: local.gradient(p), (params,))
     )
     leaves = {k: v.clone().requires_grad_(k in task.layout.trainable) for k, v in params.items()}
@@ -685,8 +687,8 @@ def test_the_gradient_is_that_of_the_mean_loss_over_all_data(network: str, n: in
 
 
 def test_local_code_sees_its_own_data_only() -> None:
-    task, data = make("linear"), shelf()
-    x, y = Solo(task, data).answer(me(task, 1), 0, Run(lambda local: (local.x, local.y)))
+    task, data = make("linear"), device_data()
+    x, y = LocalTrainer(task, data).answer(me(task, 1), 0, Run(lambda local: (local.x, local.y)))
     assert torch.equal(x, data.x[data.train[1]])
     assert torch.equal(y, data.y[data.train[1]])
 
@@ -694,38 +696,38 @@ def test_local_code_sees_its_own_data_only() -> None:
 # ---------------------------------------------------------------- divergence
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_divergence_names_round_client_and_step(optimizer: Literal["sgd", "adam"]) -> None:
-    task, data = make("conv"), shelf()
+    task, data = make("conv"), device_data()
     config = SgdConfig(1e25, batch_size=4, local_epochs=2, optimizer=optimizer)
     with pytest.raises(DivergedError, match=r"round 4, client 2, step \d+ of 20: .*learning rate 1e\+25; lower lr"):
-        Solo(task, data).fit(me(task, 2, round=4), Sgd(start_of(task), config), Key(0))
+        LocalTrainer(task, data).fit(me(task, 2, round=4), Sgd(start_of(task), config), Key(0))
 
 
 def test_an_overflow_in_the_last_step_is_noticed_and_called_a_parameter() -> None:
     """A single step from a finite loss: only the parameters are beyond what a float can hold."""
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     data.x.mul_(100.0)
     with pytest.raises(DivergedError, match=r"round 1, client 0, step 1 of 1: a parameter became"):
-        Solo(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(3e38, batch_size=None)), Key(0))
+        LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(3e38, batch_size=None)), Key(0))
 
 
 def test_data_with_a_nan_is_noticed() -> None:
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     data.x[data.train[0][-1]] = float("nan")
     with pytest.raises(DivergedError, match=r"client 0, step 1 of 1: the loss became nan"):
-        Solo(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(batch_size=None)), Key(0))
+        LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(batch_size=None)), Key(0))
 
 
 def test_large_but_finite_parameters_are_no_divergence() -> None:
     """Their sum overflows, they do not."""
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     start = start_of(task)
     start["1.bias"] = torch.full((CLASSES,), 3e38)
-    fitted = Solo(task, data).fit(me(task), Sgd(start, SgdConfig(1e-3, batch_size=None)), Key(0))
+    fitted = LocalTrainer(task, data).fit(me(task), Sgd(start, SgdConfig(1e-3, batch_size=None)), Key(0))
     assert math.isfinite(fitted.loss)
 
 
 def test_a_sequential_executor_tells_the_loss_of_every_fit_in_the_order_given() -> None:
-    task, data = make("linear"), shelf()
+    task, data = make("linear"), device_data()
     start = start_of(task)
 
     def train(times: int) -> Any:
@@ -733,7 +735,7 @@ def test_a_sequential_executor_tells_the_loss_of_every_fit_in_the_order_given() 
             yield from fit(start, SgdConfig())
         return times
 
-    done = dict(Sequential(Solo(task, data)).complete({c: work(me(task, c), train(c + 1)) for c in (2, 0, 1)}))
+    done = dict(Sequential(LocalTrainer(task, data)).complete({c: work(me(task, c), train(c + 1)) for c in (2, 0, 1)}))
     assert [(c, d.value, len(d.losses)) for c, d in done.items()] == [(2, 3, 3), (0, 1, 1), (1, 2, 2)]
-    alone = Solo(task, data).fit(me(task, 0), Sgd(start, SgdConfig()), me(task, 0).key / "sgd" / 0)
+    alone = LocalTrainer(task, data).fit(me(task, 0), Sgd(start, SgdConfig()), me(task, 0).key / "sgd" / 0)
     assert done[0].losses == (alone.loss,)

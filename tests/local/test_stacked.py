@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from unskew.data.augment import crop_and_flip
 from unskew.errors import DataError, DivergedError, ProtocolError
 from unskew.keys import Key
-from unskew.local import stacked_sgd
-from unskew.local.executor import Done, Paper, Sequential, Work
-from unskew.local.solo import Shelf, Solo
-from unskew.local.stacked import Stacked
-from unskew.local.stacked_network import KeyedDropout, scatter, study
-from unskew.local.stacked_sgd import Form, Rows
+from unskew.local.executor import Done, EvalJob, Sequential, Work
+from unskew.local.stacked import sgd
+from unskew.local.stacked.executor import Stacked
+from unskew.local.stacked.network import KeyedDropout, scatter, study
+from unskew.local.stacked.sgd import Form, Rows
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Exponential, Fitted, Me, SgdConfig, fit, fold, run
 from unskew.task import Task, make_task
@@ -117,12 +117,12 @@ def task_of(network: str, **options: Any) -> Task:
     return make_task({**TOGETHER, **APART, **DROPOUT}[network], CLASSES, loss=loss, **options)
 
 
-def shelf(dtype: torch.dtype = torch.float64, sizes: tuple[int, ...] = SIZES, augment: Any = None) -> Shelf:
+def device_data(dtype: torch.dtype = torch.float64, sizes: tuple[int, ...] = SIZES, augment: Any = None) -> DeviceData:
     g = Key(1).generator()
     n = sum(sizes)
     x, y = torch.randn(n + 50, *SHAPE, generator=g, dtype=dtype), torch.randint(CLASSES, (n + 50,), generator=g)
     rows = torch.split(torch.randperm(n, generator=g), sizes)
-    return Shelf(x[:n], y[:n], rows, tuple(r[:5] for r in rows), augment, x[n:], y[n:])
+    return DeviceData(x[:n], y[:n], rows, tuple(r[:5] for r in rows), augment, x[n:], y[n:])
 
 
 def start_of(task: Task, seed: int = 5, dtype: torch.dtype = torch.float64) -> Params:
@@ -133,7 +133,7 @@ def start_of(task: Task, seed: int = 5, dtype: torch.dtype = torch.float64) -> P
     return params
 
 
-def work(task: Task, data: Shelf, step: Callable[..., Any], messages: dict[int, Any]) -> dict[int, Work]:
+def work(task: Task, data: DeviceData, step: Callable[..., Any], messages: dict[int, Any]) -> dict[int, Work]:
     found = {}
     for c, message in messages.items():
         y = data.y[data.train[c]]
@@ -143,7 +143,7 @@ def work(task: Task, data: Shelf, step: Callable[..., Any], messages: dict[int, 
     return found
 
 
-class Counting(Solo):
+class Counting(LocalTrainer):
     """Counts what it is asked, so that a test can tell together from alone."""
 
     asked = 0
@@ -155,7 +155,7 @@ class Counting(Solo):
 
 def both(
     task: Task,
-    data: Shelf,
+    data: DeviceData,
     step: Callable[..., Any],
     messages: dict[int, Any],
     *,
@@ -165,12 +165,14 @@ def both(
 ) -> tuple[dict[int, Done], dict[int, Done]]:
     """Sequential and stacked; `alone` requests are not shared."""
     dtype = data.x.dtype
-    solo = Counting(task, data, dtype=dtype)
-    stacked = Stacked(solo, chunk, form)
+    trainer = Counting(task, data, dtype=dtype)
+    stacked = Stacked(trainer, chunk, form)
     many = dict(stacked.complete(work(task, data, step, messages)))
-    assert alone in (solo.asked, None)
+    assert alone in (trainer.asked, None)
     assert stacked.notes == ()
-    one = dict(Sequential(Solo(task, data, dtype=dtype, kernels="plain")).complete(work(task, data, step, messages)))
+    one = dict(
+        Sequential(LocalTrainer(task, data, dtype=dtype, kernels="plain")).complete(work(task, data, step, messages))
+    )
     return one, many
 
 
@@ -241,7 +243,7 @@ def test_a_network_is_trained_together_as_alone(network: str, config: str) -> No
     Where a batch is more than its examples only equal batches are shared: 37 is there twice, and five steps of full
     batches are the same for everybody but the client with 3 examples.
     """
-    task, data = task_of(network), shelf()
+    task, data = task_of(network), device_data()
     alone = 0 if network in ALIKE else 1 if config == "steps" else 4
     one, many = both(task, data, training(CONFIGS[config]), everybody(task), alone=alone)
     assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
@@ -249,26 +251,28 @@ def test_a_network_is_trained_together_as_alone(network: str, config: str) -> No
 
 @pytest.mark.parametrize("network", APART)
 def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network: str) -> None:
-    task, data = task_of(network), shelf()
-    solo = Counting(task, data, dtype=torch.float64)
-    stacked = Stacked(solo)
+    task, data = task_of(network), device_data()
+    trainer = Counting(task, data, dtype=torch.float64)
+    stacked = Stacked(trainer)
     step, starts = training(CONFIGS["everything"]), everybody(task)
-    sequential = dict(Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, starts)))
+    sequential = dict(
+        Sequential(LocalTrainer(task, data, dtype=torch.float64)).complete(work(task, data, step, starts))
+    )
     assert_same(sequential, dict(stacked.complete(work(task, data, step, starts))))
-    assert solo.asked == len(SIZES)
+    assert trainer.asked == len(SIZES)
     assert len(stacked.notes) == 1
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 @pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, batch norm"])
 def test_how_many_fit_side_by_side_plays_no_part(network: str, chunk: int) -> None:
-    task, data = task_of(network), shelf(sizes=(16,) * len(SIZES))
+    task, data = task_of(network), device_data(sizes=(16,) * len(SIZES))
     one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), chunk=chunk)
     assert_same(one, many)
 
 
 def test_written_out_and_derived_gradients_agree() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
     one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), form="vmap")
     assert_same(one, many)
 
@@ -280,7 +284,7 @@ def test_a_part_of_the_network_is_trained_together_as_alone(
     part: str, own: bool, buffers: Literal["update", "freeze"]
 ) -> None:
     """With one start for all, what is not trained is one tensor for all."""
-    task, data = task_of("cnn, batch norm"), shelf(sizes=(20,) * len(SIZES))
+    task, data = task_of("cnn, batch norm"), device_data(sizes=(20,) * len(SIZES))
     config = replace(CONFIGS["everything"], trainable=(part,), buffers=buffers)
     starts = everybody(task, own=own)
     one, many = both(task, data, training(config), starts)
@@ -293,7 +297,7 @@ def test_a_part_of_the_network_is_trained_together_as_alone(
 
 @pytest.mark.parametrize("network", ["cnn", "mlp"])
 def test_augmentation_draws_for_each_client_what_it_draws_alone(network: str) -> None:
-    task, data = task_of(network), shelf(augment=crop_and_flip)
+    task, data = task_of(network), device_data(augment=crop_and_flip)
     x = data.x.clone()
     one, many = both(task, data, training(CONFIGS["momentum"]), everybody(task))
     assert_same(one, many)
@@ -302,10 +306,10 @@ def test_augmentation_draws_for_each_client_what_it_draws_alone(network: str) ->
 
 def test_what_is_given_stays_and_what_is_returned_is_nobody_elses() -> None:
     """A client that remembers one tensor must not keep everybody's rows alive."""
-    task, data = task_of("cnn, group norm"), shelf()
+    task, data = task_of("cnn, group norm"), device_data()
     starts = everybody(task)
     before = {c: map_params(torch.clone, p) for c, p in starts.items()}
-    stacked = Stacked(Solo(task, data, dtype=torch.float64))
+    stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
     rng = torch.get_rng_state()
     done = dict(stacked.complete(work(task, data, training(CONFIGS["momentum"]), starts)))
     assert torch.equal(torch.get_rng_state(), rng)
@@ -365,7 +369,7 @@ class Toward:
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, batch norm"])
 def test_terms_on_parameters_pull_together_as_alone(network: str, own: bool) -> None:
-    task, data = task_of(network), shelf(sizes=(13,) * len(SIZES))
+    task, data = task_of(network), device_data(sizes=(13,) * len(SIZES))
     anchors = {c: start_of(task, c) if own else None for c in range(len(SIZES))}
     common = start_of(task, 9)
 
@@ -379,7 +383,7 @@ def test_terms_on_parameters_pull_together_as_alone(network: str, own: bool) -> 
 @pytest.mark.parametrize(("network", "own"), [("mlp", True), ("mlp", False), ("cnn, group norm", True)])
 def test_terms_that_see_features_and_reference_models_work_together_as_alone(network: str, own: bool) -> None:
     """Ragged: padding would show in the means."""
-    task, data = task_of(network), shelf()
+    task, data = task_of(network), device_data()
     common = start_of(task, 9)
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
@@ -393,7 +397,7 @@ def test_terms_that_see_features_and_reference_models_work_together_as_alone(net
 
 
 def test_a_term_finds_records_and_numbers_in_its_aux_as_they_were_given() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
         of_class = torch.randn(CLASSES, 7, generator=Key(me.id).generator(), dtype=torch.float64)
@@ -406,7 +410,7 @@ def test_a_term_finds_records_and_numbers_in_its_aux_as_they_were_given() -> Non
 
 def test_clients_whose_requests_differ_by_value_are_not_mixed() -> None:
     """A number in aux is baked into a call: three clients share 0.1, two 0.2, and the last stands alone."""
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
     scale = {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.1, 4: 0.2, 5: 0.3}
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
@@ -427,13 +431,15 @@ class Choosing:
 
 
 def test_a_term_that_cannot_be_batched_is_met_alone_noted_and_not_tried_again() -> None:
-    task, data = task_of("mlp"), shelf()
-    solo = Counting(task, data, dtype=torch.float64)
-    stacked, step = Stacked(solo), training(CONFIGS["plain"], Choosing())
+    task, data = task_of("mlp"), device_data()
+    trainer = Counting(task, data, dtype=torch.float64)
+    stacked, step = Stacked(trainer), training(CONFIGS["plain"], Choosing())
     many = dict(stacked.complete(work(task, data, step, everybody(task))))
-    one = dict(Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
+    one = dict(
+        Sequential(LocalTrainer(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+    )
     assert_same(one, many)
-    assert solo.asked == len(SIZES)
+    assert trainer.asked == len(SIZES)
     assert len(stacked.notes) == 1
     assert "one client at a time: vmap" in stacked.notes[0]
     stacked._fitter.fit = None  # type: ignore[assignment, method-assign]
@@ -447,10 +453,10 @@ class Broken:
 
 
 def test_a_fault_of_a_term_is_raised_at_the_steps_own_yield() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
     with pytest.raises(ValueError, match="the term is wrong") as caught:
         dict(
-            Stacked(Solo(task, data, dtype=torch.float64)).complete(
+            Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(
                 work(task, data, training(CONFIGS["plain"], Broken()), everybody(task))
             )
         )
@@ -460,7 +466,7 @@ def test_a_fault_of_a_term_is_raised_at_the_steps_own_yield() -> None:
 # ---------------------------------------------------------------- steps
 def test_steps_of_different_length_and_kind_go_on_together() -> None:
     """Clients optimise, fold, run local code and return, each in its own order."""
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
         w, found = msg, 0.0
@@ -478,27 +484,27 @@ def test_steps_of_different_length_and_kind_go_on_together() -> None:
 
 
 def test_a_step_without_requests_and_one_that_is_no_generator_are_at_their_end() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
 
     def step(me: Me, msg: Params, mine: None) -> Any:
         return "plain" if me.id else (x for x in ())
 
-    done = dict(Stacked(Solo(task, data)).complete(work(task, data, step, {0: None, 1: None})))
+    done = dict(Stacked(LocalTrainer(task, data)).complete(work(task, data, step, {0: None, 1: None})))
     assert [d.value for d in done.values()] == [None, "plain"]
 
 
 def test_what_may_not_be_yielded_is_refused_at_the_yield() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
         yield fit(msg, SgdConfig())
 
     with pytest.raises(ProtocolError, match='a step may yield Sgd, Fold or Run, not generator: write "yield from"'):
-        dict(Stacked(Solo(task, data)).complete(work(task, data, step, everybody(task))))
+        dict(Stacked(LocalTrainer(task, data)).complete(work(task, data, step, everybody(task))))
 
 
 def test_a_client_that_diverges_hears_of_it_and_the_others_go_on() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
     starts = everybody(task)
     starts[3] = map_params(lambda t: t * 1e200, starts[3])
 
@@ -516,14 +522,18 @@ def test_a_client_that_diverges_hears_of_it_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_divergence_names_round_client_and_step(network: str) -> None:
-    task, data = task_of(network), shelf(torch.float32)
+    task, data = task_of(network), device_data(torch.float32)
     config = SgdConfig(1e30, batch_size=8, local_epochs=2)
     with pytest.raises(DivergedError, match=r"round 2, client 0, step \d+ of 10: .*learning rate 1e\+30; lower lr"):
-        dict(Stacked(Solo(task, data)).complete(work(task, data, training(config), everybody(task, torch.float32))))
+        dict(
+            Stacked(LocalTrainer(task, data)).complete(
+                work(task, data, training(config), everybody(task, torch.float32))
+            )
+        )
 
 
 def test_a_failure_that_nobody_catches_closes_every_step() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
     closed = []
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
@@ -536,15 +546,15 @@ def test_a_failure_that_nobody_catches_closes_every_step() -> None:
             closed.append(me.id)
 
     with pytest.raises(ZeroDivisionError, match="here"):
-        dict(Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
+        dict(Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
     assert sorted(closed) == list(range(len(SIZES)))
 
 
 def test_a_client_too_small_for_batch_norm_is_refused_as_alone() -> None:
-    task, data = task_of("cnn, batch norm"), shelf(sizes=(8, 8, 1))
+    task, data = task_of("cnn, batch norm"), device_data(sizes=(8, 8, 1))
     with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
         dict(
-            Stacked(Solo(task, data, dtype=torch.float64)).complete(
+            Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(
                 work(task, data, training(CONFIGS["plain"]), {c: start_of(task) for c in range(3)})
             )
         )
@@ -556,7 +566,7 @@ def test_a_client_too_small_for_batch_norm_is_refused_as_alone() -> None:
 @pytest.mark.parametrize("network", ["mlp", "cnn, batch norm"])
 def test_a_fold_is_given_each_clients_own_examples(network: str, part: Literal["train", "val"], own: bool) -> None:
     """Its function may do what it likes, also forget the mask: it is never given padding."""
-    task, data = task_of(network), shelf()
+    task, data = task_of(network), device_data()
 
     def collect(carry: tuple[Any, ...], batch: Batch) -> tuple[Any, ...]:
         again = batch.forward(start_of(task, 77))
@@ -570,8 +580,8 @@ def test_a_fold_is_given_each_clients_own_examples(network: str, part: Literal["
 
 
 def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Solo, "CHUNK", 10)
-    task, data = task_of("mlp"), shelf()
+    monkeypatch.setattr(LocalTrainer, "CHUNK", 10)
+    task, data = task_of("mlp"), device_data()
 
     def pieces(carry: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
         return (*carry, len(batch.y))
@@ -585,7 +595,7 @@ def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.Monk
 
 
 def test_a_fold_that_fails_fails_in_its_own_client() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
         try:
@@ -598,39 +608,41 @@ def test_a_fold_that_fails_fails_in_its_own_client() -> None:
 
 
 def test_a_fold_over_validation_data_that_is_not_there_is_refused_as_alone() -> None:
-    task, data = task_of("mlp"), shelf()
+    task, data = task_of("mlp"), device_data()
     data = replace(data, val=tuple(r[:0] for r in data.val))
 
     def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
         return (yield from fold(lambda carry, batch: carry, msg, 0, part="val"))
 
     with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
-        dict(Stacked(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
+        dict(Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn, batch norm", "recurrent", "svm"])
 def test_models_are_graded_together_as_alone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Solo, "CHUNK", 16)
-    task, data = task_of(network), shelf()
+    monkeypatch.setattr(LocalTrainer, "CHUNK", 16)
+    task, data = task_of(network), device_data()
     models = [start_of(task, c) for c in range(4)]
     papers = [
-        *(Paper(m, "test") for m in models),
-        *(Paper(m, "train", data.train[c]) for c, m in enumerate(models)),
-        Paper(models[0], "train", data.train[5]),
-        Paper(models[0], "train"),
+        *(EvalJob(m, "test") for m in models),
+        *(EvalJob(m, "train", data.train[c]) for c, m in enumerate(models)),
+        EvalJob(models[0], "train", data.train[5]),
+        EvalJob(models[0], "train"),
     ]
-    solo = Solo(task, data, dtype=torch.float64)
+    trainer = LocalTrainer(task, data, dtype=torch.float64)
     for (right, loss), (correct, expected) in zip(
-        Stacked(solo).grade(papers), Sequential(solo).grade(papers), strict=True
+        Stacked(trainer).evaluate(papers), Sequential(trainer).evaluate(papers), strict=True
     ):
         assert right.tolist() == correct.tolist()
         torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_grade_without_a_test_set_is_refused_as_alone() -> None:
-    task, data = task_of("mlp"), replace(shelf(), x_test=None, y_test=None)
+    task, data = task_of("mlp"), replace(device_data(), x_test=None, y_test=None)
     with pytest.raises(DataError, match="no global test set"):
-        Stacked(Solo(task, data, dtype=torch.float64)).grade([Paper(start_of(task, c), "test") for c in range(2)])
+        Stacked(LocalTrainer(task, data, dtype=torch.float64)).evaluate(
+            [EvalJob(start_of(task, c), "test") for c in range(2)]
+        )
 
 
 # ---------------------------------------------------------------- dropout
@@ -660,17 +672,17 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(whole_maps: bool, shape: tu
 @pytest.mark.parametrize("network", ["mlp, dropout", "cnn, dropout of maps"])
 def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None:
     """The numbers are not those of a sequential run; they depend on seed, round, client and step."""
-    task, data = task_of(network), shelf()
+    task, data = task_of(network), device_data()
     step = training(CONFIGS["momentum"])
-    solo = Counting(task, data, dtype=torch.float64)
-    found = [dict(Stacked(solo, chunk).complete(work(task, data, step, everybody(task)))) for chunk in (2, 6)]
+    trainer = Counting(task, data, dtype=torch.float64)
+    found = [dict(Stacked(trainer, chunk).complete(work(task, data, step, everybody(task)))) for chunk in (2, 6)]
     assert_same(*found)
-    two = dict(Stacked(solo).complete(work(task, data, step, {c: start_of(task, c) for c in (4, 2)})))
+    two = dict(Stacked(trainer).complete(work(task, data, step, {c: start_of(task, c) for c in (4, 2)})))
     assert_same({c: found[0][c] for c in (4, 2)}, two)
-    one = dict(Stacked(solo).complete(work(task, data, step, {4: start_of(task, 4)})))
+    one = dict(Stacked(trainer).complete(work(task, data, step, {4: start_of(task, 4)})))
     assert_same({4: found[0][4]}, one)
-    assert solo.asked == 0
-    sequential = dict(Sequential(solo).complete(work(task, data, step, everybody(task))))
+    assert trainer.asked == 0
+    sequential = dict(Sequential(trainer).complete(work(task, data, step, everybody(task))))
     name = task.layout.classifier
     assert not torch.allclose(sequential[0].value[0][name], found[0][0].value[0][name])
     assert sequential[0].losses[0] == pytest.approx(found[0][0].losses[0], rel=0.5)
@@ -678,10 +690,10 @@ def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None
 
 def test_a_clients_dropout_changes_from_step_to_step() -> None:
     """Two steps at a vanishing rate see two masks: their mean loss is not that of one."""
-    task, data = task_of("mlp, dropout"), shelf()
+    task, data = task_of("mlp, dropout"), device_data()
     once, twice = (
         dict(
-            Stacked(Solo(task, data, dtype=torch.float64)).complete(
+            Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(
                 work(task, data, training(SgdConfig(1e-12, batch_size=None, local_steps=n)), everybody(task))
             )
         )
@@ -692,7 +704,7 @@ def test_a_clients_dropout_changes_from_step_to_step() -> None:
 
 
 def test_dropout_of_nothing_is_the_sequential_run() -> None:
-    task, data = task_of("mlp, dropout of nothing"), shelf()
+    task, data = task_of("mlp, dropout of nothing"), device_data()
     one, many = both(task, data, training(CONFIGS["everything"]), everybody(task))
     assert_same(one, many)
 
@@ -700,7 +712,7 @@ def test_dropout_of_nothing_is_the_sequential_run() -> None:
 # ---------------------------------------------------------------- what is known of a network
 @pytest.mark.parametrize("network", [*TOGETHER, *APART])
 def test_a_network_is_seen_for_what_it_is(network: str) -> None:
-    task, data = task_of(network), shelf()
+    task, data = task_of(network), device_data()
     nature = study(task, data.x, data.y)
     assert nature.padded == (network in ALIKE or network in ("svm", "recurrent"))
     assert bool(nature.draws) == (network in ("drawing", "counting"))
@@ -713,7 +725,7 @@ def test_a_network_is_seen_for_what_it_is(network: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_data_set_of_hardly_any_examples_is_enough_to_tell(n: int) -> None:
-    task, data = task_of("cnn, batch norm"), shelf()
+    task, data = task_of("cnn, batch norm"), device_data()
     assert not study(task, data.x[:n], data.y[:n]).padded
 
 
@@ -755,16 +767,16 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
         return graphs[-1]
 
     monkeypatch.setattr(Rows, "_capture", capture)
-    monkeypatch.setattr(stacked_sgd, "_WORTH", 1)
-    task, data = task_of(network), shelf()
-    solo = Solo(task, data, dtype=torch.float64)
-    stacked = Stacked(solo, form=form)
+    monkeypatch.setattr(sgd, "_WORTH", 1)
+    task, data = task_of(network), device_data()
+    trainer = LocalTrainer(task, data, dtype=torch.float64)
+    stacked = Stacked(trainer, form=form)
     stacked._fitter.captures = True
     asked = replace(CONFIGS[config], lr_schedule=Exponential(0.5))
     for cohort in ((0, 1, 2, 3), (5, 4, 3, 2), (1, 3)):
         messages = {c: start_of(task, 10 + c) for c in cohort}
         step = training(asked, *([] if network == "mlp" else [Pull()]), anchor=start_of(task, cohort[0]))
-        one = dict(Sequential(solo).complete(work(task, data, step, messages)))
+        one = dict(Sequential(trainer).complete(work(task, data, step, messages)))
         many = dict(stacked.complete(work(task, data, step, messages)))
         assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
     assert stacked.notes == ()
@@ -774,9 +786,9 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
 def test_one_capture_serves_rounds_of_other_rates_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs: list[Again] = []
     monkeypatch.setattr(Rows, "_capture", lambda rows, size: graphs.append(Again(rows, size)) or graphs[-1])
-    monkeypatch.setattr(stacked_sgd, "_WORTH", 1)
-    task, data = task_of("mlp"), shelf()
-    stacked = Stacked(Solo(task, data, dtype=torch.float64))
+    monkeypatch.setattr(sgd, "_WORTH", 1)
+    task, data = task_of("mlp"), device_data()
+    stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
     stacked._fitter.captures = True
     for lr, cohort in ((0.1, (0, 1, 2)), (0.2, (3, 4, 5)), (0.3, (1, 5, 0))):
         step = training(SgdConfig(lr, batch_size=8, local_epochs=1))
@@ -789,12 +801,14 @@ def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monke
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(Rows, "_capture", capture)
-    monkeypatch.setattr(stacked_sgd, "_WORTH", 1)
-    task, data = task_of("cnn"), shelf()
-    stacked = Stacked(Solo(task, data, dtype=torch.float64))
+    monkeypatch.setattr(sgd, "_WORTH", 1)
+    task, data = task_of("cnn"), device_data()
+    stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
     stacked._fitter.captures = True
     step = training(CONFIGS["momentum"])
-    one = dict(Sequential(Solo(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task))))
+    one = dict(
+        Sequential(LocalTrainer(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
+    )
     assert_same(one, dict(stacked.complete(work(task, data, step, everybody(task)))))
     assert stacked.notes == ("a step cannot be captured: operation not permitted when stream is capturing",)
 
@@ -805,14 +819,16 @@ def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monke
 @pytest.mark.parametrize("form", [None, "vmap", "streams"])
 @pytest.mark.parametrize("network", ["logistic", "mlp", "cnn", "cnn, batch norm", "cnn, group norm", "contrast"])
 def test_on_a_device_clients_end_where_they_end_alone(network: str, form: Form | None) -> None:
-    task, cpu = task_of(network), shelf()
-    data = Shelf(*(t.cuda() for t in (cpu.x, cpu.y)), *(tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val)))
-    solo = Solo(task, data, "cuda", torch.float64)
-    stacked = Stacked(solo, form=form)
+    task, cpu = task_of(network), device_data()
+    data = DeviceData(
+        *(t.cuda() for t in (cpu.x, cpu.y)), *(tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val))
+    )
+    trainer = LocalTrainer(task, data, "cuda", torch.float64)
+    stacked = Stacked(trainer, form=form)
     for seed, config in enumerate(["momentum", "everything", "adamw", "steps", "momentum"]):
         messages = {c: {n: t.cuda() for n, t in start_of(task, seed + c).items()} for c in range(len(SIZES))}
         step = training(CONFIGS[config], Pull(), anchor=messages[0])
-        one = dict(Sequential(solo).complete(work(task, data, step, messages)))
+        one = dict(Sequential(trainer).complete(work(task, data, step, messages)))
         assert_same(one, dict(stacked.complete(work(task, data, step, messages))), rtol=1e-6)
     assert stacked.notes == ()
     assert any(rows._graphs for rows in stacked._fitter._kept.values())

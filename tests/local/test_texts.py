@@ -10,12 +10,12 @@ from unskew import models
 from unskew.algorithms.feddw import feddw
 from unskew.data.text import tokens, vocabulary
 from unskew.keys import Key
-from unskew.local.executor import Executor, Paper, Sequential
-from unskew.local.solo import Shelf, Solo
-from unskew.local.stacked import Stacked
+from unskew.local.executor import EvalJob, Executor, Sequential
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import SgdConfig
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
 from unskew.tree import Params
 
@@ -40,7 +40,7 @@ def texts(n: int, seed: int) -> tuple[list[str], Tensor]:
 TRAIN, Y = texts(sum(SIZES), 1)
 TEST, Y_TEST = texts(20, 2)
 IDS = vocabulary(TRAIN)
-SHELF = Shelf(
+SHELF = DeviceData(
     tokens(TRAIN, IDS, length=8),
     Y,
     torch.split(torch.arange(sum(SIZES)), SIZES),
@@ -52,17 +52,19 @@ OPTIONS = {"words": 16, "embedding": 6, "hidden": 5, "head_bias": False}
 ALGORITHM = feddw(local=SgdConfig(0.02, optimizer="adam", batch_size=4, local_epochs=2))
 
 
-def solo(dropout: float = 0.2) -> Solo:
-    return Solo(make_task(lambda: models.build("bilstm", (8,), 2, dropout=dropout, **OPTIONS), 2, head="head"), SHELF)
+def trainer(dropout: float = 0.2) -> LocalTrainer:
+    return LocalTrainer(
+        make_task(lambda: models.build("bilstm", (8,), 2, dropout=dropout, **OPTIONS), 2, head="head"), SHELF
+    )
 
 
-def population(solo: Solo) -> Population:
+def population(trainer: LocalTrainer) -> Population:
     histograms = torch.stack([torch.bincount(Y[r], minlength=2) for r in SHELF.train])
-    return Population(histograms, solo.task.layout, solo.task.init(Key(3)), solo.task.init)
+    return Population(histograms, trainer.task.layout, trainer.task.init(Key(3)), trainer.task.init)
 
 
-def models_of(executor: Executor, solo: Solo, rounds: int = 2) -> list[Params]:
-    sim = Simulator(ALGORITHM, population(solo), executor)
+def models_of(executor: Executor, trainer: LocalTrainer, rounds: int = 2) -> list[Params]:
+    sim = Simulator(ALGORITHM, population(trainer), executor)
     state, found = sim.start(), []
     for t in range(1, rounds + 1):
         state, _ = sim.round(state, t)
@@ -71,7 +73,7 @@ def models_of(executor: Executor, solo: Solo, rounds: int = 2) -> list[Params]:
 
 
 def open_cell(_: int) -> Cell:
-    made = solo()
+    made = trainer()
     return Cell(ALGORITHM, made, population(made).me)
 
 
@@ -83,18 +85,18 @@ def pool() -> Iterator[Pool]:
 
 
 def test_workers_read_as_one_process_does(pool: Pool) -> None:
-    made = solo()
+    made = trainer()
     alone, many = models_of(Sequential(made), made), models_of(Workers(pool, 0, ALGORITHM), made)
     for one, other in zip(alone, many, strict=True):
         assert all(torch.equal(one[n], other[n]) for n in one)
-    papers = [Paper({n: t for n, t in alone[-1].items() if n != "sl"}, "test")]
-    (right, loss), (same, too) = Sequential(made).grade(papers)[0], Workers(pool, 0, ALGORITHM).grade(papers)[0]
+    papers = [EvalJob({n: t for n, t in alone[-1].items() if n != "sl"}, "test")]
+    (right, loss), (same, too) = Sequential(made).evaluate(papers)[0], Workers(pool, 0, ALGORITHM).evaluate(papers)[0]
     assert torch.equal(right, same)
     assert torch.equal(loss, too)
 
 
 def test_stacked_clients_read_one_at_a_time_and_the_notes_say_so() -> None:
-    made = solo(dropout=0.0)
+    made = trainer(dropout=0.0)
     stacked = Stacked(made)
     for one, other in zip(models_of(Sequential(made), made), models_of(stacked, made), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
@@ -104,7 +106,7 @@ def test_stacked_clients_read_one_at_a_time_and_the_notes_say_so() -> None:
 
 def test_it_learns_which_words_are_kind() -> None:
     """One word decides; after 12 rounds of two epochs the model has it, from .5 at the start."""
-    made = solo(dropout=0.0)
+    made = trainer(dropout=0.0)
     last = models_of(Sequential(made), made, rounds=12)[-1]
-    (right, _), *_ = Sequential(made).grade([Paper({n: t for n, t in last.items() if n != "sl"}, "test")])
+    (right, _), *_ = Sequential(made).evaluate([EvalJob({n: t for n, t in last.items() if n != "sl"}, "test")])
     assert right.float().mean() >= 0.9

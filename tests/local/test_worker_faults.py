@@ -12,7 +12,7 @@ from unskew.algorithms.fedavg import FedAvg, Trained, Weights
 from unskew.errors import ConfigError, DivergedError, MemoryShortage, WorkerError, shortage
 from unskew.local.workers import Cell, Pool, Workers
 from unskew.protocol import Me, Step, run, step
-from unskew.runtime.simulate import Simulator
+from unskew.runtime.in_process import Simulator
 
 
 def too_much(local: Any) -> None:
@@ -45,9 +45,9 @@ class Faulty(FedAvg):
 
 def failing(fault: Callable[[Any], None]) -> Simulator[Any]:
     """A round in one worker, in which every client fails."""
-    population, solo = recipe.world("perceptron")
+    population, trainer = recipe.world("perceptron")
     algorithm = Faulty(fault=fault)
-    pool = Pool(lambda _: Cell(algorithm, solo, population.me), 1, 1 << 12)
+    pool = Pool(lambda _: Cell(algorithm, trainer, population.me), 1, 1 << 12)
     try:
         sim: Simulator[Any] = Simulator(algorithm, population, Workers(pool, 0, algorithm))
         sim.round(sim.start(), 1)

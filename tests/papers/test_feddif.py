@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from unskew.papers import Request, feddif, result
-from unskew.run.loop import Silent
+from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def request(name: str, folder: Path) -> Request:
-    return Request(f"feddif/{name}", "small", folder, SHARED, Silent())
+    return Request(f"feddif/{name}", "small", folder, SHARED, NoCallback())
 
 
 def test_the_cost_formula_is_the_published_one_but_for_an_erratum(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_the_carried_distance_is_worked_out_along_the_chain() -> None:
     The distance to (1/2, 1/2) goes from sqrt(1/2) to sqrt(2) / 8; the second model stays with client 1 at sqrt(2) / 4.
     """
     histograms = torch.tensor([[4, 0], [1, 3]])
-    facts = {"starts": [0, 1], "hops": [{"moves": [{"model": 0, "src": 0, "dst": 1}]}]}
-    (first, closed), (stays, _) = feddif._distances(facts, histograms)
+    info = {"starts": [0, 1], "hops": [{"moves": [{"model": 0, "src": 0, "dst": 1}]}]}
+    (first, closed), (stays, _) = feddif._distances(info, histograms)
     assert first == pytest.approx([2**-0.5, 2**0.5 / 8])
     assert closed == pytest.approx(first)
     assert stays == pytest.approx([2**0.5 / 4] * 2)

@@ -12,13 +12,13 @@ import torch
 from toy_prior import toy as toy_prior
 
 from unskew import papers
+from unskew.api import History
 from unskew.data import sources
 from unskew.errors import ConfigError, DataError
 from unskew.papers import Request, feddistr
 from unskew.papers.feddistr import Ground, Level, Noises, Rounds, counted, nearest, reaching, slower, within
 from unskew.papers.result import Result, Row, ordered
-from unskew.run.history import History
-from unskew.run.loop import Silent
+from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared"
 SEEDS = (0, 1)
@@ -99,7 +99,7 @@ def _toy() -> Iterator[None]:
 
 
 def request(name: str, where: Path, data_dir: Path | None, scale: str = "small") -> Request:
-    return Request(f"feddistr/{name}", scale, where, data_dir, Silent())
+    return Request(f"feddistr/{name}", scale, where, data_dir, NoCallback())
 
 
 def test_images_that_are_drawn_keep_their_levels(folder: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_papers_scale_is_refused_without_the_prior(tmp_path: Path, monkeypat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("tradeoff", "communication", "privacy"):
         with pytest.raises(ConfigError, match=r"needs the package diffusers.*unskew\[diffusion\]"):
-            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, None, Silent())
+            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, None, NoCallback())
 
 
 def hundred(root: Path, each: int) -> None:
@@ -137,7 +137,7 @@ def test_the_papers_scale_is_refused_on_a_part_of_cifar_100(tmp_path: Path, monk
     hundred(tmp_path, 2)
     for name in ("tradeoff", "communication", "privacy"):
         with pytest.raises(DataError, match=r"needs all of CIFAR-100, 500 training images of a class, and .* has 2"):
-            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, tmp_path, Silent())
+            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, tmp_path, NoCallback())
 
 
 def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ def test_members_are_averaged_by_one_shot_averaging_and_vote_here(folder: Path, 
     for name, evaluate in (("oneshot", ("global",)), (f"{feddistr.__name__}:Ensemble", ("personal_on_global",))):
         methods = [{"name": name, "label": "it", **worth}]
         experiment = feddistr._experiment("x", ground, task, 0.057, methods, (0,), 2, evaluate)
-        runs[name] = feddistr.ran(experiment, tmp_path / name.rpartition(":")[2], Silent()).path / "models"
+        runs[name] = feddistr.ran(experiment, tmp_path / name.rpartition(":")[2], NoCallback()).path / "models"
     averaged, members = (safetensors.torch.load((p / "it-seed0.safetensors").read_bytes()) for p in runs.values())
     partition = feddistr.read_json(tmp_path / "oneshot" / "partition.json")["seeds"]["0"]
     n = torch.tensor([len(c["train"]) for c in partition["clients"]], dtype=torch.float64)

@@ -11,7 +11,7 @@ import safetensors.torch
 from unskew.errors import RunError
 from unskew.papers import Request, feddw, keep
 from unskew.papers.result import Result, ran
-from unskew.run.loop import Silent
+from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 TOY = feddw.Ground("digits", "mlp", 1, 2, 16, 1e-2, 0.05, 1, train=300, test=100)
@@ -31,7 +31,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(name: str, folder: Path) -> Request:
-    return Request(f"feddw/{name}", "small", folder, SHARED, Silent())
+    return Request(f"feddw/{name}", "small", folder, SHARED, NoCallback())
 
 
 def by(result: Result) -> dict[tuple[str, str, str], Any]:
@@ -212,7 +212,7 @@ def test_fedavg_is_not_changed_by_being_watched(tmp_path: Path, toy: None) -> No
     task = feddw._task(request("x", tmp_path), TOY)
     methods = [{"name": "fedavg"}, watched]
     experiment = feddw._experiment("x", TOY, task, feddw.SETTINGS["practical"], methods, (0, 1))
-    found = ran(experiment, tmp_path / "run", Silent())
+    found = ran(experiment, tmp_path / "run", NoCallback())
     losses = {m: [r["value"] for r in found.rows if (r["method"], r["name"]) == (m, "global.loss")] for m in
               ("fedavg", "watched")}  # fmt: skip
     assert losses["fedavg"] == losses["watched"]
@@ -337,6 +337,6 @@ def test_every_network_of_table_1_learns_on_the_data_at_hand(data: str, rounds: 
     ground = replace(feddw.GROUNDS["small"][data], rounds=rounds, epochs=1)
     task = feddw._task(request("x", tmp_path), ground)
     experiment = feddw._experiment("x", ground, task, None, feddw._methods(ground, ("feddw",)), (0,))
-    found = ran(experiment, tmp_path / "r", Silent())
+    found = ran(experiment, tmp_path / "r", NoCallback())
     losses = [r["value"] for r in found.rows if r["name"] == "global.loss"]
     assert losses[-1] < losses[0]

@@ -16,12 +16,12 @@ from unskew import papers
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.papers import Request, hcct
 from unskew.papers.hcct import Task, domains, half_normal, held_out, shards, thirds
 from unskew.papers.result import pivot
-from unskew.run import config
-from unskew.run.loop import Silent
+from unskew.run.callbacks import NoCallback
 
 SPEC = Path(__file__).parents[3] / "shared" / "spec" / "systems.md"
 KEY = Key(7)
@@ -278,7 +278,7 @@ def test_the_methods_of_each_column_are_the_papers(scale: str) -> None:
 
 # ---------------------------------------------------------------- toy runs
 def request(name: str, folder: Path) -> Request:
-    return Request(f"hcct/{name}", "small", folder, None, Silent())
+    return Request(f"hcct/{name}", "small", folder, None, NoCallback())
 
 
 def shrunk(task: Task, toy: Path, **changes: Any) -> Task:

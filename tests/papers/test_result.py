@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew import papers
+from unskew.api import History
 from unskew.errors import ConfigError, RunError
+from unskew.experiment import config
 from unskew.papers.result import (
     Claim,
     Curve,
@@ -27,9 +29,8 @@ from unskew.papers.result import (
     ran,
     rows_of,
 )
-from unskew.run import config, loop
-from unskew.run.history import History
-from unskew.run.loop import Silent
+from unskew.run import loop
+from unskew.run.callbacks import NoCallback
 
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10)
 
@@ -149,7 +150,7 @@ def test_a_row_without_a_value_says_why_in_the_table_and_in_json(tmp_path: Path)
 
 
 # ---------------------------------------------------------------- methods that diverge
-class Notes(Silent):
+class Notes(NoCallback):
     def __init__(self) -> None:
         self.said: list[str] = []
 
@@ -181,16 +182,16 @@ def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_pat
     assert found.folder == tmp_path / "run without bad (lr)"
     assert [n for n in notes.said if n.startswith("bad (lr), seed 1: ") and n.endswith("goes on without bad (lr)")]
     alone = replace(of_three(), methods=of_three().methods[1:])
-    clean = ran(alone, tmp_path / "clean", Silent())
+    clean = ran(alone, tmp_path / "clean", NoCallback())
     assert found.history.summary["fingerprint"] == clean.summary["fingerprint"]
     assert final(found.history, "bad (lr)", "global.accuracy") is None
-    again = ended(of_three(), tmp_path / "run", Silent())
+    again = ended(of_three(), tmp_path / "run", NoCallback())
     assert (again.diverged, again.folder) == (found.diverged, found.folder)
     assert again.history.summary == found.history.summary
 
 
 def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ended(of_three(), tmp_path / "whole", Silent())
+    whole = ended(of_three(), tmp_path / "whole", NoCallback())
     one_round, done = loop._Cell.one_round, []
 
     def stopped(self: Any) -> None:
@@ -202,25 +203,25 @@ def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(loop._Cell, "one_round", stopped)
         with pytest.raises(loop.Interrupted):
-            ended(of_three(), tmp_path / "run", Silent())
+            ended(of_three(), tmp_path / "run", NoCallback())
     assert not (tmp_path / "run without bad (lr)" / "summary.json").exists()
-    found = ended(of_three(), tmp_path / "run", Silent())
+    found = ended(of_three(), tmp_path / "run", NoCallback())
     assert found.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
 
 
 def test_several_methods_may_diverge_and_all_of_them(tmp_path: Path) -> None:
     experiment = of_three(ugly=1e30)
-    found = ended(experiment, tmp_path / "run", Silent())
+    found = ended(experiment, tmp_path / "run", NoCallback())
     assert list(found.diverged) == ["bad (lr)", "ugly"]
     assert found.folder.name == "run without bad (lr) without ugly"
     assert {r["method"] for r in found.history.rows} == {"fedavg"}
-    nothing = ended(replace(experiment, methods=experiment.methods[::2]), tmp_path / "none", Silent())
+    nothing = ended(replace(experiment, methods=experiment.methods[::2]), tmp_path / "none", NoCallback())
     assert list(nothing.diverged) == ["bad (lr)", "ugly"]
     assert nothing.history.rows == []
 
 
 def test_where_nothing_diverges_the_run_lies_where_it_always_did(tmp_path: Path) -> None:
-    found = ended(of_three(bad=0.1), tmp_path / "run", Silent())
+    found = ended(of_three(bad=0.1), tmp_path / "run", NoCallback())
     assert (found.folder, found.diverged) == (tmp_path / "run", {})
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
@@ -346,11 +347,11 @@ def test_every_reproduction_can_be_found_and_is_described() -> None:
 
 def test_names_scales_and_folders_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean noniid/digits"):
-        papers.reproduce("noniid/digit", "small", tmp_path / "r", None, Silent())
+        papers.reproduce("noniid/digit", "small", tmp_path / "r", None, NoCallback())
     with pytest.raises(ConfigError, match=r"small, paper, got 'large'"):
-        papers.reproduce("noniid/digits", "large", tmp_path / "r", None, Silent())
+        papers.reproduce("noniid/digits", "large", tmp_path / "r", None, NoCallback())
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "x").touch()
     with pytest.raises(RunError, match="exists already"):
-        papers.reproduce("noniid/digits", "small", tmp_path / "taken", None, Silent())
+        papers.reproduce("noniid/digits", "small", tmp_path / "taken", None, NoCallback())
     assert not (tmp_path / "r").exists()

@@ -231,8 +231,8 @@ def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algori
         data=f"npz:{tmp_path / 'two.npz'}", split=unskew.IID(num_clients=2), rounds=1, model="logistic",
         out=tmp_path / "run",
     )  # fmt: skip
-    (facts,) = [r["facts"] for r in rows(tmp_path / "run" / "facts.jsonl")]
-    assert facts["warnings"] == [
+    (info,) = [r["info"] for r in rows(tmp_path / "run" / "info.jsonl")]
+    assert info["warnings"] == [
         "for the prior images of 1 x 8 x 8 are given three equal channels and resized, to 3 x 32 x 32"
     ]
     assert any(r["name"] == "global.accuracy" and r["round"] == 1 for r in history.rows)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from unskew.run import config, loop
+from unskew.experiment import config
+from unskew.run import loop
 from unskew.run.folder import read_json
 
 BAR = 0.82

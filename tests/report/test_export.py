@@ -13,9 +13,9 @@ import pytest
 
 import unskew as us
 from unskew.errors import ConfigError
+from unskew.record.reader import Bound, Cell, Record, Summary
 from unskew.report import table
 from unskew.report.export import FORMATS
-from unskew.report.record import Bound, Cell, Record, Summary
 from unskew.report.tables import PERSONAL, leader, paired
 
 ACCURACY = "global.accuracy"

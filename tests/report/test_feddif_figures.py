@@ -35,9 +35,10 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import feddif as feddif_method
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
+from unskew.experiment.config import World
 from unskew.keys import Key
-from unskew.report import cost, feddif, figures, read, tables, write_report
-from unskew.run.config import World
+from unskew.report import figures, read, tables, write_report
+from unskew.report.sections import cost, diffusion
 from unskew.world.wireless import Radio
 
 
@@ -56,14 +57,14 @@ pages = _neighbour("test_report")
 COUNTS = [[10, 0], [0, 10], [20, 0], [0, 10]]
 FAR, NEAR = math.sqrt(0.5), math.sqrt(2) / 6
 
-Facts = dict[str, Any]
+Info = dict[str, Any]
 
 
-def move(model: int, src: int, dst: int, bid: float) -> Facts:
+def move(model: int, src: int, dst: int, bid: float) -> Info:
     return {"model": model, "src": src, "dst": dst, "bid": bid, "gamma": 4.0}
 
 
-def facts(starts: Sequence[int], hops: Sequence[tuple[float, Sequence[Facts]]], sizes: Sequence[int]) -> Facts:
+def info(starts: Sequence[int], hops: Sequence[tuple[float, Sequence[Info]]], sizes: Sequence[int]) -> Info:
     told = [{"hop": k, "efficiency": e, "moves": list(moves)} for k, (e, moves) in enumerate(hops, start=1)]
     return {
         "starts": list(starts), "hops": told, "sizes": list(sizes), "models": len(starts), "iterations": 1 + len(hops),
@@ -71,12 +72,12 @@ def facts(starts: Sequence[int], hops: Sequence[tuple[float, Sequence[Facts]]], 
     }  # fmt: skip
 
 
-ROUND_1 = facts(
+ROUND_1 = info(
     [0, 2],
     [(2e-6, [move(0, 0, 1, FAR), move(1, 2, 3, FAR - NEAR)]), (1e-6, [move(1, 3, 1, NEAR)])],
     [20, 40],
 )
-ROUND_2 = facts([1, 3], [], [10, 10])
+ROUND_2 = info([1, 3], [], [10, 10])
 
 EVEN = '[world.channel]\nname = "even"\ngamma = 1.0\n'
 RADIO = '[world.channel]\nname = "radio"\ncell_radius_m = 100.0\nredeploy = "hop"\n'
@@ -85,7 +86,7 @@ ACCURACY = {"FedAvg": [0.1, 0.5, 0.4], "FedDif": [0.1, 0.4, 0.6]}
 
 def make_run(
     folder: Path,
-    rounds: Sequence[Facts] = (ROUND_1, ROUND_2),
+    rounds: Sequence[Info] = (ROUND_1, ROUND_2),
     channel: str = EVEN,
     options: str = "",
     accuracy: Mapping[str, Sequence[float]] = ACCURACY,
@@ -95,7 +96,7 @@ def make_run(
 ) -> Path:
     """A finished run's folder: FedAvg sends 2 models of 1,000 bytes each way, FedDif what its facts say.
 
-    With `kept` false it has no facts.jsonl, as a run of methods that have none.
+    With `kept` false it has no info.jsonl, as a run of methods that have none.
     """
     folder.mkdir(parents=True)
     metrics, ledger, work, kept_facts = [], [], [], []
@@ -106,7 +107,7 @@ def make_run(
                 metrics.append({**at, "name": "global.accuracy", "value": a, "weight": 1.0})
                 if t == 0:
                     continue
-                told = rounds[t - 1] if method != "FedAvg" else facts([0, 2], [], [10, 20])
+                told = rounds[t - 1] if method != "FedAvg" else info([0, 2], [], [10, 20])
                 legs = [(0, 0, c + 1) for c in told["starts"]]
                 legs += [(h["hop"], m["src"] + 1, m["dst"] + 1) for h in told["hops"] for m in h["moves"]]
                 rows = [{**at, "hop": k, "src": s, "dst": d, "kind": "model", "bytes": 1000} for k, s, d in legs]
@@ -123,7 +124,7 @@ def make_run(
                 }.items():
                     metrics.append({**at, "name": f"bytes.{d}", "value": 1000.0 * n, "weight": 1.0})
                 if method != "FedAvg":
-                    kept_facts.append({**at, "facts": told})
+                    kept_facts.append({**at, "info": told})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -153,7 +154,7 @@ def make_run(
         "metrics": metrics,
         "ledger": ledger,
         "work": work,
-        "facts": kept_facts if kept else None,
+        "info": kept_facts if kept else None,
     }.items():
         if lines is not None:
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
@@ -176,18 +177,18 @@ def page(folder: Path) -> Path:
 
 
 # ---------------------------------------------------------------- degrees of learning
-def _round(told: Facts, clients: int = 4) -> feddif.Round:
-    return feddif.read_round(0, 1, feddif.Row(told, Path("facts.jsonl"), 1), clients)
+def _round(told: Info, clients: int = 4) -> diffusion.Round:
+    return diffusion.read_round(0, 1, diffusion.Row(told, Path("info.jsonl"), 1), clients)
 
 
 def test_degrees_of_learning_follow_the_models_as_worked_out_by_hand() -> None:
     """See the module: (1, 0) -> (.5, .5), 10 -> 20 examples; (1, 0) -> (2/3, 1/3) -> (.5, .5), 20 -> 30 -> 40."""
-    found = feddif.learning(_round(ROUND_1), np.array(COUNTS))
+    found = diffusion.learning(_round(ROUND_1), np.array(COUNTS))
     assert found.dol == pytest.approx(
         np.array([[[1, 0], [1, 0]], [[0.5, 0.5], [2 / 3, 1 / 3]], [[0.5, 0.5], [0.5, 0.5]]])
     )
     assert found.sizes.tolist() == [[10, 20], [20, 30], [20, 40]]
-    ruler = feddif.ruler({}, np.array(COUNTS))
+    ruler = diffusion.ruler({}, np.array(COUNTS))
     distances = np.array([[FAR, FAR], [0, NEAR], [0, 0]])
     assert ruler.simulated(found) == pytest.approx(distances)
     assert ruler.closed(found) == pytest.approx(distances)
@@ -195,8 +196,8 @@ def test_degrees_of_learning_follow_the_models_as_worked_out_by_hand() -> None:
 
 def test_the_pooled_target_is_the_class_shares_of_all_clients() -> None:
     """30 examples of class 0 and 20 of class 1: u = (.6, .4); model 0 ends at (.5, .5), sqrt(2) / 10 from it."""
-    found = feddif.learning(_round(ROUND_1), np.array(COUNTS))
-    ruler = feddif.ruler({"target": "pooled"}, np.array(COUNTS))
+    found = diffusion.learning(_round(ROUND_1), np.array(COUNTS))
+    ruler = diffusion.ruler({"target": "pooled"}, np.array(COUNTS))
     assert ruler.simulated(found)[1, 0] == pytest.approx(math.sqrt(2) / 10)
     assert ruler.words == "L2 distance from pooled class shares"
 
@@ -208,25 +209,25 @@ def test_the_closed_form_is_the_recursion_for_every_metric(data: st.DataObject) 
     counts = np.array(data.draw(st.lists(row, min_size=clients, max_size=clients)))
     path = data.draw(st.lists(st.integers(0, clients - 1), min_size=1, max_size=8))
     hops = [(1e-6, [move(0, a, b, 0.0)]) for a, b in pairwise(path)]
-    found = feddif.learning(_round(facts(path[:1], hops, [0]), clients), counts)
+    found = diffusion.learning(_round(info(path[:1], hops, [0]), clients), counts)
     for metric in ("l2", "l1", "tv", "kl", "js", "w1"):
         for target in ("uniform", "pooled"):
-            ruler = feddif.ruler({"metric": metric, "target": target}, counts)
+            ruler = diffusion.ruler({"metric": metric, "target": target}, counts)
             # an entropy near zero is a difference of numbers near one
             assert ruler.closed(found) == pytest.approx(ruler.simulated(found), abs=1e-12)
 
 
 def test_a_chain_without_examples_has_no_distance_until_it_meets_one() -> None:
     counts = np.array([[0, 0], [5, 5]])
-    found = feddif.learning(_round(facts([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
-    distances = feddif.ruler({}, counts).simulated(found)
+    found = diffusion.learning(_round(info([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
+    distances = diffusion.ruler({}, counts).simulated(found)
     assert math.isnan(distances[0, 0])
     assert distances[1, 0] == 0
 
 
 # ---------------------------------------------------------------- over a run
-def _diffusion(folder: Path) -> feddif.Diffusion:
-    found = feddif.diffusion(read(folder), "FedDif", lambda counts: feddif.ruler({}, counts))
+def _diffusion(folder: Path) -> diffusion.Diffusion:
+    found = diffusion.diffusion(read(folder), "FedDif", lambda counts: diffusion.ruler({}, counts))
     assert found is not None
     return found
 
@@ -253,8 +254,8 @@ def test_curves_are_means_over_models_and_rounds(folder: Path) -> None:
 def test_the_band_is_over_seeds(tmp_path: Path) -> None:
     """Seed 1 is cut to its first round, whose mean at the end is 0; seed 0 has both rounds and ends at .35355."""
     folder = make_run(tmp_path / "run", seeds=(0, 1))
-    lines = (folder / "facts.jsonl").read_text().splitlines(keepends=True)
-    (folder / "facts.jsonl").write_text("".join(lines[:3]))
+    lines = (folder / "info.jsonl").read_text().splitlines(keepends=True)
+    (folder / "info.jsonl").write_text("".join(lines[:3]))
     found = _diffusion(folder)
     assert found.distance.seeds == 2
     assert found.distance.low[-1] == pytest.approx(0)
@@ -272,7 +273,7 @@ def test_a_bid_that_promises_what_the_move_does_not_bring_is_told(tmp_path: Path
 def test_chain_sizes_that_are_not_the_partitions_are_told(tmp_path: Path) -> None:
     found = _diffusion(make_run(tmp_path / "run", [{**ROUND_1, "sizes": [20, 41]}, ROUND_2]))
     assert found.mismatched == 1
-    assert "In 1 round of FedDif the chains’ examples in facts.jsonl are not those" in feddif.lead([found])
+    assert "In 1 round of FedDif the chains’ examples in info.jsonl are not those" in diffusion.lead([found])
 
 
 # ---------------------------------------------------------------- the page
@@ -316,7 +317,7 @@ def test_without_a_radio_clients_stand_on_a_circle_and_the_page_says_so(page: Pa
 def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> None:
     """The channel counts diffusion rounds from 0, so the second one on the page is hop 1 of the run's channel."""
     folder = make_run(tmp_path / "run", channel=RADIO)
-    ground = feddif.ground(read(folder), _round(ROUND_1), 4)
+    ground = diffusion.ground(read(folder), _round(ROUND_1), 4)
     radio = Radio(cell_radius_m=100.0)
     expected = radio.positions(Key(0) / "channel", 1, 1, 5)[1:]
     assert ground.at(2) == pytest.approx(expected)
@@ -330,7 +331,7 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
 def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
     bare = write_report(make_run(tmp_path / "bare", kept=False))
     empty = make_run(tmp_path / "empty", kept=False)
-    (empty / "facts.jsonl").write_text("")
+    (empty / "info.jsonl").write_text("")
     assert write_report(empty).read_bytes() == bare.read_bytes()
     titles = re.findall(r"<h2>(.*?)</h2>", bare.read_text())
     assert titles == [
@@ -340,10 +341,10 @@ def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
     assert len(svgs(bare)) == 4
 
 
-def test_facts_of_another_shape_bring_the_costs_and_no_diffusion(tmp_path: Path) -> None:
+def test_info_of_another_shape_bring_the_costs_and_no_diffusion(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", kept=False)
-    row = {"method": "FedDif", "seed": 0, "round": 1, "facts": {"swaps": 3}}
-    (folder / "facts.jsonl").write_text(json.dumps(row) + "\n")
+    row = {"method": "FedDif", "seed": 0, "round": 1, "info": {"swaps": 3}}
+    (folder / "info.jsonl").write_text(json.dumps(row) + "\n")
     titles = re.findall(r"<h2>(.*?)</h2>", write_report(folder).read_text())
     assert "Cost to target" in titles
     assert "Diffusion" not in titles
@@ -369,7 +370,7 @@ def test_a_large_cell_stays_small_and_says_what_is_left_out(tmp_path: Path) -> N
     for k in range(len(told), hops):
         told.append((1e-6, [move(0, at, k, 0.0)]))
         at = k
-    one = facts(range(models), told, [0] * models)
+    one = info(range(models), told, [0] * models)
     text = pages.said(write_report(make_run(tmp_path / "run", [one, one], counts=counts)))
     assert "Drawn: the first 6 of 20 diffusion rounds, the first 16 of 300 models" in text
     assert "200 of the clients that take no part" in text
@@ -473,12 +474,12 @@ def test_without_fedavg_the_target_is_the_lowest_of_the_peaks(tmp_path: Path) ->
 # ---------------------------------------------------------------- what can be wrong with the log
 def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    whole = (folder / "facts.jsonl").read_bytes()
-    (folder / "facts.jsonl").write_bytes(whole[:-30])
-    assert read(folder).cut_short == ("facts.jsonl",)
+    whole = (folder / "info.jsonl").read_bytes()
+    (folder / "info.jsonl").write_bytes(whole[:-30])
+    assert read(folder).cut_short == ("info.jsonl",)
     assert _diffusion(folder).rounds == 1
     text = pages.said(write_report(folder))
-    assert "The last line of facts.jsonl was cut short" in text
+    assert "The last line of info.jsonl was cut short" in text
     assert "goes from 0.707 to 0.000" in text, "round 1 alone"
 
 
@@ -499,14 +500,14 @@ def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path) -> None:
         (lambda f: f.update(ignored="all"), r"ignored must be a list, got 'all'"),
     ],
 )  # fmt: skip
-def test_facts_that_cannot_be_are_named_with_their_line(
-    tmp_path: Path, edit: Callable[[Facts], object], message: str
+def test_info_that_cannot_be_are_named_with_their_line(
+    tmp_path: Path, edit: Callable[[Info], object], message: str
 ) -> None:
     folder = make_run(tmp_path / "run")
-    first, *rest = map(json.loads, (folder / "facts.jsonl").read_text().splitlines())
-    edit(first["facts"])
-    (folder / "facts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))
-    with pytest.raises(RunError, match=r"facts\.jsonl, line 1: .*") as refused:
+    first, *rest = map(json.loads, (folder / "info.jsonl").read_text().splitlines())
+    edit(first["info"])
+    (folder / "info.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))
+    with pytest.raises(RunError, match=r"info\.jsonl, line 1: .*") as refused:
         write_report(folder)
     assert re.search(message, str(refused.value))
 
@@ -523,13 +524,13 @@ def test_a_measure_that_is_none_is_refused(tmp_path: Path, options: str, message
         write_report(make_run(tmp_path / "run", options=options))
 
 
-def test_facts_of_one_round_come_once_and_of_a_known_cell(tmp_path: Path) -> None:
+def test_info_of_one_round_come_once_and_of_a_known_cell(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    lines = (folder / "facts.jsonl").read_text()
-    (folder / "facts.jsonl").write_text(lines + lines)
+    lines = (folder / "info.jsonl").read_text()
+    (folder / "info.jsonl").write_text(lines + lines)
     with pytest.raises(RunError, match=r"line 3: facts of FedDif, seed 0, round 1 are given twice"):
         read(folder)
-    (folder / "facts.jsonl").write_text(lines.replace("FedDif", "FedX"))
+    (folder / "info.jsonl").write_text(lines.replace("FedDif", "FedX"))
     with pytest.raises(RunError, match=r"line 1: run\.json has no cell for method 'FedX'"):
         read(folder)
 
@@ -543,14 +544,14 @@ def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Pat
     )  # fmt: skip
     record = read(tmp_path / "run")
     options = {"metric": "tv", "target": "pooled"}
-    found = feddif.diffusion(record, "FedDif", lambda counts: feddif.ruler(options, counts))
+    found = diffusion.diffusion(record, "FedDif", lambda counts: diffusion.ruler(options, counts))
     assert found is not None
     assert found.hops.mean >= 1
     assert found.mismatched == 0
     assert found.gap < 1e-12
     assert found.overbid < 1e-9
     passes = record.passes["FedDif", 0]
-    iterations = {t: row.whole("iterations") for _, t, row in feddif.facts_of(record, "FedDif")}
+    iterations = {t: row.whole("iterations") for _, t, row in diffusion.info_of(record, "FedDif")}
     assert passes == iterations, "legs counted in work.jsonl are those FedDif counted"
     assert "this run’s own radio" in pages.said(write_report(tmp_path / "run"))
 

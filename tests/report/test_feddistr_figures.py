@@ -28,12 +28,14 @@ from torch import Tensor
 from unskew import priors
 from unskew.data.sources import load
 from unskew.errors import DataError, RunError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.report import feddistr, figures, read, write_report
-from unskew.report.record import Row
+from unskew.record.reader import Row
+from unskew.report import figures, read, write_report
 from unskew.report.section import Chart
-from unskew.run import assemble, config
+from unskew.report.sections import embeddings
+from unskew.run import setup as run_setup
 
 
 def _neighbour(name: str) -> ModuleType:
@@ -50,10 +52,10 @@ def _neighbour(name: str) -> ModuleType:
 
 pages = _neighbour("test_report")
 
-Facts = dict[str, Any]
+Info = dict[str, Any]
 SEEN = {"server": "each participant's embeddings", "clients": "the embeddings that were kept"}
-SAID: Facts = {"warnings": [], "ignored": []}
-ROUND: Facts = {
+SAID: Info = {"warnings": [], "ignored": []}
+ROUND: Info = {
     "embeddings": [[0.0, 0.0], [4.0, 0.0], [0.0, 3.0], [0.0, 1.0], [0.0, 6.0], [8.0, 8.0]],
     "coordinates": "embedding",
     "labels": [0, 0, 1, 0, 1, 2],
@@ -71,14 +73,14 @@ ROUND: Facts = {
     "seen": SEEN,
     **SAID,
 }
-COVERED: Facts = {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client"}
-MIXTURES: Facts = {"components": {"0": 2}, "epsilon": "no guarantee", "seen": SEEN, "ignored": []}
+COVERED: Info = {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client"}
+MIXTURES: Info = {"components": {"0": 2}, "epsilon": "no guarantee", "seen": SEEN, "ignored": []}
 
-Told = Callable[[int, int], Facts]
+Told = Callable[[int, int], Info]
 
 
-def first_round(facts: Facts = ROUND) -> Told:
-    return lambda seed, t: facts if t == 1 else SAID
+def first_round(info: Info = ROUND) -> Told:
+    return lambda seed, t: info if t == 1 else SAID
 
 
 ACCURACIES = {"feddistr": lambda t: 0.8 if t else 0.1, "fedavg": lambda t: 0.1 + 0.2 * min(t, 4)}
@@ -109,7 +111,7 @@ def make_run(
                 if sent:
                     ledger.append({**at, "hop": 0, "src": 1, "dst": 0, "kind": "control", "bytes": sent})
                 if t and m in methods:
-                    kept.append({**at, "facts": methods[m](seed, t)})
+                    kept.append({**at, "info": methods[m](seed, t)})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": command,
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -126,13 +128,13 @@ def make_run(
     (folder / "config.toml").write_text(f'task = {{ data = "{data}" }}\n{table}')
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("facts", kept), ("ledger", ledger)):
+    for name, rows in (("metrics", metrics), ("info", kept), ("ledger", ledger)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
-def uploads(facts: Facts = ROUND) -> feddistr.Uploads:
-    return feddistr.read_uploads(Row(facts, Path("facts.jsonl"), 1))
+def uploads(info: Info = ROUND) -> embeddings.Uploads:
+    return embeddings.read_uploads(Row(info, Path("info.jsonl"), 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +163,12 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     imagery._loaded.cache_clear()
 
 
-def made(folder: Path, options: Facts | None = None) -> Chart | str:
+def made(folder: Path, options: Info | None = None) -> Chart | str:
     record = read(folder)
-    found = feddistr.one_round(record, "feddistr")
+    found = embeddings.one_round(record, "feddistr")
     assert found is not None
     assert found.uploads is not None
-    return feddistr.gallery(record, found, found.uploads, options or {}, "g")
+    return embeddings.gallery(record, found, found.uploads, options or {}, "g")
 
 
 # ---------------------------------------------------------------- the section
@@ -184,7 +186,7 @@ def test_a_round_is_found_though_later_rounds_have_nothing_to_show(tmp_path: Pat
 
 def test_the_lead_compares_the_one_round_with_the_rounds_of_fedavg(tmp_path: Path) -> None:
     """4,000 bytes to .8; FedAvg has .3, .5, .7, .9 after 400,000 bytes each."""
-    assert feddistr.against_rounds(read(make_run(tmp_path / "run")), ["feddistr"]) == [
+    assert embeddings.against_rounds(read(make_run(tmp_path / "run")), ["feddistr"]) == [
         "After round 1 fedavg has 30.0 % of the global test set right.",
         "feddistr is at 80.0 % after one round, in which the server and all clients sent 0.0040 MB; fedavg is first as "
         "good after round 4 and 1.60 MB, 400 times as much.",
@@ -192,7 +194,7 @@ def test_the_lead_compares_the_one_round_with_the_rounds_of_fedavg(tmp_path: Pat
 
 
 def test_fedavg_that_never_gets_so_far_is_said(tmp_path: Path) -> None:
-    _, said = feddistr.against_rounds(read(make_run(tmp_path / "run", rounds=3)), ["feddistr"])
+    _, said = embeddings.against_rounds(read(make_run(tmp_path / "run", rounds=3)), ["feddistr"])
     assert said.endswith("fedavg never gets so far: it is at 70.0 % after round 3 and 1.20 MB.")
 
 
@@ -204,13 +206,13 @@ def test_nothing_is_said_of_a_run_that_was_stopped_before_it_was_evaluated(tmp_p
             for t in [t for t in values if t > 0]:
                 del values[t]
             values[0] = 0.1
-    assert feddistr.against_rounds(record, ["feddistr"]) == []
+    assert embeddings.against_rounds(record, ["feddistr"]) == []
 
 
 def test_a_method_of_one_round_has_one_mark(tmp_path: Path) -> None:
     record = read(make_run(tmp_path / "run"))
     marks = dict(zip(record.methods, figures.looks([False, False]), strict=True))
-    chart = feddistr.accuracy_chart(record, marks)
+    chart = embeddings.accuracy_chart(record, marks)
     assert chart is not None
     assert "feddistr 80.0 % at 1 k numbers; fedavg 90.0 % at 500 k numbers" in chart.svg
     drawn = [len(re.findall(r"<use ", g)) for g in re.findall(r'<g id="one-round-line2d_\d+">.*?</g>\n</g>', chart.svg,
@@ -228,11 +230,11 @@ def test_mixtures_are_in_the_table_and_not_among_soft_labels(tmp_path: Path) -> 
 
 
 def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
-    def told(seed: int, t: int) -> Facts:
+    def told(seed: int, t: int) -> Info:
         found = {**ROUND, **COVERED, "epsilon": 8.0 + seed, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
         return found if t == 1 else SAID
 
-    found = feddistr.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
+    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
     assert found is not None
     assert found.told.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
     assert (found.told.nearest, found.told.who) == (pytest.approx(0.7), 0)
@@ -240,7 +242,7 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
 
 def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
     part = {**ROUND, "covers": "epsilon 8 at delta 1e-05 for the embeddings alone"}
-    found = feddistr.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
+    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
     assert found is not None
     assert found.told.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
 
@@ -253,7 +255,7 @@ def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) 
 def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run", {"m": lambda s, t: {"epsilon": 1.0}})
     now = write_report(folder).read_bytes()
-    monkeypatch.setattr(feddistr, "KEYS", frozenset())
+    monkeypatch.setattr(embeddings, "KEYS", frozenset())
     assert write_report(folder).read_bytes() == now
 
 
@@ -265,31 +267,31 @@ def test_equal_runs_give_equal_pages(tmp_path: Path, digits: Any) -> None:
 # ---------------------------------------------------------------- alignment
 def test_the_two_clients_that_share_most_are_drawn() -> None:
     found = uploads()
-    assert feddistr.closest_clients(found) == (0, 1)
+    assert embeddings.closest_clients(found) == (0, 1)
     # Client 2 shares more, though what it has is further off.
     more = {**ROUND, "pairs": [[0, 3, 1.0], [2, 4, 3.0], [1, 5, 1.5]], "sets": [[0], [1, 5], [2], [3], [4]]}
-    assert feddistr.closest_clients(uploads(more)) == (0, 2)
+    assert embeddings.closest_clients(uploads(more)) == (0, 2)
 
 
 def test_matches_stand_side_by_side_and_others_alone() -> None:
-    rows, left_out = feddistr.rungs(uploads(), (0, 1))
+    rows, left_out = embeddings.rungs(uploads(), (0, 1))
     assert [(r.label, r.left, r.right) for r in rows] == [(0, 0, 3), (0, 1, None), (1, 2, 4)]
     assert left_out == 0
 
 
 def test_of_many_matches_the_joined_and_the_nearest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feddistr, "MOST_PAIRS", 1)
-    rows, left_out = feddistr.rungs(uploads(), (0, 1))
+    monkeypatch.setattr(embeddings, "MOST_PAIRS", 1)
+    rows, left_out = embeddings.rungs(uploads(), (0, 1))
     assert [(r.left, r.right) for r in rows] == [(0, 3)]
     assert left_out == 1
-    chart = feddistr.alignment_chart("a", "feddistr", uploads())
+    chart = embeddings.alignment_chart("a", "feddistr", uploads())
     assert chart is not None
     assert "The 1 nearest of 2 pairs." in chart.caption
 
 
 def test_what_is_near_and_not_joined_has_a_sign_of_its_own() -> None:
     near = uploads({**ROUND, "threshold": 5.0})
-    chart = feddistr.alignment_chart("a", "feddistr", near)
+    chart = embeddings.alignment_chart("a", "feddistr", near)
     assert chart is not None
     assert [name for name, _ in chart.legend] == [
         "joined", "matched, too far apart", "near, but its set has that client already"
@@ -299,24 +301,24 @@ def test_what_is_near_and_not_joined_has_a_sign_of_its_own() -> None:
 
 def test_without_a_common_label_nothing_is_drawn_and_that_is_said(tmp_path: Path) -> None:
     alone = {**ROUND, "pairs": [], "sets": [[i] for i in range(6)], "kept": list(range(6))}
-    assert feddistr.alignment_chart("a", "feddistr", uploads(alone)) is None
+    assert embeddings.alignment_chart("a", "feddistr", uploads(alone)) is None
     page = write_report(make_run(tmp_path / "run", {"feddistr": first_round(alone)}))
     assert "no two clients sent one of the same label, so nothing was matched and all were kept" in pages.said(page)
 
 
 def test_two_may_be_joined_through_a_third_clients() -> None:
     """Number 4, of client 1, is further from 2 than the threshold, and in its set."""
-    chart = feddistr.alignment_chart("a", "feddistr", uploads({**ROUND, "sets": [[0, 3], [1], [2, 4], [5]]}))
+    chart = embeddings.alignment_chart("a", "feddistr", uploads({**ROUND, "sets": [[0, 3], [1], [2, 4], [5]]}))
     assert chart is not None
     assert "Two beyond the threshold are joined through a third client’s." in chart.caption
-    plain = feddistr.alignment_chart("a", "feddistr", uploads())
+    plain = embeddings.alignment_chart("a", "feddistr", uploads())
     assert plain is not None
     assert "third" not in plain.caption
 
 
 # ---------------------------------------------------------------- the plane
 def test_embeddings_of_two_numbers_lose_nothing_in_the_plane() -> None:
-    chart = feddistr.plane_chart("p", "feddistr", uploads())
+    chart = embeddings.plane_chart("p", "feddistr", uploads())
     assert chart is not None
     assert "The plane holds 100 % of the embeddings’ variance" in chart.caption
     assert [name for name, _ in chart.legend] == ["client 0", "client 1", "client 2"]
@@ -327,7 +329,7 @@ def test_embeddings_of_two_numbers_lose_nothing_in_the_plane() -> None:
 def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
     n = len(v)
     found = dataclasses.replace(uploads(), v=v, labels=(0,) * n, counts=(1,) * n, owners=(0,) * n, sets=(), matches=())
-    assert feddistr.plane_chart("p", "feddistr", found) is None
+    assert embeddings.plane_chart("p", "feddistr", found) is None
 
 
 # ---------------------------------------------------------------- pictures
@@ -345,12 +347,14 @@ def test_pictures_are_made_of_the_embeddings_and_stand_beside_real_ones(tmp_path
 
 def test_real_images_are_those_of_the_client_and_label(tmp_path: Path, digits: Any) -> None:
     """Client 1 has examples 400 to 799."""
-    found = feddistr.real_images(read(make_run(tmp_path / "run", sha256=digits.sha256)), 0, [(1, 7), (2, 0)], (1, 8, 8))
+    found = embeddings.real_images(
+        read(make_run(tmp_path / "run", sha256=digits.sha256)), 0, [(1, 7), (2, 0)], (1, 8, 8)
+    )
     assert isinstance(found, dict)
-    rows = [i for i in range(400, 800) if digits.y_train[i] == 7][: feddistr.REAL]
+    rows = [i for i in range(400, 800) if digits.y_train[i] == 7][: embeddings.REAL]
     black, white = digits.levels[0]
     assert torch.allclose(found[1, 7], ((digits.x_train[rows] - black) / (white - black)).clamp(0, 1), atol=1e-5)
-    assert len(found[2, 0]) == feddistr.REAL
+    assert len(found[2, 0]) == embeddings.REAL
 
 
 @pytest.mark.parametrize(
@@ -379,13 +383,13 @@ def test_the_data_of_a_deployed_run_is_not_looked_for(
     """What was put on a network was deployed, however the run was begun."""
     folder = make_run(tmp_path / "run", sha256=digits.sha256)
     (folder / "network.jsonl").write_text("")
-    monkeypatch.setattr(feddistr, "load", lambda *a: pytest.fail("the data was read"))
-    monkeypatch.setattr(feddistr, "holdings", lambda *a: pytest.fail("the division was read"))
+    monkeypatch.setattr(embeddings, "load", lambda *a: pytest.fail("the data was read"))
+    monkeypatch.setattr(embeddings, "holdings", lambda *a: pytest.fail("the division was read"))
     assert isinstance(made(folder), Chart)
 
 
 @pytest.mark.parametrize(
-    ("facts", "options", "why"),
+    ("info", "options", "why"),
     [
         ({"coordinates": "principal"}, {}, "more embeddings than a run’s record holds whole"),
         ({}, {"prior": "hub:owner/name"}, "they take the prior hub:owner/name, and here that is none of unskew’s own"),
@@ -393,8 +397,8 @@ def test_the_data_of_a_deployed_run_is_not_looked_for(
         ({"embeddings": [[0.0, 1.0, 2.0]] * 6}, {}, "embeddings must have width 2, got 3"),
     ],
 )
-def test_without_pictures_the_lead_says_why(tmp_path: Path, facts: Facts, options: Facts, why: str) -> None:
-    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **facts})})
+def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options: Info, why: str) -> None:
+    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **info})})
     said = made(folder, options)
     assert isinstance(said, str)
     assert said.startswith("No images are drawn for feddistr: ")
@@ -405,8 +409,8 @@ def test_without_pictures_the_lead_says_why(tmp_path: Path, facts: Facts, option
 
 def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3."""
-    monkeypatch.setattr(feddistr, "MOST_ROWS", 4)
-    rows, all_rows = feddistr.shelves(uploads())
+    monkeypatch.setattr(embeddings, "MOST_ROWS", 4)
+    rows, all_rows = embeddings.shelves(uploads())
     assert [(s.client, s.label, s.numbers) for s in rows] == [(0, 0, (0, 1)), (0, 1, (2,)), (1, 0, (3,)), (2, 2, (5,))]
     assert all_rows == 5
 
@@ -449,17 +453,17 @@ def test_a_page_with_many_embeddings_stays_small(tmp_path: Path, digits: Any) ->
         ({"epsilon": 2.0}, r"delta is missing"),
     ],
 )
-def test_facts_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Facts, message: str) -> None:
+def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Info, message: str) -> None:
     folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **change})})
-    with pytest.raises(RunError, match=rf"facts\.jsonl, line 1: .*{message}"):
-        feddistr.one_round(read(folder), "feddistr")
+    with pytest.raises(RunError, match=rf"info\.jsonl, line 1: .*{message}"):
+        embeddings.one_round(read(folder), "feddistr")
 
 
 # ---------------------------------------------------------------- the built-in experiment
 def test_the_built_in_experiment_is_nearly_disentangled(digits: Any) -> None:
     """Every client has nine tenths of two digits and a few of the others."""
-    experiment = config.load(Path(assemble.__file__).parent / "builtin" / "feddistr.toml")
-    fed = assemble.divide(experiment, digits, experiment.seeds[0])
+    experiment = config.load(Path(run_setup.__file__).parent / "builtin" / "feddistr.toml")
+    fed = run_setup.divide(experiment, digits, experiment.seeds[0])
     assert fed.num_clients == 5
     assert fed.entanglement().average < 0.1
     most = np.sort(fed.label_counts, axis=1)

@@ -25,8 +25,9 @@ from unskew.algorithms.hcct import hcct as hcct_method
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, RunError
 from unskew.keys import Key
-from unskew.report import alone, feddw, figures, html, read, write_report
+from unskew.report import figures, html, read, svg_file, write_report
 from unskew.report.section import Chart
+from unskew.report.sections import class_relations
 
 
 def _neighbour(name: str) -> ModuleType:
@@ -41,33 +42,33 @@ def _neighbour(name: str) -> ModuleType:
 
 pages = _neighbour("test_report")
 
-Facts = dict[str, Any]
+Info = dict[str, Any]
 SEEN = {"server": "each participant's class counts", "clients": "the mean predictions by class"}
-OPEN: Facts = {"epsilon": "no guarantee", "seen": SEEN}
-COVERED: Facts = {"epsilon": 2.5, "delta": 1e-5, "uploads": 4, "covers": "soft labels; not the models", "seen": SEEN}
+OPEN: Info = {"epsilon": "no guarantee", "seen": SEEN}
+COVERED: Info = {"epsilon": 2.5, "delta": 1e-5, "uploads": 4, "covers": "soft labels; not the models", "seen": SEEN}
 
 
-def facts(t: int, told: Facts = OPEN, world: bool = True) -> Facts:
-    found: Facts = {"sl": [[1.0, 0.0], [0.0, 1.0]], "counts": [60.0, 20.0], **told, "warnings": [], "ignored": []}
+def info(t: int, told: Info = OPEN, world: bool = True) -> Info:
+    found: Info = {"sl": [[1.0, 0.0], [0.0, 1.0]], "counts": [60.0, 20.0], **told, "warnings": [], "ignored": []}
     if world:
         found |= {"cr": [[0.5, 0.5], [0.5, 0.5]], "distance": 1.0 / t, "class_norms": [3.0, 1.0]}
     return found
 
 
 def make_run(
-    folder: Path, methods: dict[str, Callable[[int, int], Facts]] | None = None, rounds: int = 4,
+    folder: Path, methods: dict[str, Callable[[int, int], Info]] | None = None, rounds: int = 4,
     seeds: Sequence[int] = (0, 1), counts: Sequence[Sequence[int]] = ((30, 0), (0, 10), (30, 10)),
 ) -> Path:  # fmt: skip
     """A run's folder; `methods` give the facts of a seed and round."""
     folder.mkdir(parents=True)
-    methods = {"fedavg+dw": lambda s, t: facts(t)} if methods is None else methods
+    methods = {"fedavg+dw": lambda s, t: info(t)} if methods is None else methods
     metrics, kept = [], []
     for seed in seeds:
         for m, told in methods.items():
             for t in range(1, rounds + 1):
                 at = {"method": m, "seed": seed, "round": t}
                 metrics.append({**at, "name": "global.accuracy", "value": 0.5, "weight": 1.0})
-                kept.append({**at, "facts": told(seed, t)})
+                kept.append({**at, "info": told(seed, t)})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -81,7 +82,7 @@ def make_run(
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text("")
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("facts", kept)):
+    for name, rows in (("metrics", metrics), ("info", kept)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -91,8 +92,8 @@ def svgs(page: Path) -> list[str]:
     return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
 
 
-def _term(folder: Path, method: str = "fedavg+dw") -> feddw.Term:
-    found = feddw.term(read(folder), method)
+def _term(folder: Path, method: str = "fedavg+dw") -> class_relations.Term:
+    found = class_relations.term(read(folder), method)
     assert found is not None
     return found
 
@@ -117,7 +118,7 @@ def test_shares_are_of_all_clients_training_examples(folder: Path) -> None:
 
 def test_the_distance_is_by_round_over_seeds(tmp_path: Path) -> None:
     """Seed 0 has 1/t and seed 1 twice that: means 1.5/t."""
-    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: {**facts(t), "distance": (1 + s) / t}})
+    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: {**info(t), "distance": (1 + s) / t}})
     curve = _term(folder).distance
     assert curve is not None
     assert curve.mean == pytest.approx((1.5, 0.75, 0.5, 0.375))
@@ -133,14 +134,14 @@ def test_matrices_are_those_of_the_first_middle_and_last_round(tmp_path: Path, r
 
 def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
     """Seed 1 has epsilon 2.5 + 1 in the last round."""
-    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: facts(t, {**COVERED, "epsilon": 2.5 + s})})
+    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: info(t, {**COVERED, "epsilon": 2.5 + s})})
     assert _term(folder).told.words == (
         "ε = 3.5 at δ = 1e-05 after 4 uploads of the client asked most often. Covers soft labels; not the models."
     )
-    mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: facts(t, COVERED if s else OPEN)})
+    mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: info(t, COVERED if s else OPEN)})
     assert _term(mixed).told.words == "No guarantee."
     part = {**OPEN, "covers": "epsilon 2 at delta 1e-05 for embeddings alone"}
-    partly = make_run(tmp_path / "partly", {"fedavg+dw": lambda s, t: facts(t, part)})
+    partly = make_run(tmp_path / "partly", {"fedavg+dw": lambda s, t: info(t, part)})
     assert _term(partly).told.words == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
 
 
@@ -156,7 +157,7 @@ def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
 def test_correlation_is_pearsons_and_none_where_nothing_varies(
     x: tuple[float, ...], y: tuple[float, ...], expected: float | None
 ) -> None:
-    assert feddw.correlation(x, y) == (None if expected is None else pytest.approx(expected))
+    assert class_relations.correlation(x, y) == (None if expected is None else pytest.approx(expected))
 
 
 # ---------------------------------------------------------------- the page
@@ -190,7 +191,7 @@ def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_fr
 
 
 def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", {"hcct+dw": lambda s, t: facts(t, world=False)}))
+    page = write_report(make_run(tmp_path / "run", {"hcct+dw": lambda s, t: info(t, world=False)}))
     text = pages.said(page)
     assert "hcct+dw: no global model, so no class relations to hold against the soft labels." in text
     assert "The method has no global model, so there are no class relations beside it." in text
@@ -200,8 +201,8 @@ def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path) -
 
 
 def test_a_hundred_classes_leave_the_matrices_out_with_a_sentence(tmp_path: Path) -> None:
-    def told(seed: int, t: int) -> Facts:
-        return {k: v for k, v in facts(t).items() if k not in ("sl", "cr", "counts", "class_norms")}
+    def told(seed: int, t: int) -> Info:
+        return {k: v for k, v in info(t).items() if k not in ("sl", "cr", "counts", "class_norms")}
 
     page = write_report(make_run(tmp_path / "run", {"fedavg+dw": told}, counts=[[1] * 100] * 3))
     text = pages.said(page)
@@ -215,7 +216,7 @@ def test_a_hundred_classes_leave_the_matrices_out_with_a_sentence(tmp_path: Path
 def test_twenty_classes_and_five_methods_stay_small(tmp_path: Path) -> None:
     n = 20
     row = {
-        **facts(1), "sl": [[1 / n] * n] * n, "cr": [[(i * j % 7) / 7 for i in range(n)] for j in range(n)],
+        **info(1), "sl": [[1 / n] * n] * n, "cr": [[(i * j % 7) / 7 for i in range(n)] for j in range(n)],
         "class_norms": [1.0] * n,
     }  # fmt: skip
     methods = {f"m{i}+dw": (lambda s, t: row) for i in range(5)}
@@ -244,13 +245,13 @@ def test_a_page_without_soft_labels_is_what_it_was(tmp_path: Path, monkeypatch: 
         (lambda f: f.update(seen={}), r"server is missing, text expected"),
     ],
 )  # fmt: skip
-def test_facts_that_cannot_be_are_named_with_their_line(
-    tmp_path: Path, edit: Callable[[Facts], object], message: str
+def test_info_that_cannot_be_are_named_with_their_line(
+    tmp_path: Path, edit: Callable[[Info], object], message: str
 ) -> None:
-    row = facts(1)
+    row = info(1)
     edit(row)
-    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else facts(t)})
-    with pytest.raises(RunError, match=r"facts\.jsonl, line 1: .*") as refused:
+    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else info(t)})
+    with pytest.raises(RunError, match=r"info\.jsonl, line 1: .*") as refused:
         write_report(folder)
     assert re.search(message, str(refused.value))
 
@@ -262,12 +263,14 @@ def _said(chart: Chart) -> list[str]:
 
 def test_accuracy_by_mu_has_the_means_and_the_best_of_each_line() -> None:
     """(.5 + .7)/2 = .6 at mu 0, (.8 + .9)/2 = .85 at .1 and .8 at 1."""
-    chart = feddw.mu_chart("mu", {"digits": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9], 1.0: [0.8, 0.8]}, "mnist": {0.1: [0.9]}})
+    chart = class_relations.mu_chart(
+        "mu", {"digits": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9], 1.0: [0.8, 0.8]}, "mnist": {0.1: [0.9]}}
+    )
     assert "Best: digits 85.0 % at mu 0.1; mnist 90.0 % at mu 0.1." in chart.caption
     assert "band: lowest to highest seed" in chart.caption
     assert [t for t in _said(chart) if t in ("0", "0.1", "1")] == ["0", "0.1", "1"]
     assert [name for name, _ in chart.legend] == ["digits", "mnist"]
-    assert "One seed: no band." in feddw.mu_chart("mu", {"a": {0.1: [0.5]}}).caption
+    assert "One seed: no band." in class_relations.mu_chart("mu", {"a": {0.1: [0.5]}}).caption
 
 
 @pytest.mark.parametrize(
@@ -283,43 +286,46 @@ def test_a_weight_that_cannot_be_and_a_missing_accuracy_are_refused(
     curves: dict[str, dict[float, list[float]]], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        feddw.mu_chart("mu", curves)
+        class_relations.mu_chart("mu", curves)
 
 
-def _clouds() -> feddw.Plane:
+def _clouds() -> class_relations.Plane:
     """Three classes far apart, ten examples each, whose weights point the way of the examples."""
     rng = np.random.default_rng(0)
     weights = 5 * np.eye(3, 8)
     labels = np.repeat(np.arange(3), 10)
-    return feddw.plane(3 * weights[labels] + rng.normal(size=(30, 8)), labels, weights, Key(0) / "plane")
+    return class_relations.plane(3 * weights[labels] + rng.normal(size=(30, 8)), labels, weights, Key(0) / "plane")
 
 
 def test_weights_lie_with_the_features_that_point_their_way_and_the_key_decides_the_map() -> None:
     found, again = _clouds(), _clouds()
     assert found.points.shape == (30, 2)
     assert found.weights.shape == (3, 2)
-    assert feddw.nearest(found) == 1
+    assert class_relations.nearest(found) == 1
     assert np.array_equal(found.points, again.points)
 
 
 def test_the_nearest_weight_of_the_worked_example() -> None:
     """Weights at 0 and 10; examples of class 0 at 1 and 9, the second of which is nearer to class 1."""
     points = np.array([[1.0, 0.0], [9.0, 0.0]])
-    assert feddw.nearest(feddw.Plane(points, np.array([0, 0]), np.array([[0.0, 0.0], [10.0, 0.0]]))) == 0.5
+    assert (
+        class_relations.nearest(class_relations.Plane(points, np.array([0, 0]), np.array([[0.0, 0.0], [10.0, 0.0]])))
+        == 0.5
+    )
 
 
 def test_what_the_term_adds_is_told_with_its_interval_and_refused_without_a_seed() -> None:
     """Differences .01, .02, .03: mean .02, and 4.303 * .01 / sqrt(3) = .0248 to each side; one seed has no interval."""
-    chart = feddw.help_chart("h", {"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
+    chart = class_relations.help_chart("h", {"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
     assert "moon +2.00 [−0.48, +4.48]; fedprox +1.00." in chart.svg
     for nothing in ({}, {"moon": []}):
         with pytest.raises(ConfigError, match="needs a method, and a seed of each"):
-            feddw.help_chart("h", nothing)
+            class_relations.help_chart("h", nothing)
 
 
 def test_every_panel_of_features_has_its_name_and_its_classes_numbers() -> None:
     clouds = _clouds()
-    chart = feddw.features_chart("features", {"fedavg": clouds, "fedavg+dw": clouds})
+    chart = class_relations.features_chart("features", {"fedavg": clouds, "fedavg+dw": clouds})
     said = _said(chart)
     assert [t for t in said if t.startswith("fedavg")] == ["fedavg", "fedavg+dw"]
     assert [said.count(c) for c in "012"] == [2, 2, 2]
@@ -337,7 +343,7 @@ def test_a_weight_far_from_all_features_lies_within_its_panel(monkeypatch: pytes
 
     monkeypatch.setattr(figures, "markup", seen)
     weights = np.array([[9.0, 9.0], [-7.0, 0.0]])
-    feddw.features_chart("features", {"a": feddw.Plane(np.eye(2), np.array([0, 1]), weights)})
+    class_relations.features_chart("features", {"a": class_relations.Plane(np.eye(2), np.array([0, 1]), weights)})
     (axes,) = drawn[0].axes
     for limits, values in ((axes.get_xlim(), weights[:, 0]), (axes.get_ylim(), weights[:, 1])):
         assert limits[0] < min(values)
@@ -354,23 +360,25 @@ def test_a_weight_far_from_all_features_lies_within_its_panel(monkeypatch: pytes
     ],
 )
 def test_features_that_do_not_fit_the_weights_are_refused(
-    features: feddw.Floats, labels: int, weights: feddw.Floats, message: str
+    features: class_relations.Floats, labels: int, weights: class_relations.Floats, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        feddw.plane(features, np.zeros(labels, dtype=np.int64), weights, Key(0))
+        class_relations.plane(features, np.zeros(labels, dtype=np.int64), weights, Key(0))
 
 
 def test_panels_of_other_numbers_of_classes_are_refused() -> None:
-    two, three = (feddw.Plane(np.zeros((1, 2)), np.zeros(1, dtype=np.int64), np.zeros((n, 2))) for n in (2, 3))
+    two, three = (
+        class_relations.Plane(np.zeros((1, 2)), np.zeros(1, dtype=np.int64), np.zeros((n, 2))) for n in (2, 3)
+    )
     with pytest.raises(ConfigError, match=r"planes must be of one number of classes, got \[2, 3\]"):
-        feddw.features_chart("features", {"a": two, "b": three})
+        class_relations.features_chart("features", {"a": two, "b": three})
     with pytest.raises(ConfigError, match="got no plane"):
-        feddw.features_chart("features", {})
+        class_relations.features_chart("features", {})
 
 
 def test_a_figure_alone_has_title_caption_legend_and_colours_of_its_own() -> None:
-    chart = feddw.mu_chart("mu", {"a & <b>": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9]}})
-    text = alone.document(chart)
+    chart = class_relations.mu_chart("mu", {"a & <b>": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9]}})
+    text = svg_file.document(chart)
     root = xml.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert "var(" not in text

@@ -33,7 +33,8 @@ from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
-from unskew.report import figures, hcct, html, read, tables, write_report
+from unskew.report import figures, html, read, tables, write_report
+from unskew.report.sections import groups
 
 
 def _neighbour(name: str) -> ModuleType:
@@ -48,24 +49,24 @@ def _neighbour(name: str) -> ModuleType:
 
 pages = _neighbour("test_report")
 
-Facts = dict[str, Any]
+Info = dict[str, Any]
 
 
-def merge(first: int, second: int, benefit: float | None) -> Facts:
+def merge(first: int, second: int, benefit: float | None) -> Info:
     return {"merge": [first, second], "benefit": benefit, "utility": 1.0}
 
 
 COSINES = [[1.0, 0.8, 0.4, -0.2], [0.8, 1.0, 0.6, 0.0], [0.4, 0.6, 1.0, 0.1], [-0.2, 0.0, 0.1, 1.0]]
-ROUND_3: Facts = {
+ROUND_3: Info = {
     "groups": [[0, 1, 2], [3]], "history": [merge(0, 1, 1.5), merge(0, 2, 0.25)], "beyond": [merge(0, 3, -0.5)],
     "utility": [0.9, 0.8, 0.7, 0.4], "compared": [0, 1, 2, 3], "similarity": COSINES,
 }  # fmt: skip
-HCCT: list[Facts] = [
+HCCT: list[Info] = [
     {"groups": [[0], [1], [2], [3]], "history": [], "beyond": [], "utility": [None] * 4},
     {"groups": [[0, 1], [2, 3]], "history": [], "beyond": [], "utility": [None] * 4},
     ROUND_3,
 ]
-FLSC: list[Facts] = [{"groups": [[0, 1, 2], [1, 2, 3], []]}] * 3
+FLSC: list[Info] = [{"groups": [[0, 1, 2], [1, 2, 3], []]}] * 3
 OWN = {"independent": [0.8, 0.8, 0.8, 0.6], "hcct": [0.9, 0.8, 0.7, 0.6], "flsc": [0.9, 0.8, 0.7, 0.6]}
 SIZES = [10, 20, 25, 50]
 GROUP = {"name": "group", "clients_per_group": 2, "num_clients": None, "min_samples": 2}
@@ -73,29 +74,29 @@ GROUP = {"name": "group", "clients_per_group": 2, "num_clients": None, "min_samp
 
 def make_run(
     folder: Path,
-    facts: dict[str, list[Facts]] | None = None,
+    info: dict[str, list[Info]] | None = None,
     methods: Sequence[str] = ("independent", "hcct", "flsc"),
     options: str = "alpha = 5.0",
-    split: Facts = GROUP,
+    split: Info = GROUP,
     domains: Sequence[int] = (0, 0, 1, 1),
     sizes: Sequence[int] = SIZES,
     seeds: Sequence[int] = (0,),
 ) -> Path:
-    """A run's folder; without `facts` those of the module's head."""
+    """A run's folder; without `info` those of the module's head."""
     folder.mkdir(parents=True)
-    facts = {"hcct": HCCT, "flsc": FLSC} if facts is None else facts
+    info = {"hcct": HCCT, "flsc": FLSC} if info is None else info
     metrics, kept = [], []
     for seed in seeds:
         for m in methods:
-            for t in range(1, 1 + max(map(len, facts.values()), default=3)):
+            for t in range(1, 1 + max(map(len, info.values()), default=3)):
                 at = {"method": m, "seed": seed, "round": t}
                 metrics.append({**at, "name": "personal.accuracy.mean", "value": 0.5, "weight": 1.0})
                 metrics += [
                     {**at, "client": c, "name": "personal.accuracy", "value": a, "weight": 1.0}
                     for c, a in enumerate(OWN[m])
                 ]
-                if m in facts and t <= len(facts[m]):
-                    kept.append({**at, "facts": facts[m][t - 1]})
+                if m in info and t <= len(info[m]):
+                    kept.append({**at, "info": info[m][t - 1]})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -114,7 +115,7 @@ def make_run(
         "".join(f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
     )
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("facts", kept)):
+    for name, rows in (("metrics", metrics), ("info", kept)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -134,8 +135,8 @@ def svgs(page: Path) -> list[str]:
     return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
 
 
-def _grouping(folder: Path, method: str = "hcct") -> hcct.Grouping:
-    found = hcct.grouping(read(folder), method, "independent")
+def _grouping(folder: Path, method: str = "hcct") -> groups.Grouping:
+    found = groups.grouping(read(folder), method, "independent")
     assert found is not None
     return found
 
@@ -143,33 +144,33 @@ def _grouping(folder: Path, method: str = "hcct") -> hcct.Grouping:
 # ---------------------------------------------------------------- numbers and flows
 def test_a_group_keeps_its_number_by_the_members_it_keeps() -> None:
     """Round 2: {0, 1} is 0, {2, 3} is 1.  {0, 1, 2} has 2/3 in common with the first and 1/4 with the second."""
-    tracks = hcct.Tracks()
-    assert tracks.number(((0,), (1,), (2,), (3,))) == (hcct.ALONE,) * 4
+    tracks = groups.Tracks()
+    assert tracks.number(((0,), (1,), (2,), (3,))) == (groups.ALONE,) * 4
     assert tracks.number(((0, 1), (2, 3))) == (0, 1)
-    assert tracks.number(((0, 1, 2), (3,))) == (0, hcct.ALONE)
-    assert tracks.number(((0,), (1,), (2, 3))) == (hcct.ALONE, hcct.ALONE, 1), "the second is back"
+    assert tracks.number(((0, 1, 2), (3,))) == (0, groups.ALONE)
+    assert tracks.number(((0,), (1,), (2, 3))) == (groups.ALONE, groups.ALONE, 1), "the second is back"
 
 
 def test_a_group_without_a_member_in_common_is_a_new_one() -> None:
-    tracks = hcct.Tracks()
+    tracks = groups.Tracks()
     tracks.number(((0, 1),))
     assert tracks.number(((2, 3),)) == (1,)
 
 
 def test_flows_of_the_worked_example() -> None:
     """From {0, 1}, {2, 3} to {0, 1, 2}, {3}: two stay, one comes over, one is left alone."""
-    before, after = hcct.places(((0, 1), (2, 3)), (0, 1)), hcct.places(((0, 1, 2), (3,)), (0, hcct.ALONE))
-    assert hcct.flows(before, after, 4) == {(0, 0): 2.0, (1, 0): 1.0, (1, hcct.ALONE): 1.0}
+    before, after = groups.places(((0, 1), (2, 3)), (0, 1)), groups.places(((0, 1, 2), (3,)), (0, groups.ALONE))
+    assert groups.flows(before, after, 4) == {(0, 0): 2.0, (1, 0): 1.0, (1, groups.ALONE): 1.0}
 
 
 _PLACES = st.dictionaries(st.integers(0, 7), st.lists(st.integers(-1, 4), min_size=1, max_size=3).map(tuple))
 
 
 @given(_PLACES, _PLACES)
-def test_flows_lose_nobody_and_who_stays_does_not_flow(before: hcct.Place, after: hcct.Place) -> None:
-    moved = hcct.flows(before, after, 8)
+def test_flows_lose_nobody_and_who_stays_does_not_flow(before: groups.Place, after: groups.Place) -> None:
+    moved = groups.flows(before, after, 8)
     assert math.fsum(moved.values()) == pytest.approx(8)
-    still = hcct.flows(before, before, 8)
+    still = groups.flows(before, before, 8)
     assert all(a == b for a, b in still)
     for a, height in still.items():
         assert math.fsum(v for (x, _), v in moved.items() if x == a[0]) == pytest.approx(height)
@@ -177,13 +178,13 @@ def test_flows_lose_nobody_and_who_stays_does_not_flow(before: hcct.Place, after
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_no_two_groups_of_a_round_share_a_number_and_unchanged_groups_keep_theirs(rounds: list[list[int]]) -> None:
-    tracks = hcct.Tracks()
+    tracks = groups.Tracks()
     for labels in rounds:
-        groups = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
-        found = tracks.number(groups)
-        numbered = [n for n in found if n != hcct.ALONE]
-        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in groups)
-        assert tracks.number(groups) == found
+        formed = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
+        found = tracks.number(formed)
+        numbered = [n for n in found if n != groups.ALONE]
+        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in formed)
+        assert tracks.number(formed) == found
 
 
 # ---------------------------------------------------------------- over a run
@@ -209,7 +210,7 @@ def test_gains_are_own_accuracy_less_that_of_training_alone(folder: Path) -> Non
 def _row(folder: Path, method: str) -> str:
     record = read(folder)
     marks = dict(zip(record.methods, figures.looks([False] * len(record.methods)), strict=True))
-    section = hcct.section(record, [method], marks)
+    section = groups.section(record, [method], marks)
     assert section is not None
     return " ".join((section.tables[0].entries[0].name, *section.tables[0].entries[0].cells))
 
@@ -225,11 +226,11 @@ def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
 
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
     """alpha = 5: 1 - 5/10, 5/20, 5/25, 5/50; "size" makes it 0."""
-    assert hcct.utility_alone({"alpha": 5.0}, SIZES) == pytest.approx((0.5, 0.75, 0.8, 0.9))
-    assert hcct.utility_alone({"alpha": "size"}, SIZES) == (0, 0, 0, 0)
-    assert hcct.utility_alone({"alpha": [5, 10, 5, 5]}, SIZES) == pytest.approx((0.5, 0.5, 0.8, 0.9))
-    assert hcct.utility_alone({}, SIZES) is None
-    assert hcct.utility_alone({"alpha": [1, 2]}, SIZES) is None
+    assert groups.utility_alone({"alpha": 5.0}, SIZES) == pytest.approx((0.5, 0.75, 0.8, 0.9))
+    assert groups.utility_alone({"alpha": "size"}, SIZES) == (0, 0, 0, 0)
+    assert groups.utility_alone({"alpha": [5, 10, 5, 5]}, SIZES) == pytest.approx((0.5, 0.5, 0.8, 0.9))
+    assert groups.utility_alone({}, SIZES) is None
+    assert groups.utility_alone({"alpha": [1, 2]}, SIZES) is None
 
 
 # ---------------------------------------------------------------- the page
@@ -301,9 +302,9 @@ def test_the_heatmap_has_the_groups_clients_together_and_their_mean_cosine(page:
 
 
 def test_shades_are_blue_above_and_orange_below_zero_and_clear_where_nothing_is_known() -> None:
-    pixels = hcct.shades(np.array([[1.0, -0.5], [0.0, math.nan]]))
-    assert pixels[0, 0].tolist() == [*bytes.fromhex(hcct.BLUE[1:]), 255]
-    assert pixels[0, 1].tolist() == [*bytes.fromhex(hcct.ORANGE[1:]), 128]
+    pixels = groups.shades(np.array([[1.0, -0.5], [0.0, math.nan]]))
+    assert pixels[0, 0].tolist() == [*bytes.fromhex(groups.BLUE[1:]), 255]
+    assert pixels[0, 1].tolist() == [*bytes.fromhex(groups.ORANGE[1:]), 128]
     assert pixels[1, :, 3].tolist() == [0, 0]
 
 
@@ -321,7 +322,7 @@ def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) ->
 
 
 def test_a_figure_alone_in_its_row_keeps_to_half_the_page_and_stays_a_figure(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", facts={"flsc": FLSC}, methods=("independent", "flsc"))
+    folder = make_run(tmp_path / "run", info={"flsc": FLSC}, methods=("independent", "flsc"))
     drawn = [s for s in svgs(write_report(folder)) if s.startswith('<svg style="max-width:34rem"')]
     assert len(drawn) == 1
     assert xml.fromstring(drawn[0]).tag == "svg"
@@ -330,7 +331,7 @@ def test_a_figure_alone_in_its_row_keeps_to_half_the_page_and_stays_a_figure(tmp
 def test_newcomers_and_a_client_without_a_direction_are_drawn_and_named(tmp_path: Path) -> None:
     blank = [[None if 3 in (i, j) else COSINES[i][j] for j in range(4)] for i in range(4)]
     rows = [{"groups": [[0, 1, 2]]}, {**ROUND_3, "similarity": blank, "beyond": []}]
-    text = pages.said(write_report(make_run(tmp_path / "run", facts={"hcct": rows})))
+    text = pages.said(write_report(make_run(tmp_path / "run", info={"hcct": rows})))
     assert "Dashed: clients in no group, not yet or no longer there or not heard of." in text
     assert "Blank rows: clients whose update has no direction." in text
     assert "Not in the tree: 1 client not compared in that partition." in text
@@ -339,7 +340,7 @@ def test_newcomers_and_a_client_without_a_direction_are_drawn_and_named(tmp_path
 def test_a_hundred_restless_clients_make_a_small_page_and_a_thousand_leave_figures_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rows(n: int, rounds: int) -> list[Facts]:
+    def rows(n: int, rounds: int) -> list[Info]:
         # Groups of three whose members are others in every round.
         found = []
         for t in range(rounds):
@@ -376,7 +377,7 @@ def test_a_hundred_restless_clients_make_a_small_page_and_a_thousand_leave_figur
 
 
 def test_a_page_without_groups_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_run(tmp_path / "run", facts={"hcct": [{"swaps": 3}] * 3})
+    folder = make_run(tmp_path / "run", info={"hcct": [{"swaps": 3}] * 3})
     now = write_report(folder).read_bytes()
     monkeypatch.setattr(html, "SECTIONS", ())
     assert write_report(folder).read_bytes() == now
@@ -406,13 +407,13 @@ def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -
         (lambda f: f.update(compared=[0, 1, 2, 4]), r"compared must name clients below 4, got 4"),
     ],
 )  # fmt: skip
-def test_facts_that_cannot_be_are_named_with_their_line(
-    tmp_path: Path, edit: Callable[[Facts], object], message: str
+def test_info_that_cannot_be_are_named_with_their_line(
+    tmp_path: Path, edit: Callable[[Info], object], message: str
 ) -> None:
     row = json.loads(json.dumps(ROUND_3))
     edit(row)
-    folder = make_run(tmp_path / "run", facts={"hcct": [*HCCT[:2], row]})
-    with pytest.raises(RunError, match=r"facts\.jsonl, line 3: .*") as refused:
+    folder = make_run(tmp_path / "run", info={"hcct": [*HCCT[:2], row]})
+    with pytest.raises(RunError, match=r"info\.jsonl, line 3: .*") as refused:
         write_report(folder)
     assert re.search(message, str(refused.value))
 
@@ -424,12 +425,12 @@ def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
         split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, out=tmp_path / "run",
     )  # fmt: skip
     record = read(tmp_path / "run")
-    found = hcct.grouping(record, "HCCT", hcct.alone(record))
+    found = groups.grouping(record, "HCCT", groups.alone(record))
     assert found is not None
     assert found.cut is not None
     at, judged = found.cut
     assert at == 3
-    forest = hcct._Forest(range(6))
+    forest = groups._Forest(range(6))
     for m in judged.history:
         assert forest.join(m.first, m.second)
     assert sorted(tuple(sorted(g)) for g in forest.members.values()) == sorted(found.last.groups)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from unskew.data.sources import load
-from unskew.report import feddistr, read, write_report
-from unskew.run import config, loop
+from unskew.experiment import config
+from unskew.report import read, write_report
+from unskew.report.sections import embeddings
+from unskew.run import loop
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(ran: Path) -> None:
     record = read(ran)
-    r = feddistr.one_round(record, "feddistr")
+    r = embeddings.one_round(record, "feddistr")
     assert r is not None
     assert r.uploads is not None
-    found = feddistr.latents(record, r, {"m": 2})
+    found = embeddings.latents(record, r, {"m": 2})
     assert not isinstance(found, str)
     drawn = [
         (f.client, y, n)
@@ -59,12 +61,12 @@ def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(
 
 def test_latents_are_not_drawn_without_the_data_or_of_another_prior(ran: Path, tmp_path: Path) -> None:
     record = read(ran)
-    r = feddistr.one_round(record, "feddistr")
+    r = embeddings.one_round(record, "feddistr")
     assert r is not None
-    assert "none of unskew’s own" in feddistr.latents(record, r, {"prior": "hub:somebody/something"})
+    assert "none of unskew’s own" in embeddings.latents(record, r, {"prior": "hub:somebody/something"})
     moved = shutil.copytree(ran, tmp_path / "run")
     text = (moved / "config.toml").read_text()
     (moved / "config.toml").write_text(text.replace("two.npz", "gone.npz"))
-    assert "is not on this machine" in feddistr.latents(read(moved), r, {"m": 2})
+    assert "is not on this machine" in embeddings.latents(read(moved), r, {"m": 2})
     assert "No latents are drawn for feddistr: " in write_report(moved).read_text("utf-8")
-    assert feddistr.latent_chart("l", "m", []) is None
+    assert embeddings.latent_chart("l", "m", []) is None

@@ -16,7 +16,7 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.keys import Key
-from unskew.report import figures, prose, read, tables, write_comparison, write_report
+from unskew.report import figures, read, summary_text, tables, write_comparison, write_report
 
 MODEL_BYTES = 31_400
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -387,10 +387,10 @@ def test_a_comparison_shows_all_that_the_reports_of_its_runs_do(tmp_path: Path) 
 def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
     record = read(make_run(tmp_path / "run", METHODS[:2]))
     first, second = record.methods
-    assert f"{first} has the highest" in prose.found(record)
+    assert f"{first} has the highest" in summary_text.found(record)
     for seed in record.seeds:
         record.series[second, seed, tables.ACCURACY] = record.series[first, seed, tables.ACCURACY]
-    assert f"{first} and {second} share the highest" in prose.found(record)
+    assert f"{first} and {second} share the highest" in summary_text.found(record)
 
 
 def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Pa
     split = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
     page = said(write_comparison(split, tmp_path / "out.html"))
     assert "Differences to FedAvg" in page
-    assert prose.found(whole) in " ".join(page.split())
+    assert summary_text.found(whole) in " ".join(page.split())
     together, base = tables.together([read(f) for f in split], [{m.name: m.name} for m in METHODS[:2]])
     assert base == "FedAvg"
     assert tables.paired(together, base=base) == tables.paired(whole)

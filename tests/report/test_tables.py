@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from unskew.record.reader import Bound, Cell, Flow, Record, Summary
 from unskew.report import table
 from unskew.report.figures import looks
-from unskew.report.record import Bound, Cell, Flow, Record, Summary
 from unskew.report.tables import (
     BOUNDS,
     Difference,

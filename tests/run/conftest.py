@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from unskew.data import sources
-from unskew.run import assemble, config
-from unskew.run.config import Experiment
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run import setup as run_setup
 
 TINY = """
 name = "tiny"
@@ -24,7 +25,7 @@ FEDAVG = '[[methods]]\nname = "fedavg"\n'
 @pytest.fixture(scope="session", autouse=True)
 def _digits_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assemble, "load", functools.cache(sources.load))
+        patch.setattr(run_setup, "load", functools.cache(sources.load))
         yield
 
 

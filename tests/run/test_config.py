@@ -18,9 +18,9 @@ from unskew import algorithms
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import SPLITS
 from unskew.errors import ConfigError
+from unskew.experiment import config, schema
+from unskew.experiment.config import Experiment, Runtime, Stop
 from unskew.protocol import Cosine, Exponential, Milestones, SgdConfig
-from unskew.run import config, schema
-from unskew.run.config import Experiment, Runtime, Stop
 from unskew.world.outage import Outage
 
 TEXT = """

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from unskew import machine
 from unskew.data import sources
-from unskew.run import doctor, machine
+from unskew.run import doctor
 from unskew.run.doctor import EXTRAS, Finding, broken, examine
 
 

@@ -12,14 +12,14 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.data.dataset import checked
 from unskew.data.federated import ClientIndex, FederatedData
-from unskew.local.executor import Paper, Sequential
-from unskew.local.solo import Shelf, Solo
-from unskew.run import assemble
-from unskew.run.config import Experiment
-from unskew.run.evaluate import evaluate, exam
+from unskew.experiment.config import Experiment
+from unskew.local.executor import EvalJob, Sequential
+from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.run import setup as run_setup
+from unskew.run.evaluation import eval_set, evaluate
 from unskew.run.metrics import Metric
+from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
-from unskew.runtime.simulate import Population, Simulator
 from unskew.task import make_task
 from unskew.tree import Params
 
@@ -64,7 +64,7 @@ def world() -> FederatedData:
 
 def simulator(algorithm: Any, fed: FederatedData) -> Simulator[Any]:
     task = make_task(Linear, 2, head="head")
-    shelf = Shelf(
+    device_data = DeviceData(
         fed.dataset.x_train,
         fed.dataset.y_train,
         tuple(c.train for c in fed.clients),
@@ -73,7 +73,7 @@ def simulator(algorithm: Any, fed: FederatedData) -> Simulator[Any]:
         y_test=fed.dataset.y_test,
     )
     people = Population(torch.from_numpy(fed.label_counts), task.layout, says(1.0), task.init)
-    return Simulator(algorithm, people, Sequential(Solo(task, shelf, CPU)))
+    return Simulator(algorithm, people, Sequential(LocalTrainer(task, device_data, CPU)))
 
 
 def values(metrics: list[Metric]) -> dict[str, float]:
@@ -87,7 +87,7 @@ def test_one_model_for_all() -> None:
     """
     fed = world()
     sim = simulator(FedAvg(), fed)
-    found = values(evaluate(sim, sim.start(), 0, exam(fed, CPU), ALL, last=False))
+    found = values(evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ALL, last=False))
     assert found["global.accuracy"] == 0.75
     assert found["personal.accuracy.mean"] == pytest.approx(2 / 3)
     assert found["personal.accuracy.weighted"] == pytest.approx(3 / 5)
@@ -104,7 +104,7 @@ def test_each_client_with_its_own_model() -> None:
     fed = world()
     sim = simulator(Independent(), fed)
     sim.memory = Memory(1, {0: says(1.0), 1: says(-1.0)})
-    metrics = evaluate(sim, sim.start(), 1, exam(fed, CPU), ALL, last=True)
+    metrics = evaluate(sim, sim.start(), 1, eval_set(fed, CPU), ALL, last=True)
     found = values(metrics)
     assert "global.accuracy" not in found
     assert found["personal.accuracy.mean"] == pytest.approx(5 / 6)
@@ -126,7 +126,7 @@ def test_the_loss_is_the_mean_over_examples() -> None:
     fed = world()
     sim = simulator(Independent(), fed)
     sim.memory = Memory(1, {0: says(None), 1: says(None)})
-    found = values(evaluate(sim, sim.start(), 1, exam(fed, CPU), ("personal_on_global",), last=False))
+    found = values(evaluate(sim, sim.start(), 1, eval_set(fed, CPU), ("personal_on_global",), last=False))
     assert found["personal_on_global.loss.mean"] == pytest.approx(1.3132617 - 0.75)
     assert found["personal_on_global.accuracy.mean"] == 0.75
 
@@ -134,7 +134,7 @@ def test_the_loss_is_the_mean_over_examples() -> None:
 def test_nothing_is_measured_that_was_not_asked_for() -> None:
     fed = world()
     sim = simulator(FedAvg(), fed)
-    names = {m.name for m in evaluate(sim, sim.start(), 0, exam(fed, CPU), ("global",), last=True)}
+    names = {m.name for m in evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ("global",), last=True)}
     assert names == {"global.accuracy", "global.loss", "val.accuracy"}
 
 
@@ -143,7 +143,7 @@ def test_a_client_without_test_data_is_left_out() -> None:
     first, second = fed.clients
     fed = FederatedData(fed.dataset, (first, ClientIndex(second.train, second.val, second.test[:0])), fed.split, 0, "")
     sim = simulator(FedAvg(), fed)
-    metrics = evaluate(sim, sim.start(), 0, exam(fed, CPU), ("personal",), last=True)
+    metrics = evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0
     assert [m.client for m in metrics if m.client is not None] == [0]
 
@@ -153,27 +153,27 @@ def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
 ) -> None:
     """FedAvg serves one object to everybody; served as copies, each client is tested by itself."""
     experiment = tiny("val_fraction=0.2")
-    bench = assemble.bench(experiment)
-    fed = assemble.divide(experiment, bench.dataset, 0)
-    sim, _ = assemble.simulator(experiment, experiment.methods[0], bench, fed, 0)
+    setup = run_setup.setup(experiment)
+    fed = run_setup.divide(experiment, setup.dataset, 0)
+    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
     state, _ = sim.round(sim.start(), 1)
     papers: list[int] = []
-    grade = Sequential.grade
+    evaluate = Sequential.evaluate
 
-    def counted(self: Sequential, given: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
-        graded = grade(self, given)
+    def counted(self: Sequential, given: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+        graded = evaluate(self, given)
         papers.extend(len(correct) for correct, _ in graded)
         return graded
 
-    monkeypatch.setattr(Sequential, "grade", counted)
-    together = evaluate(sim, state, 1, exam(fed, CPU), ALL, last=True)
+    monkeypatch.setattr(Sequential, "evaluate", counted)
+    together = evaluate(sim, state, 1, eval_set(fed, CPU), ALL, last=True)
     everything = len(fed.dataset.y_test)
     sizes = [sum(len(getattr(c, part)) for c in fed.clients) for part in ("test", "val")]
     assert sorted(papers) == sorted([everything, *sizes, everything])
     papers.clear()
     serve = FedAvg.serve
     monkeypatch.setattr(FedAvg, "serve", lambda self, s, c: dict(serve(self, s, c) or {}))
-    apart = evaluate(sim, state, 1, exam(fed, CPU), ALL, last=True)
+    apart = evaluate(sim, state, 1, eval_set(fed, CPU), ALL, last=True)
     assert len(papers) == 1 + 3 * fed.num_clients
     for one, other in zip(together, apart, strict=True):
         assert (one.name, one.client, one.weight) == (other.name, other.client, other.weight)

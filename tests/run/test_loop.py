@@ -15,12 +15,13 @@ import torch
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
-from unskew.local.stacked import Stacked
-from unskew.run import assemble, loop
-from unskew.run.assemble import Bench
-from unskew.run.config import Experiment, Method, fingerprint
+from unskew.experiment.config import Experiment, Method, fingerprint
+from unskew.local.stacked.executor import Stacked
+from unskew.run import loop
+from unskew.run import setup as run_setup
+from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import rows
-from unskew.run.loop import Silent, Tick
+from unskew.run.setup import Setup
 
 PLAIN = '[[methods]]\nname = "fedavg"\n'
 MIXED = """
@@ -67,8 +68,8 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
         ".lock",
         "checkpoints",
         "config.toml",
-        "facts.jsonl",
         "failures.jsonl",
+        "info.jsonl",
         "ledger.jsonl",
         "metrics.jsonl",
         "models",
@@ -156,9 +157,9 @@ def test_all_methods_begin_with_the_same_model_on_the_same_split(mixed: Path) ->
 
 
 def test_the_saved_model_is_the_one_that_was_measured(mixed: Path, tiny: Callable[..., Experiment]) -> None:
-    bench = assemble.bench(tiny())
+    setup = run_setup.setup(tiny())
     params = safetensors.torch.load_file(mixed / "models" / "fedavg-seed0.safetensors")
-    data = bench.dataset
+    data = setup.dataset
     with torch.no_grad():
         hidden = torch.relu(data.x_test.flatten(1) @ params["body.fc1.weight"].T + params["body.fc1.bias"])
         answers = (hidden @ params["head.weight"].T + params["head.bias"]).argmax(1)
@@ -212,38 +213,38 @@ def test_labels_that_differ_keep_their_own_model_files(tiny: Callable[..., Exper
 
 
 # ---------------------------------------------------------------- who watches
-class Watcher(Silent):
+class Callback(NoCallback):
     def __init__(self) -> None:
-        self.ticks = list[Tick]()
+        self.ticks = list[Progress]()
         self.begun = list[tuple[int, str, int]]()
 
-    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
-        self.begun.append((bench.parameters, bench.executor, len(feds)))
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
+        self.begun.append((setup.parameters, setup.executor, len(feds)))
 
-    def tick(self, tick: Tick) -> None:
-        self.ticks.append(tick)
+    def progress(self, progress: Progress) -> None:
+        self.ticks.append(progress)
 
 
 def test_a_watcher_sees_every_round(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    watcher = Watcher()
-    loop.start(tiny("rounds=2", "seeds=[3, 4]", methods=MIXED), tmp_path / "run", watcher)
-    assert watcher.begun == [(610, "sequential", 2)]
-    assert [(t.method, t.seed, t.round, t.cell) for t in watcher.ticks] == [
+    callback = Callback()
+    loop.start(tiny("rounds=2", "seeds=[3, 4]", methods=MIXED), tmp_path / "run", callback)
+    assert callback.begun == [(610, "sequential", 2)]
+    assert [(t.method, t.seed, t.round, t.cell) for t in callback.ticks] == [
         (method, seed, t, 1 + 3 * i + j)
         for i, seed in enumerate((3, 4))
         for j, method in enumerate(("fedavg", "fedper", "centralised"))
         for t in (1, 2)
     ]
-    assert {(t.rounds, t.cells) for t in watcher.ticks} == {(2, 6)}
-    assert all(t.clients_per_second > 0 and t.left_s >= 0 for t in watcher.ticks)
-    assert watcher.ticks[-1].left_s == 0
-    first = watcher.ticks[0]
+    assert {(t.rounds, t.cells) for t in callback.ticks} == {(2, 6)}
+    assert all(t.clients_per_second > 0 and t.left_s >= 0 for t in callback.ticks)
+    assert callback.ticks[-1].left_s == 0
+    first = callback.ticks[0]
     (accuracy,) = metrics(tmp_path / "run", method="fedavg", seed=3, round=1, name="global.accuracy")
     sent = [r["bytes"] for r in rows(tmp_path / "run" / "ledger.jsonl")]
     assert first.accuracy == accuracy["value"]
     assert first.megabytes == pytest.approx(sum(sent[: len(sent) // 8]) / 1e6, rel=0.2)
     (own,) = metrics(tmp_path / "run", method="fedper", seed=3, round=2, name="personal.accuracy.mean")
-    assert watcher.ticks[3].accuracy == own["value"]
+    assert callback.ticks[3].accuracy == own["value"]
 
 
 def test_a_run_works_outside_the_main_thread(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -272,7 +273,7 @@ def test_stopping_by_accuracy_looks_at_validation_data_only(tiny: Callable[..., 
 
 def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("stop.accuracy=0.9")
-    fed = assemble.divide(experiment, assemble.bench(experiment).dataset, 0)
+    fed = run_setup.divide(experiment, run_setup.setup(experiment).dataset, 0)
     val, test, train = (
         torch.cat([getattr(c, part) for c in fed.clients]).tolist() for part in ("val", "test", "train")
     )
@@ -344,8 +345,8 @@ def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experi
     message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
     assert message.startswith("fedavg: batch_size must be >= 2")
     experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')
-    bench = assemble.bench(experiment)
-    assemble.rehearse(experiment, experiment.methods[0], bench, {0: assemble.divide(experiment, bench.dataset, 0)})
+    setup = run_setup.setup(experiment)
+    run_setup.rehearse(experiment, experiment.methods[0], setup, {0: run_setup.divide(experiment, setup.dataset, 0)})
 
 
 def test_augmentation_needs_images(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -486,7 +487,7 @@ def test_what_a_watcher_does_before_the_first_round_is_not_the_runs_time(
 ) -> None:
     """A watcher that plans for 2 s, and three rounds that take a fraction of a second."""
 
-    class Planner(Silent):
+    class Planner(NoCallback):
         def start(self, *_: Any) -> None:
             time.sleep(2.0)
 

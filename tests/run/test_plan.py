@@ -14,16 +14,31 @@ import recipe
 import torch
 import toy_prior
 
+from unskew import machine
 from unskew.algorithms.fedavg import Trained, Weights
 from unskew.errors import ConfigError, DataError, QuorumError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment, Method
+from unskew.forecast import dry_run, plan
+from unskew.forecast.dry_run import rehearse, size, stage
+from unskew.forecast.plan import (
+    IMAGES,
+    MESSAGES,
+    NOW,
+    PRIOR,
+    TRAINING,
+    Forecast,
+    Share,
+    forecast,
+    refuse,
+    too_large,
+)
+from unskew.forecast.plan import SHARED as ARENAS
 from unskew.local import workers
-from unskew.local.stacked import Stacked
+from unskew.local.stacked.executor import Stacked
 from unskew.protocol import ClientId, Federation, Me, Plan, Sgd, SgdConfig, Step, ask, fit, fold, run, step
-from unskew.run import assemble, config, loop, machine, plan, rehearsal
-from unskew.run.config import Experiment, Method
-from unskew.run.plan import IMAGES, MESSAGES, NOW, PRIOR, TRAINING, Forecast, Share, forecast, refuse, too_large
-from unskew.run.plan import SHARED as ARENAS
-from unskew.run.rehearsal import rehearse, size, stage
+from unskew.run import loop
+from unskew.run import setup as run_setup
 from unskew.tree import Params, weighted_mean
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -58,8 +73,8 @@ def means(folder: Path) -> dict[tuple[str, str], float]:
 
 
 def parts(experiment: Experiment) -> tuple[Any, dict[int, Any]]:
-    bench = assemble.bench(experiment)
-    return bench, {s: assemble.divide(experiment, bench.dataset, s) for s in experiment.seeds}
+    setup = run_setup.setup(experiment)
+    return setup, {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
 
 
 # ---------------------------------------------------------------- bytes
@@ -192,10 +207,10 @@ def test_nothing_is_trained_while_a_plan_is_driven(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny(methods=MANY)
-    bench, feds = parts(experiment)
-    made = stage(experiment, experiment.methods[0], bench, feds[0], 0)
-    monkeypatch.setattr(made.solo, "fit", lambda *_: pytest.fail("trained"))
-    monkeypatch.setattr(made.solo, "grade", lambda *_: pytest.fail("graded"))
+    setup, feds = parts(experiment)
+    made = stage(experiment, experiment.methods[0], setup, feds[0], 0)
+    monkeypatch.setattr(made.trainer, "fit", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(made.trainer, "evaluate", lambda *_: pytest.fail("graded"))
     for fiction in ("wander", "stand_still"):
         seen = rehearse(experiment, made, feds[0], fiction, 3, until=float("inf"), evaluated=True)  # type: ignore[arg-type]
         assert len(seen.rounds) == 3
@@ -248,12 +263,12 @@ def test_neither_clients_nor_the_server_train_or_imagine_while_a_plan_is_driven(
 ) -> None:
     """Embeddings are asked of four clients; images by four clients and the server, whose classifier is the fifth."""
     monkeypatch.setattr(toy_prior.imagery, "_loaded", lambda *_: Idle())
-    monkeypatch.setattr(rehearsal, "CODE_S", float("inf"))  # k-means and what else is really done is in no hurry
+    monkeypatch.setattr(dry_run, "CODE_S", float("inf"))  # k-means and what else is really done is in no hurry
     experiment = tiny(f"methods.0.distance={distance}", methods=FEDDISTR + FEDPFT)
-    bench, feds = parts(experiment)
-    made = stage(experiment, experiment.methods[0], bench, feds[0], 0)
-    monkeypatch.setattr(made.solo, "fit", lambda *_: pytest.fail("trained"))
-    monkeypatch.setattr(made.solo, "grade", lambda *_: pytest.fail("graded"))
+    setup, feds = parts(experiment)
+    made = stage(experiment, experiment.methods[0], setup, feds[0], 0)
+    monkeypatch.setattr(made.trainer, "fit", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(made.trainer, "evaluate", lambda *_: pytest.fail("graded"))
     for fiction in ("wander", "stand_still"):
         seen = rehearse(experiment, made, feds[0], fiction, 2, until=0.0)  # type: ignore[arg-type]
         bout = seen.rounds[0]
@@ -305,7 +320,7 @@ def test_where_there_is_no_time_for_local_code_values_are_borrowed_and_it_is_sai
     tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch, distance: str
 ) -> None:
     """The first client's embeddings stand for everybody's; how far they are apart is worked out all the same."""
-    monkeypatch.setattr(rehearsal, "CODE_S", 0.0)
+    monkeypatch.setattr(dry_run, "CODE_S", 0.0)
     experiment = tiny(f"methods.0.distance={distance}", methods=FEDDISTR)
     (cost,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
     assert cost.traffic in ("extrapolated", "estimated")
@@ -349,7 +364,7 @@ def test_what_the_server_does_is_part_of_its_seconds(
 ) -> None:
     """Four clients and the server each train a classifier for 1 s; nothing else takes that long."""
     monkeypatch.setattr(plan, "time_job", lambda *_: 1.0)
-    monkeypatch.setattr(plan.unpainted, "seconds_of", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(plan.mock_prior, "seconds_of", lambda *_: (0.0, 0.0))
     (cost, _) = plan.plan(tiny(methods=FEDDISTR + FEDPFT)).costs
     assert cost.training_s == pytest.approx(4.0, abs=0.5)
     assert cost.server_s == pytest.approx(1.0, abs=0.5)
@@ -364,7 +379,7 @@ def test_equal_images_are_made_once_in_a_process(
     Two workers make it both, at the same time, and the main process for the server; one process makes it once.
     """
     monkeypatch.setattr(plan, "time_job", lambda *_: 0.0)
-    monkeypatch.setattr(plan.unpainted, "seconds_of", lambda asked, *_: (float(asked.what == "sample"), 0.0))
+    monkeypatch.setattr(plan.mock_prior, "seconds_of", lambda asked, *_: (float(asked.what == "sample"), 0.0))
     methods = FEDDISTR.replace("images = 9", "images = 1\nm = 1")
     experiment = tiny(f"runtime.executor={executor}", "runtime.workers=2", methods=methods)
     (cost,) = plan.plan(experiment).costs
@@ -481,8 +496,8 @@ def test_clients_trained_side_by_side_take_as_much_memory_as_they_are_many(tiny:
 @pytest.mark.parametrize(("clients", "most", "expected"), [(100, 256, 100), (300, 256, 150), (7, 3, 3), (5, 1, 1)])
 def test_the_width_of_a_stack_is_the_executors_own(clients: int, most: int, expected: int) -> None:
     """300 clients, 256 at most: two parts of 150.  7 with 3 at most: three parts, of 3, 3 and 1."""
-    _, solo = recipe.world("perceptron", False)
-    executor = Stacked(solo, chunk=most)
+    _, trainer = recipe.world("perceptron", False)
+    executor = Stacked(trainer, chunk=most)
     assert executor.width(Sgd({}, SgdConfig()), 8, clients) == expected
 
 
@@ -520,8 +535,8 @@ def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(
 
     monkeypatch.setattr(plan, "_memory", made)
     experiment = tiny("runtime.executor=workers", "runtime.workers=16", 'methods=[{name="fedavg"},{name="fedprox"}]')
-    bench, feds = parts(experiment)
-    found = forecast(experiment, bench, feds)
+    setup, feds = parts(experiment)
+    found = forecast(experiment, setup, feds)
     assert found.everything == 69 * 10**9
 
 
@@ -564,19 +579,19 @@ def test_impatience_leaves_the_time_out_and_keeps_the_bytes(
 def test_a_long_job_is_timed_on_a_few_steps(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that ticks 1 s per step: 30 epochs of at least 2 steps are 60 s or more, told from no more than 12."""
     experiment = tiny("local.local_epochs=30")
-    bench, feds = parts(experiment)
-    made = stage(experiment, experiment.methods[0], bench, feds[0], 0)
+    setup, feds = parts(experiment)
+    made = stage(experiment, experiment.methods[0], setup, feds[0], 0)
     seen = rehearse(experiment, made, feds[0], "wander", 1, until=0.0)
     (job,) = seen.samples.values()
     now, taken = [0.0], []
 
     def pretend(me: Me, request: Any, key: Any) -> None:
-        taken.append(plan.steps_of_job(request.config, me.n, made.solo))
+        taken.append(plan.steps_of_job(request.config, me.n, made.trainer))
         now[0] += 1.0 * taken[-1]
 
-    monkeypatch.setattr(made.solo, "fit", pretend)
+    monkeypatch.setattr(made.trainer, "fit", pretend)
     monkeypatch.setattr(plan.time, "perf_counter", lambda: now[0])
-    steps = plan.steps_of_job(job.config, int(made.population.histograms[0].sum()), made.solo)
+    steps = plan.steps_of_job(job.config, int(made.population.histograms[0].sum()), made.trainer)
     assert plan.time_job(made, 0, job, 10.0) == pytest.approx(steps)
     assert steps >= 60
     assert sum(taken) <= 12

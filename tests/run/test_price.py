@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.errors import ConfigError, RunError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.ledger import Transfer
+from unskew.pricing.presets import PRESETS, preset
+from unskew.pricing.radio import Cost, measures, price, summed, table3_mb
+from unskew.pricing.summary import bill, reached, targets
+from unskew.pricing.traffic import Columns, RecordedRun, Training, read, training
 from unskew.protocol import Federation, Layout, Plan, probe
-from unskew.run import config, loop
-from unskew.run.bill import bill, reached, targets
-from unskew.run.price import Cost, measures, price, summed, table3_mb
-from unskew.run.recorded import Columns, Recorded, Training, read, training
-from unskew.run.tariff import TARIFFS, tariff
-from unskew.runtime.simulate import Effort, Population, Simulator
+from unskew.run import loop
+from unskew.runtime.in_process import Effort, Population, Simulator
 from unskew.units import Bytes
 from unskew.world.channel import Even
 from unskew.world.energy import Energy
@@ -106,7 +107,7 @@ def test_the_table_3_ledger_prices_fedavg_and_fedswap() -> None:
     """I-43: FedAvg 294 rounds of 15 models 27,430; FedSwap 45 rounds of 10 passes 23,092; our bytes are moot."""
     plain = price([training("fedavg", 0, fedavg(294, 15, n=7))], ledger="feddif_table3")
     assert total(plain)["megabytes"] == pytest.approx(27430, abs=0.51)
-    swap = training("fedswap", 0, fedavg(45, 15), facts={t: {"iterations": 10} for t in range(1, 46)})
+    swap = training("fedswap", 0, fedavg(45, 15), info={t: {"iterations": 10} for t in range(1, 46)})
     found = total(price([swap], ledger="feddif_table3"))
     assert found["megabytes"] == pytest.approx(23092, abs=0.51)
     assert found["megabytes.d2d"] == pytest.approx(3.11 * 15 * 9 * 45)
@@ -124,7 +125,7 @@ def test_the_models_of_table_3_are_those_first_sent_or_what_the_facts_say() -> N
     """Two clients get a model, three more only a word; later a third one gets a model by another way."""
     rows = [row(1, 0, 0, 1), row(1, 0, 0, 2), row(1, 0, 0, 3, 9, "control"), row(1, 1, 1, 3), row(1, 2, 0, 4)]
     assert total(price([training("a", 0, rows)], ledger="feddif_table3"))["megabytes.up"] == pytest.approx(2 * 3.11)
-    told = training("a", 0, rows, facts={1: {"models": 5, "iterations": 1}})
+    told = training("a", 0, rows, info={1: {"models": 5, "iterations": 1}})
     assert total(price([told], ledger="feddif_table3"))["megabytes.up"] == pytest.approx(5 * 3.11)
     up_only = training("a", 0, [row(1, 0, 0, 1, 9, "control"), row(1, 0, 1, 0)])
     assert total(price([up_only], ledger="feddif_table3"))["megabytes"] == pytest.approx(2 * 3.11)
@@ -135,7 +136,7 @@ def test_the_models_of_table_3_are_those_first_sent_or_what_the_facts_say() -> N
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True, None])
 def test_iterations_that_are_no_count_are_refused(value: Any) -> None:
     with pytest.raises(RunError, match="a, seed 0, round 1: the fact 'iterations' must be a whole number >= 1"):
-        price([training("a", 0, fedavg(1, 1), facts={1: {"iterations": value}})], ledger="feddif_table3")
+        price([training("a", 0, fedavg(1, 1), info={1: {"iterations": value}})], ledger="feddif_table3")
 
 
 def test_the_sub_frame_ledger_counts_models_and_shrinks_only_compressed_ones() -> None:
@@ -242,7 +243,7 @@ def test_devices_move_after_each_exchange_of_models_between_them() -> None:
 def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> None:
     """Moves in diffusion rounds 1 and 3 of 0 to 3: the models go under places 1 and 3, and up under 4."""
     hops = [{"moves": []}, {"moves": [{"model": 0}]}, {"moves": []}, {"moves": [{"model": 0}]}]
-    (cost,) = price([training("a", 0, DIFFUSION, facts={1: {"hops": hops}})], P001, STEADY)
+    (cost,) = price([training("a", 0, DIFFUSION, info={1: {"hops": hops}})], P001, STEADY)
     assert cost.hz_s is not None
     d2d = [r for r in DIFFUSION if r.src and r.dst]
     expected = sum(8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(d2d, (1, 1, 3, 3), strict=True))
@@ -251,8 +252,8 @@ def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> N
 
 
 @pytest.mark.parametrize("hops", [3, "three", [1, 2], [{"moves": [1]}], [{}, {}]])
-def test_facts_that_tell_of_something_else_are_left_alone(hops: Any) -> None:
-    assert price([training("a", 0, DIFFUSION, facts={1: {"hops": hops}})]) == price([training("a", 0, DIFFUSION)])
+def test_info_that_tell_of_something_else_are_left_alone(hops: Any) -> None:
+    assert price([training("a", 0, DIFFUSION, info={1: {"hops": hops}})]) == price([training("a", 0, DIFFUSION)])
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,7 @@ def test_feddif_pays_for_its_moves_the_efficiencies_it_planned_with(tiny: Any, t
     kept = one.sent.model == 1
     models = Columns(*(c[kept] for c in vars(one.sent).values()))
     for cost in price([replace(one, sent=models)], Radio(), STEADY):
-        moves = [m for hop in one.facts[cost.round]["hops"] for m in hop["moves"]]
+        moves = [m for hop in one.info[cost.round]["hops"] for m in hop["moves"]]
         sent = models.bytes[(models.round == cost.round) & (models.src > 0) & (models.dst > 0)]
         assert len(moves) == len(sent) > 0
         assert len(set(sent.tolist())) == 1
@@ -309,15 +310,15 @@ ROWS = st.lists(
     min_size=1,
     max_size=25,
 )
-PRESETS = st.sampled_from(sorted(TARIFFS))
+SOME_PRESETS = st.sampled_from(sorted(PRESETS))
 
 
-@given(rows=ROWS, seed=st.integers(0, 20), preset=PRESETS, data=st.data())
+@given(rows=ROWS, seed=st.integers(0, 20), preset=SOME_PRESETS, data=st.data())
 @settings(max_examples=40)
 def test_a_price_depends_neither_on_the_order_of_rows_nor_on_who_is_priced_beside(
     rows: list[Transfer], seed: int, preset: str, data: st.DataObject
 ) -> None:
-    t = TARIFFS[preset]
+    t = PRESETS[preset]
     one, other = training("a", seed, rows), training("b", seed + 1, fedavg(1, 2, 100))
     shuffled = training("a", seed, data.draw(st.permutations(rows)))
     first = price([one], t.channel, t.spectrum)
@@ -328,14 +329,14 @@ def test_a_price_depends_neither_on_the_order_of_rows_nor_on_who_is_priced_besid
 @given(
     rows=ROWS,
     seed=st.integers(0, 20),
-    preset=PRESETS,
+    preset=SOME_PRESETS,
     better=st.sampled_from([{"beta0_db": -20.0}, {"kappa": 3.2}, {"noise_dbm_hz": -180.0}, {"bs_height_m": 5.0}]),
 )
 @settings(max_examples=40)
 def test_under_a_better_channel_nothing_costs_more(
     rows: list[Transfer], seed: int, preset: str, better: dict[str, float]
 ) -> None:
-    t, one = TARIFFS[preset], training("a", seed, rows)
+    t, one = PRESETS[preset], training("a", seed, rows)
     now = total(price([one], t.channel, replace(t.spectrum, last_chunk="counted")))
     then = total(price([one], replace(t.channel, **better), replace(t.spectrum, last_chunk="counted")))  # type: ignore[arg-type]
     assert then["megabytes"] == now["megabytes"]
@@ -367,7 +368,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     """The run without what pricing does not read."""
     made = tmp_path / "run"
     made.mkdir()
-    for name in ("run.json", "config.toml", "ledger.jsonl", "metrics.jsonl", "work.jsonl", "facts.jsonl"):
+    for name in ("run.json", "config.toml", "ledger.jsonl", "metrics.jsonl", "work.jsonl", "info.jsonl"):
         (made / name).write_bytes((folder / name).read_bytes())
     return made
 
@@ -448,9 +449,9 @@ def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
 
 
 # ---------------------------------------------------------------- the bill
-def recorded(curves: dict[tuple[str, int], dict[int, float]], folder: Path) -> Recorded:
+def recorded(curves: dict[tuple[str, int], dict[int, float]], folder: Path) -> RecordedRun:
     trainings = tuple(Training(m, s, training(m, s, fedavg(4, 2)).sent) for m, s in curves)
-    return Recorded(folder, "made up", trainings, curves, "iid", MODEL, None)
+    return RecordedRun(folder, "made up", trainings, curves, "iid", MODEL, None)
 
 
 def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) -> None:
@@ -487,7 +488,7 @@ def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -
     curves = {("a", 0): {1: 0.5, 4: 0.8}, ("a", 1): {1: 0.1, 3: 0.71}, ("b", 0): {4: 0.7}, ("b", 1): {4: 0.6}}
     four, three = (training("a", 0, fedavg(rounds, 2)).sent for rounds in (4, 3))
     trainings = tuple(Training(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
-    run = Recorded(folder, "made up", trainings, curves, "iid", MODEL, None, finished=False)
+    run = RecordedRun(folder, "made up", trainings, curves, "iid", MODEL, None, finished=False)
     found = bill(run, price(run.trainings))
     rows = {(r["method"], r["metric"]): r for r in found.rows}
     assert rows["a", "accuracy"]["seeds"] == [0.8]
@@ -553,12 +554,12 @@ def test_a_channel_that_is_none_is_refused(tiny: Any, setting: str, message: str
 def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('preset = "p001"\n[spectrum]\nrbs = 106\nfree_rbs = 86.0\n[energy]\nreceive_w = 0.1\n')
-    found = tariff(str(path))
+    found = preset(str(path))
     assert found.channel == P001
     assert found.spectrum == replace(P001_SPECTRUM, rbs=106, free_rbs=86.0)
     assert found.energy == Energy(receive_w=0.1)
     path.write_text("[channel]\nkappa = 3\n")
-    assert tariff(str(path)).channel == replace(PAPER, kappa=3.0)
+    assert preset(str(path)).channel == replace(PAPER, kappa=3.0)
 
 
 @pytest.mark.parametrize(
@@ -580,7 +581,7 @@ def test_a_file_that_makes_no_tariff_is_refused(tmp_path: Path, text: str, messa
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
-        tariff(str(path))
+        preset(str(path))
     assert "mine.toml" in str(caught.value)
 
 
@@ -588,6 +589,6 @@ def test_an_unknown_channel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="no channel is called 'p01'; choose paper, p000, p001, or a file that ends in"
     ):
-        tariff("p01")
+        preset("p01")
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
-        tariff(str(tmp_path / "none.toml"))
+        preset(str(tmp_path / "none.toml"))

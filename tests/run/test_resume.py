@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from unskew.errors import MemoryShortage, RunError
-from unskew.local.solo import Solo
-from unskew.run import assemble, checkpoint, loop
-from unskew.run.config import Experiment, load, to_toml
+from unskew.experiment.config import Experiment, load, to_toml
+from unskew.local.trainer import LocalTrainer
+from unskew.run import checkpoint, loop
+from unskew.run import setup as run_setup
+from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
-from unskew.run.loop import Interrupted, Outcome, Silent, Tick
+from unskew.run.loop import Interrupted, Outcome
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
 SEVERAL = """
@@ -72,13 +74,13 @@ def straight(several: Experiment, tmp_path_factory: pytest.TempPathFactory) -> d
     return contents(loop.start(several, tmp_path_factory.mktemp("straight") / "run").folder)
 
 
-class Presses(Silent):
+class Presses(NoCallback):
     """Ctrl-C, `times` times, at the end of round number `after` of the whole run."""
 
     def __init__(self, after: int, times: int = 1, sign: signal.Signals = signal.SIGINT) -> None:
         self.left, self.times, self.sign, self.notes = after, times, sign, list[str]()
 
-    def tick(self, tick: Tick) -> None:
+    def progress(self, progress: Progress) -> None:
         self.left -= 1
         if self.left == 0:
             for _ in range(self.times):
@@ -95,16 +97,16 @@ class Death(BaseException):
 @contextmanager
 def dies_in_fit(number: int) -> Iterator[None]:
     """The `number`-th local optimisation from here is the last thing that happens."""
-    fit, done = Solo.fit, [0]
+    fit, done = LocalTrainer.fit, [0]
 
-    def counted(self: Solo, *args: Any) -> Any:
+    def counted(self: LocalTrainer, *args: Any) -> Any:
         done[0] += 1
         if done[0] == number:
             raise Death
         return fit(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Solo, "fit", counted)
+        patch.setattr(LocalTrainer, "fit", counted)
         yield
 
 
@@ -114,10 +116,10 @@ def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
     after: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
     """`after = ROUNDS` falls between two cells: the next one must not be begun twice."""
-    watcher = Presses(after)
+    callback = Presses(after)
     with pytest.raises(Interrupted, match="continue with: unskew resume"):
-        loop.start(several, tmp_path / "run", watcher)
-    assert watcher.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
+        loop.start(several, tmp_path / "run", callback)
+    assert callback.notes == ["stopping after this round; press Ctrl-C again to stop at once"]
     assert not (tmp_path / "run" / "summary.json").exists()
     assert not leftovers(tmp_path / "run")
     assert contents(loop.resume(tmp_path / "run").folder) == straight
@@ -190,12 +192,14 @@ def test_a_resumed_run_shows_what_one_that_was_not_stopped_shows(
 ) -> None:
     """Between two evaluations the last one stands, whoever saw it."""
 
-    class Sees(Silent):
+    class Sees(NoCallback):
         def __init__(self) -> None:
             self.ticks = list[tuple[int, int, float | None, float | None, float]]()
 
-        def tick(self, tick: Tick) -> None:
-            self.ticks.append((tick.round, tick.evaluated, tick.accuracy, tick.loss, tick.megabytes))
+        def progress(self, progress: Progress) -> None:
+            self.ticks.append(
+                (progress.round, progress.evaluated, progress.accuracy, progress.loss, progress.megabytes)
+            )
 
     experiment = tiny("rounds=5", "eval_every=2")
     whole, rest = Sees(), Sees()
@@ -228,8 +232,9 @@ def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from unskew.local.solo import Solo
-from unskew.run import config, loop
+from unskew.local.trainer import LocalTrainer
+from unskew.experiment import config
+from unskew.run import loop
 
 def counted(number, sign, fit, done):
     def wrapped(self, *args):
@@ -240,7 +245,7 @@ def counted(number, sign, fit, done):
     return wrapped
 
 def child(folder, toml, number, sign):
-    Solo.fit = counted(number, sign, Solo.fit, [0])
+    LocalTrainer.fit = counted(number, sign, LocalTrainer.fit, [0])
     loop.SAVE_AFTER_S = 0.05
     try:
         loop.start(config.load(Path(toml)), Path(folder))
@@ -432,8 +437,8 @@ def test_resuming_a_finished_run_gives_its_summary(tiny: Callable[..., Experimen
 def test_a_run_is_not_resumed_twice_at_once(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     refused: list[str] = []
 
-    class Impatient(Silent):
-        def tick(self, tick: Tick) -> None:
+    class Impatient(NoCallback):
+        def progress(self, progress: Progress) -> None:
             with pytest.raises(RunError) as caught:
                 loop.resume(tmp_path / "run")
             refused.append(str(caught.value))
@@ -490,8 +495,8 @@ def test_what_changes_no_number_may_be_changed(stopped: Path, unstopped: dict[st
 def test_other_surroundings_are_refused_unless_forced(
     stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = assemble.environment
-    monkeypatch.setattr(assemble, "environment", lambda bench: {**real(bench), "torch": "0.0", "executor": "stacked"})
+    real = run_setup.environment
+    monkeypatch.setattr(run_setup, "environment", lambda setup: {**real(setup), "torch": "0.0", "executor": "stacked"})
     with pytest.raises(RunError, match=r"was begun elsewhere \(torch \S+ -> 0\.0; executor sequential -> stacked\)"):
         loop.resume(stopped)
     assert contents(loop.resume(stopped, force=True).folder)["metrics"] == unstopped["metrics"]

@@ -12,11 +12,13 @@ import pytest
 
 import unskew
 from unskew.errors import WorkerError
+from unskew.experiment.config import Experiment, to_toml
 from unskew.keys import Key
 from unskew.local.workers import Pool
-from unskew.run import assemble, checkpoint, loop
-from unskew.run.config import Experiment, to_toml
-from unskew.run.loop import Interrupted, Silent, Tick
+from unskew.run import checkpoint, loop
+from unskew.run import setup as run_setup
+from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.loop import Interrupted
 
 SETTINGS = ("seeds=[4, 2]", "clients_per_round=3", "eval_every=2", "runtime.checkpoint_every=1")
 METHODS = """
@@ -52,13 +54,13 @@ def test_a_run_in_workers_ends_with_the_bits_of_one_in_sequence(
     assert untimed(loop.start(experiment, tmp_path / "run")) == results
 
 
-class Kills(Silent):
+class Kills(NoCallback):
     """Kills a worker at the end of round number `after` of the whole run."""
 
     def __init__(self, pool: list[Pool], after: int) -> None:
         self.pool, self.left = pool, after
 
-    def tick(self, tick: Tick) -> None:
+    def progress(self, progress: Progress) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(self.pool[0].workers[1].process.pid, signal.SIGKILL)
@@ -68,7 +70,7 @@ class Kills(Silent):
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[Pool]:
     """The pools that runs make, the last one first."""
     made: list[Pool] = []
-    genuine = assemble.pool
+    genuine = run_setup.pool
 
     def noted(*args: Any) -> Pool | None:
         pool = genuine(*args)
@@ -76,7 +78,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Pool]:
         made.insert(0, pool)
         return pool
 
-    monkeypatch.setattr(assemble, "pool", noted)
+    monkeypatch.setattr(run_setup, "pool", noted)
     return made
 
 
@@ -96,13 +98,13 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 
-class Terminates(Silent):
+class Terminates(NoCallback):
     """Sends SIGTERM to the whole group at the end of round 1: to the run and to its workers, as `timeout` does."""
 
     def __init__(self, pool: list[Pool]) -> None:
         self.pool, self.told = pool, False
 
-    def tick(self, tick: Tick) -> None:
+    def progress(self, progress: Progress) -> None:
         if not self.told:
             self.told = True
             for worker in self.pool[0].workers:
@@ -136,16 +138,16 @@ def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
     experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are started afresh and build their cells from the run's own config.toml."""
-    monkeypatch.setattr(assemble, "Pool", partial(Pool, fork=False))
+    monkeypatch.setattr(run_setup, "Pool", partial(Pool, fork=False))
     monkeypatch.setenv("PYTHONPATH", str(Path(unskew.__file__).parents[1]))
     assert untimed(loop.start(experiment, tmp_path / "run")) == results
 
 
 def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(experiment))
-    bench = assemble.bench(experiment)
-    feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
-    mine, theirs = assemble.opener(experiment, bench, feds), assemble.opener_of(str(tmp_path / "config.toml"))
+    setup = run_setup.setup(experiment)
+    feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
+    mine, theirs = run_setup.opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
     for index in range(CELLS):
         one, other = mine(index), theirs(index)
         assert one.algorithm == other.algorithm
@@ -154,4 +156,4 @@ def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Exper
             me, you = one.me(client, 1, Key(5)), other.me(client, 1, Key(5))
             assert me.histogram.tolist() == you.histogram.tolist()
             assert all(me.initial[n].equal(you.initial[n]) for n in me.initial)
-            assert one.solo.shelf.train[client].equal(other.solo.shelf.train[client])
+            assert one.trainer.device_data.train[client].equal(other.trainer.device_data.train[client])

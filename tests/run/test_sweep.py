@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.errors import ConfigError, DataError, RunError
-from unskew.run import config, sweep
+from unskew.experiment import config
+from unskew.run import sweep
 from unskew.run.loop import Interrupted
 from unskew.run.sweep import Crowd, Point, check, expand, write_points
 

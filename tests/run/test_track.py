@@ -19,11 +19,14 @@ from typing import Any
 import pytest
 import torch
 
+from unskew import api
 from unskew.errors import ConfigError, RunError
-from unskew.run import config, history, loop, track
-from unskew.run.config import Experiment
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run import loop, trackers
+from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import rows
-from unskew.run.loop import Interrupted, Silent, Tick
+from unskew.run.loop import Interrupted
 
 Make = Callable[..., Experiment]
 TWO = '[[methods]]\nname = "fedavg"\n[[methods]]\nname = "fedprox"\nlabel = "a/b"\n'
@@ -50,14 +53,14 @@ class Recorder:
         self.closed.append(table)
 
 
-class Notes(Silent):
+class Notes(NoCallback):
     """A watcher that remembers the notes, and may interrupt a run."""
 
     def __init__(self, stop_at: int = 0) -> None:
         self.notes: list[str] = []
         self.ticks, self.stop_at = 0, stop_at
 
-    def tick(self, tick: Tick) -> None:
+    def progress(self, progress: Progress) -> None:
         self.ticks += 1
         if self.ticks == self.stop_at:
             raise Interrupted("enough")
@@ -70,8 +73,8 @@ class Notes(Silent):
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """In TensorBoard's place."""
     made = Recorder()
-    entry = track.Entry("json", "json", lambda experiment, folder: made)
-    monkeypatch.setitem(track.TRACKERS, "tensorboard", entry)
+    entry = trackers.Entry("json", "json", lambda experiment, folder: made)
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", entry)
     return made
 
 
@@ -96,8 +99,8 @@ def test_every_number_of_no_single_client_reaches_the_tracker_once(
 def test_rounds_arrive_while_the_run_goes_on(tiny: Make, tmp_path: Path, recorder: Recorder) -> None:
     seen: list[int] = []
 
-    class Looking(Silent):
-        def tick(self, tick: Tick) -> None:
+    class Looking(NoCallback):
+        def progress(self, progress: Progress) -> None:
             seen.append(recorder.told[-1][2])
 
     loop.start(tracked(tiny, methods=TWO), tmp_path / "run", Looking())
@@ -171,12 +174,12 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run_before_its_first_round(
     def fail(*_: Any) -> Any:
         raise OSError("no server\nthere")
 
-    monkeypatch.setitem(track.TRACKERS, "mlflow", track.Entry("json", "json", fail))
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", trackers.Entry("json", "json", fail))
     with pytest.raises(
         RunError, match=r"mlflow could not be started: OSError: no server there; nothing has been trained"
     ):
         loop.start(tracked(tiny, name="mlflow"), tmp_path / "run")
-    monkeypatch.setitem(track.TRACKERS, "mlflow", track.Entry("json", "json", lambda *_: Recorder()))
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", trackers.Entry("json", "json", lambda *_: Recorder()))
     assert loop.resume(tmp_path / "run").summary["rows"]
 
 
@@ -189,7 +192,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
             raise ConnectionError("gone")
 
     failing, notes = Failing(), Notes()
-    monkeypatch.setitem(track.TRACKERS, "wandb", track.Entry("json", "json", lambda *_: failing))
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", trackers.Entry("json", "json", lambda *_: failing))
     outcome = loop.start(replace(tracked(tiny), track=("wandb", "tensorboard")), tmp_path / "run", notes)
     assert notes.notes == ["the tracker wandb failed and is left out from here: ConnectionError: gone"]
     assert len(failing.told) == 1
@@ -207,7 +210,7 @@ def test_nothing_is_imported_unless_asked_for() -> None:
 
 
 def test_the_names_are_those_of_the_table() -> None:
-    assert tuple(track.TRACKERS) == config.TRACKERS
+    assert tuple(trackers.TRACKERS) == config.TRACKERS
 
 
 # ---------------------------------------------------------------- TensorBoard
@@ -238,11 +241,11 @@ def test_tensorboard_shows_a_resumed_round_once(tiny: Make, tmp_path: Path) -> N
     """Killed after round 2 with a checkpoint at round 1: round 2 is told twice and must be shown once."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = track.TensorBoard(tiny(), tmp_path)
+    board = trackers.TensorBoard(tiny(), tmp_path)
     for t in (0, 1, 2):
         board.scalars("fedavg", 0, t, {"global.accuracy": 0.1 * t})
     board.close(None)
-    board = track.TensorBoard(tiny(), tmp_path)
+    board = trackers.TensorBoard(tiny(), tmp_path)
     for t in (2, 3):
         board.scalars("fedavg", 0, t, {"global.accuracy": 0.1 * t})
     board.close(None)
@@ -340,10 +343,10 @@ def test_mlflow_s_telemetry_is_off_unless_the_environment_says_otherwise(
 ) -> None:
     import os
 
-    track.MLflow(tiny(), tmp_path)
+    trackers.MLflow(tiny(), tmp_path)
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
-    track.MLflow(tiny(), tmp_path)
+    trackers.MLflow(tiny(), tmp_path)
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "false"
     assert len(mlflow.experiments) == 1, "an experiment of that name is used again"
 
@@ -406,22 +409,22 @@ def test_wandb_is_online_only_if_the_environment_says_so(
     tiny: Make, tmp_path: Path, wandb: list[WandbRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
-    track.Wandb(tiny(), tmp_path).scalars("fedavg", 0, 0, {})
+    trackers.Wandb(tiny(), tmp_path).scalars("fedavg", 0, 0, {})
     monkeypatch.setenv("WANDB_MODE", "online")
     wandb[-1].finish(0)
-    track.Wandb(tiny(), tmp_path).scalars("fedavg", 0, 0, {})
+    trackers.Wandb(tiny(), tmp_path).scalars("fedavg", 0, 0, {})
     assert [r.settings["mode"] for r in wandb] == ["offline", "online"]
 
 
 # ---------------------------------------------------------------- the history
 def test_simulate_tracks_what_is_kept_and_refuses_what_is_not(tmp_path: Path, recorder: Recorder) -> None:
     with pytest.raises(ConfigError, match=r"track needs the run's folder.*add out=FOLDER"):
-        history.simulate("fedavg", rounds=1, track=("tensorboard",))
-    history.simulate("fedavg", rounds=1, track=("tensorboard",), out=tmp_path / "run")
+        api.simulate("fedavg", rounds=1, track=("tensorboard",))
+    api.simulate("fedavg", rounds=1, track=("tensorboard",), out=tmp_path / "run")
     assert {t for _, _, t, _ in recorder.told} == {0, 1}
 
 
-MADE = history.History(
+MADE = api.History(
     rows=[
         {"method": "a", "seed": 0, "round": 0, "name": "global.accuracy", "value": 0.5, "weight": 9.0},
         {"method": "a", "seed": 0, "round": 1, "name": "personal.accuracy", "value": 1.0, "weight": 3.0, "client": 2},
@@ -470,10 +473,10 @@ def test_what_pytorch_is_set_to_is_put_back_only_if_it_changed(monkeypatch: pyte
     """torch.use_deterministic_algorithms imports PyTorch's compiler, more than a second, even if nothing changes."""
     asked: list[tuple[bool, bool]] = []
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda mode, warn_only: asked.append((mode, warn_only)))
-    with history._torch_left_alone():
+    with api._torch_left_alone():
         pass
     assert asked == []
-    with history._torch_left_alone():
+    with api._torch_left_alone():
         monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     assert asked == [(False, False)]
 

@@ -7,10 +7,10 @@ import torch
 import toy_prior
 from torch import Tensor, nn
 
+from unskew.forecast import mock_prior
+from unskew.forecast.mock_prior import Asked, MockPrior, affine, at_once, outputs, seconds_of, working_bytes
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.run import unpainted
-from unskew.run.unpainted import Asked, Unpainted, affine, at_once, outputs, seconds_of, working_bytes
 
 X = torch.rand(3, 1, 8, 8)
 ASKED = [
@@ -44,7 +44,7 @@ def real(prior: Any) -> imagery.TaskImagery:
 def test_what_is_made_up_has_the_shapes_of_the_real_thing(length: float) -> None:
     told: list[tuple[str, int]] = []
     genuine = real(toy_prior.Toy())
-    understudy = Unpainted(genuine, (1, 8, 8), 3, length, lambda asked, n, same: told.append((asked.what, n)))
+    understudy = MockPrior(genuine, (1, 8, 8), 3, length, lambda asked, n, same: told.append((asked.what, n)))
     v, key = torch.zeros(5, 16), Key(0)
     with toy_prior.toy():
         pairs = [
@@ -66,7 +66,7 @@ def test_what_is_made_up_has_the_shapes_of_the_real_thing(length: float) -> None
 
 def test_embeddings_stay_where_they_began_or_lie_apart() -> None:
     def learned(client: int, length: float) -> Tensor:
-        made = Unpainted(real(toy_prior.Toy()), (1, 8, 8), client, length, lambda *_: None)
+        made = MockPrior(real(toy_prior.Toy()), (1, 8, 8), client, length, lambda *_: None)
         return made.invert([X] * 3, Key(0), steps=1, batch_size=1)
 
     assert torch.equal(learned(0, 0.0), torch.zeros(3, 16))
@@ -75,7 +75,7 @@ def test_embeddings_stay_where_they_began_or_lie_apart() -> None:
 
 def test_equal_images_are_told_from_others() -> None:
     told: list[Any] = []
-    made = Unpainted(real(toy_prior.Toy()), (1, 8, 8), 0, 0.0, lambda asked, n, same: told.append(same))
+    made = MockPrior(real(toy_prior.Toy()), (1, 8, 8), 0, 0.0, lambda asked, n, same: told.append(same))
     v = torch.zeros(2, 16)
     for args in ((v, 3, Key(0)), (v.clone(), 3, Key(0)), (v + 1, 3, Key(0)), (v, 4, Key(0)), (v, 3, Key(1))):
         made.sample(*args)
@@ -116,7 +116,7 @@ def test_a_line_is_put_through_one_and_as_many_as_there_is_time_for(monkeypatch:
         asked.append(n)
         now[0] += 1.5 + 0.5 * n
 
-    monkeypatch.setattr(unpainted.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(mock_prior.time, "perf_counter", lambda: now[0])
     assert affine(once, 1000, 30.0) == pytest.approx((2.0, 0.5))
     assert max(asked) == 16
 
@@ -127,5 +127,5 @@ def test_what_is_too_slow_to_be_tried_twice_is_taken_to_cost_as_much_each_time(m
     def once(n: int) -> None:
         now[0] += 5.0 * n
 
-    monkeypatch.setattr(unpainted.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(mock_prior.time, "perf_counter", lambda: now[0])
     assert affine(once, 1000, 1.0) == pytest.approx((5.0, 5.0))

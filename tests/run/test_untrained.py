@@ -7,7 +7,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
 from unskew.algorithms.fedfa import FedFA
 from unskew.errors import ProtocolError
-from unskew.run import untrained
+from unskew.forecast import untrained
 
 HISTOGRAMS = torch.tensor([[6, 0], [0, 6], [3, 3]])
 
@@ -15,7 +15,7 @@ HISTOGRAMS = torch.tensor([[6, 0], [0, 6], [3, 3]])
 def test_what_is_sent_is_what_a_run_would_send() -> None:
     """FedAvg, three clients, a model of 5 float32: each round 3 down and 3 up, whose bytes do not change."""
     found = list(untrained.rounds(FedAvg(), HISTOGRAMS, 2, parameters=5))
-    assert [facts for facts, _ in found] == [{}, {}]
+    assert [info for info, _ in found] == [{}, {}]
     first, second = ([row[1:] for row in trace.transfers] for _, trace in found)
     assert first == second
     assert len(first) == 6
@@ -23,10 +23,10 @@ def test_what_is_sent_is_what_a_run_would_send() -> None:
 
 def test_an_auction_needs_no_training() -> None:
     """A model of class 0 gains most from the client of class 1, and the other way round; the third is IID already."""
-    (facts, trace), *_ = untrained.rounds(FedDif(epsilon=0.01), HISTOGRAMS, 1)
-    assert facts["starts"] == [0, 1, 2]
-    assert [(v["model"], v["dst"]) for v in facts["hops"][0]["moves"]] == [(0, 1), (1, 0)]
-    assert facts["sizes"] == [12, 12, 6]
+    (info, trace), *_ = untrained.rounds(FedDif(epsilon=0.01), HISTOGRAMS, 1)
+    assert info["starts"] == [0, 1, 2]
+    assert [(v["model"], v["dst"]) for v in info["hops"][0]["moves"]] == [(0, 1), (1, 0)]
+    assert info["sizes"] == [12, 12, 6]
     assert not trace.work
 
 

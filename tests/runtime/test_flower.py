@@ -21,13 +21,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from loopback import Deployed, Handler
 
 from unskew.algorithms.fedavg import Trained
-from unskew.local.executor import Paper
+from unskew.local.executor import EvalJob
 from unskew.protocol import Ask
-from unskew.runtime import flower, letter, remote, roll, site
-from unskew.runtime.flower import MARGIN_S, FlowerPost, answer, pack, unpack
-from unskew.runtime.letter import ANSWERED, ASKED, Letter, Order, read, write
-from unskew.runtime.remote import Remote, Terms
-from unskew.runtime.roll import Expected, Known, Roll
+from unskew.runtime import client as client_side
+from unskew.runtime import flower, network
+from unskew.runtime import membership as memberships
+from unskew.runtime import message as messages
+from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
+from unskew.runtime.membership import Expected, Known, Membership
+from unskew.runtime.message import ANSWERED, ASKED, Envelope, Order, read, write
+from unskew.runtime.network import Remote, Terms
 
 NETWORK = "perceptron"
 
@@ -58,7 +61,7 @@ def replying(reply: Message, request: Message, *parts: bytes, **head: Any) -> Me
     """The reply with other payloads, or another head."""
     old = unpack(reply.content)
     body = {**json.loads(old.head), **head}
-    return Message(pack(Letter(old.action, json.dumps(body), parts or old.parts)), reply_to=request)
+    return Message(pack(Envelope(old.action, json.dumps(body), parts or old.parts)), reply_to=request)
 
 
 # ---------------------------------------------------------------- faults
@@ -84,12 +87,12 @@ def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_
 
 def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
     there = deployed("fedavg", tmp_path)
-    desk = there.site(3).open_desk(0)
+    desk = there.client_runtime(3).open_desk(0)
 
     def breaks(*_: Any) -> Any:
         raise RuntimeError("patient 4711")
 
-    broken = dataclasses.replace(there.site(3), open_desk=lambda cell: dataclasses.replace(desk, me=breaks))
+    broken = dataclasses.replace(there.client_runtime(3), open_desk=lambda cell: dataclasses.replace(desk, me=breaks))
     instead(there, 3, lambda message, honest: answer(message, broken))
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
@@ -120,7 +123,7 @@ def test_too_few_replies_are_refused_with_the_sentence_of_the_simulator(tmp_path
 def test_a_message_the_network_does_not_take_is_a_lost_client_and_costs_nothing(tmp_path: Path) -> None:
     """A node that went after the roll was called: Flower gives its message no number."""
     there = deployed("fedavg", tmp_path)
-    there.roll.call()
+    there.membership.call()
     ids = there.grid.get_node_ids()
     del there.grid.handlers[there.node(0)]
     there.grid.get_node_ids = lambda: ids  # type: ignore[method-assign]
@@ -205,7 +208,7 @@ def test_a_client_that_rejoins_as_another_node_goes_on_with_what_it_remembers(tm
         there.grid.handlers[5000 + t] = there.fresh(2)  # as another node: it has no key
         for gone in (there.node(2), 4999 + t):
             there.grid.handlers.pop(gone, None)
-    assert there.roll.present == (0, 1, 2, 3, 4, 5)
+    assert there.membership.present == (0, 1, 2, 3, 4, 5)
 
 
 class Killed(Exception):
@@ -232,12 +235,12 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
         return pull(ids)
 
     there.grid.pull_messages = killed  # type: ignore[method-assign]
-    post = there.roll.post
-    assert isinstance(post, FlowerPost)
-    post._pull = lambda ids, broken: {m.metadata.reply_to_message_id: m for m in killed(ids)}  # type: ignore[method-assign]
+    transport = there.membership.transport
+    assert isinstance(transport, FlowerTransport)
+    transport._pull = lambda ids, broken: {m.metadata.reply_to_message_id: m for m in killed(ids)}  # type: ignore[method-assign]
     with pytest.raises(Killed):
         there.remote.round(there.remote.round(state, 2)[0], 3)
-    del post._pull
+    del transport._pull
     there.grid.pull_messages = pull  # type: ignore[method-assign]
     there.remote = there.start_server()
     there.remote.memory = Memory(1, known)
@@ -254,13 +257,13 @@ def test_what_a_killed_server_made_clients_do_is_forgotten_even_by_those_the_nex
     tmp_path: Path,
 ) -> None:
     """Start 1 did rounds 1 to 3, start 2 began at 2 and asked this client for nothing before round 4."""
-    place = letter.Place("r", "c", 0, ((1, 1), (2, 2)), 4)
+    place = messages.Place("r", "c", 0, ((1, 1), (2, 2)), 4)
     assert [place.counts(r, a) for r, a in [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)]] == [True, False, False, True, True]
-    assert not letter.Place("r", "c", 0, ((2, 2),), 4).counts(1, 1)
+    assert not messages.Place("r", "c", 0, ((2, 2),), 4).counts(1, 1)
 
 
 # ---------------------------------------------------------------- a client's memory
-def order(there: Deployed, **changes: Any) -> tuple[Letter, Order]:
+def order(there: Deployed, **changes: Any) -> tuple[Envelope, Order]:
     """The first order of round 1 that a client got, changed."""
     if not any(unpack(m.content).action == "ask" for m in there.grid.pushed):
         one_round(there)
@@ -272,7 +275,7 @@ def order(there: Deployed, **changes: Any) -> tuple[Letter, Order]:
     return write("ask", head, *old.parts), head
 
 
-def reason(reply: Letter) -> str:
+def reason(reply: Envelope) -> str:
     assert reply.action == "refused", reply.head
     text = read(reply, ANSWERED).reason
     assert isinstance(text, str)
@@ -282,8 +285,8 @@ def reason(reply: Letter) -> str:
 def test_an_order_that_comes_twice_is_answered_twice_and_done_once(tmp_path: Path, monkeypatch: Any) -> None:
     there = deployed("scaffold", tmp_path)
     again, _ = order(there, nonce="another")
-    monkeypatch.setattr(site, "_work", None)
-    reply = there.site(0).answer(again)
+    monkeypatch.setattr(client_side, "_work", None)
+    reply = there.client_runtime(0).answer(again)
     assert read(reply, ANSWERED).nonce == "another"
     first = next(
         m for m in there.grid.pulled if m.metadata.src_node_id == there.node(0) and unpack(m.content).action == "ask"
@@ -296,12 +299,17 @@ def test_an_old_order_is_refused(tmp_path: Path) -> None:
     old, head = order(there)
     there.remote.round(there.remote.start(), 2)
     other = write("ask", dataclasses.replace(head, index=7), *old.parts)
-    assert "round 1, hop 0 of start 1 is over" in reason(there.site(0).answer(other))
+    assert "round 1, hop 0 of start 1 is over" in reason(there.client_runtime(0).answer(other))
     later = dataclasses.replace(head.place, begun=((1, 1), (2, 3)), round=3)
-    assert there.site(0).answer(write("ask", dataclasses.replace(head, place=later), *old.parts)).action == "ask"
-    assert "of start 2 was answered" in reason(there.site(0).answer(other))
+    assert (
+        there.client_runtime(0).answer(write("ask", dataclasses.replace(head, place=later), *old.parts)).action == "ask"
+    )
+    assert "of start 2 was answered" in reason(there.client_runtime(0).answer(other))
     late = dataclasses.replace(head, place=dataclasses.replace(later, round=2))
-    assert reason(there.site(0).answer(write("ask", late, *old.parts))) == "round 2 lies before this server began"
+    assert (
+        reason(there.client_runtime(0).answer(write("ask", late, *old.parts)))
+        == "round 2 lies before this server began"
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,7 +328,7 @@ def test_a_letter_from_elsewhere_is_refused(changes: dict[str, Any], text: str, 
     _, head = order(there)
     place = dataclasses.replace(head.place, **changes)
     parts = order(there)[0].parts
-    assert text in reason(there.site(0).answer(write("ask", dataclasses.replace(head, place=place), *parts)))
+    assert text in reason(there.client_runtime(0).answer(write("ask", dataclasses.replace(head, place=place), *parts)))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +342,7 @@ def test_a_letter_from_elsewhere_is_refused(changes: dict[str, Any], text: str, 
 )
 def test_an_order_that_cannot_be_meant_is_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    assert text in reason(there.site(0).answer(order(there, **changes)[0]))
+    assert text in reason(there.client_runtime(0).answer(order(there, **changes)[0]))
 
 
 def test_a_client_whose_memory_was_lost_says_so(tmp_path: Path) -> None:
@@ -362,17 +370,17 @@ def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_pa
     there = deployed("scaffold", tmp_path)
     state, _ = there.remote.round(there.remote.start(), 1)
     before = there.remembered(2)
-    fsync = site.os.fsync
+    fsync = client_side.os.fsync
 
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
     def on_client_2(message: Message, honest: Handler) -> Message:
-        monkeypatch.setattr(site.os, "fsync", full)
+        monkeypatch.setattr(client_side.os, "fsync", full)
         try:
             return honest(message)
         finally:
-            monkeypatch.setattr(site.os, "fsync", fsync)
+            monkeypatch.setattr(client_side.os, "fsync", fsync)
 
     instead(there, 2, on_client_2)
     state, trace = there.remote.round(state, 2)
@@ -407,25 +415,28 @@ def test_a_client_keeps_the_last_two_rounds_and_the_cells_a_server_may_go_back_t
     for cell in (1, 2):
         old, head = order(there)
         place = dataclasses.replace(head.place, cell=cell)
-        assert there.site(0).answer(write("ask", dataclasses.replace(head, place=place), *old.parts)).action == "ask"
+        assert (
+            there.client_runtime(0).answer(write("ask", dataclasses.replace(head, place=place), *old.parts)).action
+            == "ask"
+        )
     assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
 
 
 def test_two_processes_never_answer_for_one_client_at_once(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     head = order(there, hop=3)[0]
-    with site._alone(there.site(0)):
-        assert reason(there.site(0).answer(head)) == "client 0 is busy with an earlier letter"
+    with client_side._alone(there.client_runtime(0)):
+        assert reason(there.client_runtime(0).answer(head)) == "client 0 is busy with an earlier letter"
 
 
 def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    quiet = dataclasses.replace(there.site(1), metrics=False)
+    quiet = dataclasses.replace(there.client_runtime(1), metrics=False)
     instead(there, 1, lambda message, honest: answer(message, quiet))
     state, trace = there.remote.round(there.remote.start(), 1)
     assert not trace.failures
     assert sorted(w.client for w in trace.work) == [0, 2, 3, 4, 5]
-    scores = there.remote.examine(state, 1, ["personal", "val"])
+    scores = there.remote.evaluate_on_clients(state, 1, ["personal", "val"])
     assert sorted(scores["personal"]) == sorted(scores["val"]) == [0, 2, 3, 4, 5]
     assert not there.remote.apart()[0]
 
@@ -437,10 +448,10 @@ def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_pat
     state = there.remote.start()
     for t, expected, _ in rounds(sim, 2):
         state, _ = there.remote.round(state, t)
-        found = there.remote.examine(state, t, ["personal"])["personal"]
+        found = there.remote.evaluate_on_clients(state, t, ["personal"])["personal"]
         own = sim.personal(expected, sim.population.clients, t)
         for c, model in own.items():
-            ((correct, loss),) = sim.executor.grade([wire_paper(model, there, c)])
+            ((correct, loss),) = sim.executor.evaluate([wire_paper(model, there, c)])
             assert found[c].accuracy == float(correct.double().mean())
             assert found[c].loss == pytest.approx(float(loss.double().mean()), rel=1e-12)
             assert found[c].n == len(correct)
@@ -448,7 +459,7 @@ def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_pat
 
 
 def wire_paper(model: Any, there: Deployed, client: int) -> Any:
-    return Paper(model, "train", there.solo.shelf.val[client])
+    return EvalJob(model, "train", there.trainer.device_data.val[client])
 
 
 # ---------------------------------------------------------------- who takes part
@@ -467,13 +478,15 @@ def wire_paper(model: Any, there: Deployed, client: int) -> Any:
 )
 def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any, text: str, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    client = there.site(5)
+    client = there.client_runtime(5)
     odd = dataclasses.replace(client, introduction=dataclasses.replace(client.introduction, **{name: value}))
     there.grid.handlers[there.node(5)] = lambda message: answer(message, odd)
     said: list[str] = []
-    there.roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected, note=said.append)
-    there.roll.call()
-    assert there.roll.present == (0, 1, 2, 3, 4)
+    there.membership = Membership(
+        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, note=said.append
+    )
+    there.membership.call()
+    assert there.membership.present == (0, 1, 2, 3, 4)
     assert any(text in line for line in said)
     there.remote = there.start_server()
     _, trace = there.remote.round(there.remote.start(), 1)
@@ -487,9 +500,11 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     there = deployed("fedavg", tmp_path)
     registered = {there.node(c): c for c in range(4)} | {there.node(4): 5}
     said: list[str] = []
-    roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected, registered, note=said.append)
-    roll.call()
-    assert roll.present == (0, 1, 2, 3)
+    membership = Membership(
+        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
+    )
+    membership.call()
+    assert membership.present == (0, 1, 2, 3)
     assert "a node takes no part: it says it is client 4, its key is client 5's" in said
     assert "a node takes no part: it says it is client 5, its key is not registered" in said
 
@@ -497,31 +512,31 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: Known("other rows", False)}
-    roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected, known=known)
-    roll.call()
-    assert roll.present == (0, 1, 3, 4, 5)
-    assert roll.refused() == [(2, "client 2 had other data when it was met first")]
+    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
+    membership.call()
+    assert membership.present == (0, 1, 3, 4, 5)
+    assert membership.refused() == [(2, "client 2 had other data when it was met first")]
 
 
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    there.roll.settle(False, "rows")
-    assert there.roll.present == (0, 1, 2, 3, 4, 5)
-    there.roll.settle(True, None)
-    assert there.roll.present == ()
-    assert {why for _, why in there.roll.refused()} == {"it declares no data of its own, the others declare such"}
+    there.membership.settle(False, "rows")
+    assert there.membership.present == (0, 1, 2, 3, 4, 5)
+    there.membership.settle(True, None)
+    assert there.membership.present == ()
+    assert {why for _, why in there.membership.refused()} == {"it declares no data of its own, the others declare such"}
 
 
 def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     del there.grid.handlers[there.node(1)]
     there.grid.handlers[77] = lambda message: Message(Error(2, "no module named unskew"), reply_to=message)
-    roll = Roll(FlowerPost(there.grid, 0.0), "smallworld", there.roll.expected)
-    roll.wait(5, 5.0)
+    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected)
+    membership.wait(5, 5.0)
     with pytest.raises(
         QuorumError, match=r"5 of 6 clients are connected after 0\.1 s, 6 needed; present: 0, 2, 3, 4, 5"
     ):
-        roll.wait(6, 0.1, pause_s=0.01)
+        membership.wait(6, 0.1, pause_s=0.01)
 
 
 def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
@@ -531,7 +546,7 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
             Deployed("centralised", NETWORK, tmp_path).algorithm,
             there.remote.model,
             2,
-            there.roll,
+            there.membership,
             there.remote.executor,
             begin=lambda t: (),
         )
@@ -539,7 +554,7 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
 
 def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    exchange = remote._Round(there.remote, 1)
+    exchange = network._Round(there.remote, 1)
     with pytest.raises(ProtocolError, match="not marked @step"):
         exchange.answer(Ask("init", {}))
     with pytest.raises(ProtocolError, match="no such client"):
@@ -759,10 +774,12 @@ def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> Non
         "exceeds the": wire.encode(message) + bytes(8 << 20),
     }
     for text, data in bad.items():
-        assert text in reason(there.site(0).answer(write("ask", head, data)))
-    assert reason(there.site(0).answer(Letter("exec", "{}"))).startswith("a letter must be one of hello, ask")
+        assert text in reason(there.client_runtime(0).answer(write("ask", head, data)))
+    assert reason(there.client_runtime(0).answer(Envelope("exec", "{}"))).startswith(
+        "a letter must be one of hello, ask"
+    )
     garbled = Message(RecordDict(), dst_node_id=1, message_type="query.step")
-    assert "unreadable" in reason(unpack(answer(garbled, there.site(0)).content))
+    assert "unreadable" in reason(unpack(answer(garbled, there.client_runtime(0)).content))
 
 
 def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> None:
@@ -778,7 +795,7 @@ def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> N
     assert found is not None
     head = dataclasses.replace(read(found, ASKED), hop=99)
     swapped = write("ask", head, found.parts[0], *reversed(found.parts[1:]))
-    assert "expected" in reason(there.site(client).answer(swapped))
+    assert "expected" in reason(there.client_runtime(client).answer(swapped))
 
 
 def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
@@ -793,7 +810,7 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
             return replying(reply, message, scores=lie) if unpack(reply.content).action == "examine" else reply
 
         instead(there, 1, boast)
-        found = there.remote.examine(state, 1, ["personal", "val"])
+        found = there.remote.evaluate_on_clients(state, 1, ["personal", "val"])
         assert 1 not in found["personal"]
         assert [(f.client, f.step) for f in there.remote.apart()[0]] == [(1, "examine")]
 
@@ -825,15 +842,15 @@ def test_an_app_that_is_not_told_its_folder_says_so(tmp_path: Path) -> None:
 
 
 def test_payloads_lie_in_flowers_records_as_they_are() -> None:
-    content = pack(Letter("ask", "{}", (b"abc", b"", b"de")))
+    content = pack(Envelope("ask", "{}", (b"abc", b"", b"de")))
     array = content["body"]["parcel"]
     assert isinstance(array, Array)
     assert (array.dtype, array.shape, array.data) == ("uint8", (5,), b"abcde")
     assert unpack(content).parts == (b"abc", b"", b"de")
-    assert unpack(pack(Letter("hello", "{}"))).parts == ()
+    assert unpack(pack(Envelope("hello", "{}"))).parts == ()
     with pytest.raises(WireError):
-        letter.split(b"abc", [4, -1])
+        messages.split(b"abc", [4, -1])
 
 
 def test_expectations_name_every_field_they_compare() -> None:
-    assert set(roll._WHAT) == {f.name for f in dataclasses.fields(Expected)}
+    assert set(memberships._WHAT) == {f.name for f in dataclasses.fields(Expected)}

@@ -15,8 +15,8 @@ from recipe import CASES, rounds, simulator
 
 from unskew import wire
 from unskew.errors import WireError
-from unskew.runtime.guard import Guard
-from unskew.runtime.letter import ANSWERED, ASKED, Letter, read, split, write
+from unskew.runtime.message import ANSWERED, ASKED, Envelope, read, split, write
+from unskew.runtime.validation import Validator
 
 # Of Python objects for each byte of JSON: a list of empty lists is the worst, three bytes for 64 and a pointer.
 FACTOR, FLOOR = 100, 1 << 20
@@ -77,14 +77,14 @@ def test_a_mutilated_message_is_refused_or_of_its_type(case: str, seed: int) -> 
     draw, messages = random.Random(seed), traffic(case)
     (data, of), (other, _) = draw.choice(messages), draw.choice(messages)
     bad = mutated(data, other, draw)
-    guard = Guard(simulator_initial(), 1 << 22)
+    validator = Validator(simulator_initial(), 1 << 22)
     try:
-        value = guard.decode(bad, of)
+        value = validator.decode(bad, of)
     except WireError:
         return
     # What was let in is a value of the type: it travels again, and means the same.
     again = wire.encode(value)
-    assert wire.encode(guard.decode(again, of)) == again
+    assert wire.encode(validator.decode(again, of)) == again
 
 
 @functools.cache
@@ -103,14 +103,14 @@ def test_refusing_takes_no_more_memory_than_the_message_is_worth(seed: int) -> N
 
 @pytest.mark.slow
 def test_thousands_of_mutilated_messages_of_every_method(outcome: Callable[[str, str, str], None]) -> None:
-    draw, guard, most = random.Random(2026), Guard(simulator_initial(), 1 << 22), 0.0
+    draw, validator, most = random.Random(2026), Validator(simulator_initial(), 1 << 22), 0.0
     refused = taken = 0
     for i in range(60 * len(CASES)):
         messages = traffic(CASES[i % len(CASES)])
         (data, of), (other, _) = draw.choice(messages), draw.choice(messages)
         bad = mutated(data, other, draw)
         try:
-            guard.decode(bad, of)
+            validator.decode(bad, of)
             taken += 1
         except WireError:
             refused += 1
@@ -152,10 +152,10 @@ def test_small_bombs_do_not_go_off(bomb: bytes) -> None:
 
 def peak(data: bytes, of: Any) -> int:
     """Bytes of Python's memory at the worst moment of decoding; a refusal is expected or none, nothing else."""
-    guard = Guard(simulator_initial(), 1 << 22)
+    validator = Validator(simulator_initial(), 1 << 22)
     tracemalloc.start()
     try:
-        guard.decode(data, of)
+        validator.decode(data, of)
     except WireError:
         pass
     finally:
@@ -178,7 +178,7 @@ def test_any_head_is_refused_or_of_its_type(action: str, data: st.DataObject) ->
     body = data.draw(st.fixed_dictionaries({name: json_values for name in fields}) | json_values)
     heads = {**ASKED, **ANSWERED}
     try:
-        head = read(Letter(action, json.dumps(body)), heads)
+        head = read(Envelope(action, json.dumps(body)), heads)
     except WireError:
         return
     assert type(head) is heads[action]
@@ -191,13 +191,13 @@ def test_half_a_surrogate_pair_is_no_text_wherever_a_head_holds_it() -> None:
         for name in fields:
             body = dict.fromkeys(fields, 0) | {name: "\ud800"}
             with pytest.raises(WireError, match=r"the head of a letter is no JSON: .*surrogates not allowed"):
-                read(Letter(action, json.dumps(body)), {**ASKED, **ANSWERED})
+                read(Envelope(action, json.dumps(body)), {**ASKED, **ANSWERED})
 
 
 @given(st.text(max_size=60))
 def test_any_text_for_a_head_is_refused_or_read(text: str) -> None:
     try:
-        read(Letter("hello", text), ASKED)
+        read(Envelope("hello", text), ASKED)
     except WireError:
         return
     raise AssertionError("no short text is a hello")

@@ -13,11 +13,11 @@ from unskew import wire
 from unskew.algorithms.maxfl import Decided
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Layout, Me, SampleCount, step
-from unskew.runtime.guard import Guard, odd_ones, sizes_of
+from unskew.runtime.validation import Validator, odd_ones, sizes_of
 
 MODEL = {"0.weight": torch.zeros(5, 4), "2.weight": torch.zeros(3, 5)}
 LAYOUT = Layout(("0.weight", "2.weight"), head=("2.weight",), classifier="2.weight")
-GUARD = Guard(MODEL, 1 << 20, sizes=sizes_of(3, LAYOUT, MODEL))
+GUARD = Validator(MODEL, 1 << 20, sizes=sizes_of(3, LAYOUT, MODEL))
 
 
 @dataclass(frozen=True)

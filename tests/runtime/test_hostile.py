@@ -27,7 +27,7 @@ from unskew.algorithms.flsc import Softly
 from unskew.algorithms.ifca import Chosen
 from unskew.algorithms.maxfl import Decided
 from unskew.runtime.flower import pack, unpack
-from unskew.runtime.letter import ASKED, Letter, Order, read
+from unskew.runtime.message import ASKED, Envelope, Order, read
 
 LIAR, NETWORK = 3, "perceptron"
 # Every method, and the variants whose replies or whose use of them differ.
@@ -146,7 +146,7 @@ class Liar:
                         continue
                     self.now = (step, what)
                     parts = (*reply.parts[:i], wire.encode(lie), *reply.parts[i + 1 :])
-                    return Message(pack(Letter(reply.action, reply.head, parts)), reply_to=message)
+                    return Message(pack(Envelope(reply.action, reply.head, parts)), reply_to=message)
         return honest
 
     def is_seen_through(self, step: str, data: bytes, of: Any) -> bool:
@@ -186,15 +186,15 @@ def lived(
             there.remote.memory = memory
             t, quiet = t - 1, 0
             continue
-        facts = there.algorithm.facts(state) if hasattr(there.algorithm, "facts") else {}
-        json.dumps(facts, allow_nan=False)
+        info = there.algorithm.info(state) if hasattr(there.algorithm, "info") else {}
+        json.dumps(info, allow_nan=False)
         there.algorithm.serve(state, LIAR)
         if liar.now is None:
             quiet += 1
             continue
         quiet = 0
         failures = {f.client: f"{f.step}: {f.reason}" for f in trace.failures}
-        yield *liar.now, failures, {i["client"] for i in facts.get("ignored", [])}
+        yield *liar.now, failures, {i["client"] for i in info.get("ignored", [])}
     assert liar.told or alone or not any(dataclasses.fields(of) for of in liar.replies.values())
 
 

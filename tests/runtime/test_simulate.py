@@ -12,7 +12,7 @@ from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node, relayed, totals
 from unskew.local.executor import Sequential
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import (
     Ask,
     Carried,
@@ -31,8 +31,8 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.runtime.in_process import Failure, Population, Simulator
 from unskew.runtime.memory import Memory
-from unskew.runtime.simulate import Failure, Population, Simulator
 from unskew.task import make_task
 from unskew.tree import Params, weighted_mean
 from unskew.world.outage import Outage
@@ -47,8 +47,10 @@ def population() -> tuple[Population, Sequential]:
     rows = torch.split(torch.arange(60), [12, 3, 20, 15, 10])
     task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES)), CLASSES)
     histograms = torch.stack([torch.bincount(y[r], minlength=CLASSES) for r in rows])
-    shelf = Shelf(x, y, rows, tuple(r[:0] for r in rows))
-    return Population(histograms, task.layout, task.init(Key(0)), task.init), Sequential(Solo(task, shelf))
+    device_data = DeviceData(x, y, rows, tuple(r[:0] for r in rows))
+    return Population(histograms, task.layout, task.init(Key(0)), task.init), Sequential(
+        LocalTrainer(task, device_data)
+    )
 
 
 def simulator(algorithm: Any, **options: Any) -> Simulator[Any]:

@@ -196,7 +196,7 @@ class CFL:
             return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
-    def facts(self, state: Tree) -> dict[str, Any]:
+    def info(self, state: Tree) -> dict[str, Any]:
         """The clusters, the lengths that eq. 1 looks at, and every split so far."""
         warnings = []
         if any(cluster.held for cluster in state.clusters):

@@ -179,7 +179,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Diary:
+class FedDifInfo:
     """What happened in a round: who began with each model, diffusion rounds, chain sizes, refused bids, warnings."""
 
     starts: tuple[int, ...] = ()
@@ -213,7 +213,7 @@ class Diffused:
     target: Tensor | None
     means: Means | None
     heard: dict[int, int]
-    diary: Diary
+    info: FedDifInfo
 
 
 @dataclass(frozen=True)
@@ -422,7 +422,7 @@ class FedDif:
         names = self.controlled(fed.layout)
         zero = zeros_like({n: params[n] for n in names})
         means = Means(zero, zero) if self.drift is not None else None
-        return Diffused(params, None, means, {}, Diary())
+        return Diffused(params, None, means, {}, FedDifInfo())
 
     def round(self, state: Diffused, fed: Federation) -> Plan[Diffused]:
         """Train M models, let them travel while somebody gains, average them by the examples behind them (eq. 2)."""
@@ -530,8 +530,8 @@ class FedDif:
         if means is not None:
             means = self.renewed(means, state.params, models, ds, len(fed.clients))
             params = {n: w + means.h[n] if n in means.h else w for n, w in params.items()}
-        diary = Diary(way.starts, tuple(way.hops), sizes, tuple(way.ignored), tuple(way.warnings))
-        return Diffused(params, way.pooled, means, way.heard if means is not None else {}, diary)
+        info = FedDifInfo(way.starts, tuple(way.hops), sizes, tuple(way.ignored), tuple(way.warnings))
+        return Diffused(params, way.pooled, means, way.heard if means is not None else {}, info)
 
     def schedule(
         self, values: Tensor, links: Tensor, bits: float, blocked: Tensor
@@ -715,20 +715,20 @@ class FedDif:
         """The global model."""
         return state.params
 
-    def facts(self, state: Diffused) -> dict[str, Any]:
+    def info(self, state: Diffused) -> dict[str, Any]:
         """Starts, diffusion rounds with their moves, chain sizes, refused bids and warnings of the last round."""
-        diary = state.diary
+        info = state.info
         return {
-            "starts": list(diary.starts),
+            "starts": list(info.starts),
             "hops": [
                 {"hop": h.hop, "efficiency": h.efficiency, "moves": [dataclasses.asdict(v) for v in h.moves]}
-                for h in diary.hops
+                for h in info.hops
             ],
-            "sizes": list(diary.sizes),
-            "models": len(diary.starts),
-            "iterations": 1 + len(diary.hops),
-            "ignored": [{"client": i.client, "step": "bid", "reason": i.reason} for i in diary.ignored],
-            "warnings": list(diary.warnings),
+            "sizes": list(info.sizes),
+            "models": len(info.starts),
+            "iterations": 1 + len(info.hops),
+            "ignored": [{"client": i.client, "step": "bid", "reason": i.reason} for i in info.ignored],
+            "warnings": list(info.warnings),
         }
 
 

@@ -121,7 +121,7 @@ class Learned:
 
 # ---------------------------------------------------------------- what is kept
 @dataclass(frozen=True)
-class Diary:
+class FedDistrInfo:
     """What happened in a round; empty in all but the one that counts.
 
     Attributes:
@@ -151,7 +151,7 @@ class Distributed:
 
     params: Params | None
     prompts: Prompts | None
-    diary: Diary
+    info: FedDistrInfo
 
 
 @dataclass(frozen=True)
@@ -442,12 +442,12 @@ class FedDistr:
     # ------------------------------------------------------------------ the server
     def init(self, params: Params, fed: Federation) -> Distributed:
         """The initial model, and nothing known."""
-        return Distributed(params if self.server_model else None, None, Diary())
+        return Distributed(params if self.server_model else None, None, FedDistrInfo())
 
     def round(self, state: Distributed, fed: Federation) -> Plan[Distributed]:
         """In round 1 all of it (eq. 13), later nothing."""
         if state.prompts is not None:
-            return replace(state, diary=Diary(warnings=(_OVER,)))
+            return replace(state, info=FedDistrInfo(warnings=(_OVER,)))
         seed = travelling(fed.key / "feddistr")
         replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), Begin(seed)))
         parts = {c: (r.embeddings, r.labels, r.counts) for c, r in replies.items()}
@@ -458,7 +458,7 @@ class FedDistr:
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
-            return replace(state, diary=Diary(ignored=ignored, warnings=("no client sent an embedding of use",)))
+            return replace(state, info=FedDistrInfo(ignored=ignored, warnings=("no client sent an embedding of use",)))
         owners = tuple(c for c, r in taken.items() for _ in range(len(r.labels)))
         counts = fair({c: r.counts.cpu() for c, r in taken.items()})
         uploads = Prompts(
@@ -479,8 +479,10 @@ class FedDistr:
         if absent:
             warnings.append(f"nobody sent an embedding of {absent} of the {fed.num_classes} labels")
         pairs = tuple((p.i, p.j, p.distance) for p in found.pairs)
-        diary = Diary(uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings))
-        return Distributed(params, sets.prompts, diary)
+        info = FedDistrInfo(
+            uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings)
+        )
+        return Distributed(params, sets.prompts, info)
 
     def distances(self, embeddings: Tensor, seed: int, fed: Federation) -> Tensor:
         """How far embeddings are apart, (K, K)."""
@@ -552,30 +554,30 @@ class FedDistr:
         """Embeddings that one example may change."""
         return self.m if isinstance(self.m, int) else MOST[self.m]
 
-    def facts(self, state: Distributed) -> dict[str, Any]:
+    def info(self, state: Distributed) -> dict[str, Any]:
         """Embeddings with labels, counts and owners, what was matched, the threshold, the sets, and who saw what."""
-        diary = state.diary
-        ignored = [{"client": i.client, "step": "disentangle", "reason": i.reason} for i in diary.ignored]
-        said = {"warnings": list(diary.warnings), "ignored": ignored}
-        if diary.uploads is None:
+        info = state.info
+        ignored = [{"client": i.client, "step": "disentangle", "reason": i.reason} for i in info.ignored]
+        said = {"warnings": list(info.warnings), "ignored": ignored}
+        if info.uploads is None:
             return said
-        v, coordinates = shown(diary.uploads.embeddings)
-        labels, counts = _lists(diary.uploads)
+        v, coordinates = shown(info.uploads.embeddings)
+        labels, counts = _lists(info.uploads)
         number = v.shape[0]
         return {
             "embeddings": [[round(x, 4) for x in row] for row in v.tolist()],
             "coordinates": coordinates,
             "labels": labels[:number],
             "counts": counts[:number],
-            "owners": list(diary.owners[:number]),
+            "owners": list(info.owners[:number]),
             "sent": len(labels),
-            "width": diary.uploads.embeddings.shape[1],
+            "width": info.uploads.embeddings.shape[1],
             "distance": self.distance,
-            "threshold": round(diary.tau, 6),
-            "pairs": [[i, j, round(d, 4)] for i, j, d in diary.pairs[:SHOWN]],
-            "sets": [list(s) for s in diary.sets],
-            "kept": list(diary.kept),
-            "closest": {str(c): _rounded(r.closest) for c, r in (diary.learned or {}).items()},
+            "threshold": round(info.tau, 6),
+            "pairs": [[i, j, round(d, 4)] for i, j, d in info.pairs[:SHOWN]],
+            "sets": [list(s) for s in info.sets],
+            "kept": list(info.kept),
+            "closest": {str(c): _rounded(r.closest) for c, r in (info.learned or {}).items()},
             "trained_at": "the server: global model, images alone; each client: its own, images and own data"
             if self.server_model
             else "each client: its own model, images and own data",

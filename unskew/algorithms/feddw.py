@@ -545,13 +545,13 @@ class FedDW(ABC):
         model: Params | None = self.of.serve(state.of, client)
         return model
 
-    def facts(self, state: Related) -> dict[str, Any]:
+    def info(self, state: Related) -> dict[str, Any]:
         """The method's facts, SL beside CR, class norms, refused uploads, what the uploads cost and who saw what.
 
         Matrices of up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F of the global model, if the
         method has one.
         """
-        own: dict[str, Any] = self.of.facts(state.of) if hasattr(self.of, "facts") else {}
+        own: dict[str, Any] = self.of.info(state.of) if hasattr(self.of, "info") else {}
         shown: dict[str, Any] = {}
         small = len(state.sl) <= 20
         if small:

@@ -178,7 +178,7 @@ class FedFA:
         """The global model."""
         return state.params
 
-    def facts(self, state: Fair) -> dict[str, Any]:
+    def info(self, state: Fair) -> dict[str, Any]:
         """Weight, accuracy of the received model and trainings of every client heard from."""
         return {
             "weights": {str(c): r.weight for c, r in state.reports.items()},

@@ -231,7 +231,7 @@ class FedPFT:
         """The global model, if the server trains one."""
         return state.params
 
-    def facts(self, state: Shared) -> dict[str, Any]:
+    def info(self, state: Shared) -> dict[str, Any]:
         """How many components there are of each label, refused uploads, and who saw what."""
         ignored = [{"client": i.client, "step": "summarise", "reason": i.reason} for i in state.ignored]
         labels = [] if state.components is None else state.components.labels.tolist()

@@ -167,7 +167,7 @@ class FLSC:
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
 
-    def facts(self, state: Overlapping) -> dict[str, Any]:
+    def info(self, state: Overlapping) -> dict[str, Any]:
         """The clusters and their members, who overlap, and who was heard from."""
         return {
             "groups": [[c for c in sorted(state.ids) if j in state.ids[c]] for j in range(self.clusters)],

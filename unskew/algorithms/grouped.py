@@ -93,7 +93,7 @@ class Grouped:
             return state.models[0] if len(state.groups) == 1 and not self.personal else None
         return next(w for members, w in zip(state.groups, state.models, strict=True) if client in members)
 
-    def facts(self, state: Models) -> dict[str, Any]:
+    def info(self, state: Models) -> dict[str, Any]:
         """Who trains with whom."""
         return {"groups": [list(members) for members in state.groups]}
 

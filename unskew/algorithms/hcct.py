@@ -118,7 +118,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Diary:
+class HCCTInfo:
     """How the groups of a round came about.
 
     Attributes:
@@ -162,7 +162,7 @@ class Grouped:
     evidence: Evidence | None
     layer: str | None
     clients: int
-    diary: Diary
+    info: HCCTInfo
 
 
 # ---------------------------------------------------------------- algorithm
@@ -244,12 +244,12 @@ class HCCT:
         first: Groups = (self.present(fed),) if self.warmup == "global" else ()
         models = (shared,) * len(first)
         initial = shared if self.newcomer_start == "initial" else None
-        return Grouped(first, models, shared, initial, {}, None, None, n, Diary())
+        return Grouped(first, models, shared, initial, {}, None, None, n, HCCTInfo())
 
     def round(self, state: Grouped, fed: Federation) -> Plan[Grouped]:
         """Regroup by the last round's gradients, train every group's model, average inside groups."""
         present = self.present(fed)
-        groups, diary = self.regroup(state, fed.round, present)
+        groups, info = self.regroup(state, fed.round, present)
         models = self.carried(state, groups, fed.layout)
         group_of = {c: k for k, members in enumerate(groups) for c in members}
         to_group = [Weights(model) for model in models]
@@ -274,7 +274,7 @@ class HCCT:
             tuple(replies), tuple(replies[c].n for c in replies), _spread(gram, list(replies), heard), unusable, new
         )
         mean = self.mean_model(after, means, n, state.mean)
-        return Grouped(after, means, mean, state.initial, n, evidence, layer, state.clients, diary)
+        return Grouped(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
 
     def present(self, fed: Federation) -> tuple[ClientId, ...]:
         """Who is there in this round."""
@@ -288,13 +288,13 @@ class HCCT:
         return fed.sample(min(fed.clients_per_round, len(there)), [float(c in there) for c in fed.clients])
 
     # ------------------------------------------------------------------ groups
-    def regroup(self, state: Grouped, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, Diary]:
+    def regroup(self, state: Grouped, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, HCCTInfo]:
         """The groups of this round and how they came about."""
         there = set(present)
         before = tuple(g for g in (tuple(c for c in g if c in there) for g in state.groups) if g)
         basis = state.evidence
         if basis is None:
-            return before, Diary()
+            return before, HCCTInfo()
         known = {c for g in before for c in g}
         rows = [i for i, c in enumerate(basis.clients) if c in known]
         clients = [basis.clients[i] for i in rows]
@@ -306,7 +306,7 @@ class HCCT:
         settled = [i for i, c in enumerate(clients) if c not in came]
         alone = {c: why for c, why in basis.unusable.items() if c in there} if due else {}
         if not clients:
-            return before, Diary(basis, alone=alone)
+            return before, HCCTInfo(basis, alone=alone)
         history: tuple[Merge, ...] = ()
         beyond: tuple[Merge, ...] = ()
         placed: tuple[Placed, ...] = ()
@@ -341,7 +341,7 @@ class HCCT:
         fresh = [[clients[i] for i in g] for g in by_row]
         groups = _with_absent(before, sorted(fresh), state.n)
         warnings = self.warnings(groups, len(clients)) if due else ()
-        return groups, Diary(basis, history, beyond, placed, alone, warnings)
+        return groups, HCCTInfo(basis, history, beyond, placed, alone, warnings)
 
     def warnings(self, groups: Groups, compared: int) -> tuple[str, ...]:
         """What a user may not have meant."""
@@ -482,22 +482,22 @@ class HCCT:
         return state.mean if at is None else state.models[at]
 
     # ------------------------------------------------------------------ facts
-    def facts(self, state: Grouped) -> dict[str, Any]:
+    def info(self, state: Grouped) -> dict[str, Any]:
         """The groups of the last round, and what they were judged by: the gradients of the round before.
 
         "utility" is that of (9) that decides, null for clients nothing is known of; rows and columns of "similarity"
         are the clients in "compared".
         """
-        diary, basis = state.diary, state.diary.basis
+        told, basis = state.info, state.info.basis
         utility: list[float | None] = [None] * state.clients
-        facts: dict[str, Any] = {
+        info: dict[str, Any] = {
             "groups": [list(g) for g in state.groups],
-            "history": [_shown(m) for m in diary.history],
-            "beyond": [_shown(m) for m in diary.beyond],
-            "placed": [{"client": p.client, "group": p.group, "benefit": p.benefit} for p in diary.placed],
-            "alone": [{"client": c, "why": why} for c, why in sorted(diary.alone.items())],
+            "history": [_shown(m) for m in told.history],
+            "beyond": [_shown(m) for m in told.beyond],
+            "placed": [{"client": p.client, "group": p.group, "benefit": p.benefit} for p in told.placed],
+            "alone": [{"client": c, "why": why} for c, why in sorted(told.alone.items())],
             "layer": state.layer,
-            "warnings": list(diary.warnings),
+            "warnings": list(told.warnings),
         }
         if basis is not None:
             row = {c: i for i, c in enumerate(basis.clients)}
@@ -510,14 +510,14 @@ class HCCT:
             )
             for i, value in found.items():
                 utility[basis.clients[i]] = _or_null(value)
-            facts["compared"] = list(basis.clients)
+            info["compared"] = list(basis.clients)
             if state.clients <= SHOWN:
                 rows = cluster.cosines(basis.gram).tolist()
-                facts["similarity"] = [[_or_null(v, 4) for v in r] for r in rows]
-        facts["utility"] = utility
+                info["similarity"] = [[_or_null(v, 4) for v in r] for r in rows]
+        info["utility"] = utility
         refused = state.evidence.unusable if state.evidence is not None else {}
-        facts["ignored"] = [{"client": c, "step": "train", "reason": why} for c, why in refused.items()]
-        return facts
+        info["ignored"] = [{"client": c, "step": "train", "reason": why} for c, why in refused.items()]
+        return info
 
 
 _NOBODY_GAINS = (

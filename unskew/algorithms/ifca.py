@@ -186,7 +186,7 @@ class IFCA:
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 
-    def facts(self, state: Clusters) -> dict[str, Any]:
+    def info(self, state: Clusters) -> dict[str, Any]:
         """Who is in which cluster by the last choice, who was heard from, and ties."""
         warnings = identical_starts(self.start, self.clusters, "IFCA")
         if self.clusters > 1 and len(state.chosen) > 1 and len(set(state.chosen.values())) == 1:

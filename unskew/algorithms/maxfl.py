@@ -86,7 +86,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Solo:
+class LocalTrainer:
     """A client's memory: its requirement, and the model it is from if that is to be used."""
 
     rho: float
@@ -149,7 +149,7 @@ class MaxFL:
         return Appealing(params, appeals, ignored)
 
     @step
-    def train(self, me: Me, msg: Call, mine: Solo | None) -> Step[tuple[Judged, Solo | None]]:
+    def train(self, me: Me, msg: Call, mine: LocalTrainer | None) -> Step[tuple[Judged, LocalTrainer | None]]:
         """Train from the received model; judge it (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
@@ -157,7 +157,7 @@ class MaxFL:
         if self.rho == "solo_loss":
             if mine is None:
                 alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
-                mine = Solo((yield from train_loss(me, alone)), alone if self.preferred else None)
+                mine = LocalTrainer((yield from train_loss(me, alone)), alone if self.preferred else None)
             rho = mine.rho
         else:
             rho = self.rho
@@ -169,7 +169,7 @@ class MaxFL:
         if reply.appeal is not None and not 0.0 <= float(reply.appeal.q) <= 0.25:
             raise WireError(f"a weight must be 0 to 0.25, got {float(reply.appeal.q):g}")
 
-    def personalise(self, me: Me, params: Params, mine: Solo | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, mine: LocalTrainer | None) -> Step[Params]:
         """The global model; with `preferred` this client's own if that is no worse."""
         if mine is None or mine.model is None:
             return params
@@ -179,7 +179,7 @@ class MaxFL:
         """The global model."""
         return state.params
 
-    def facts(self, state: Appealing) -> dict[str, Any]:
+    def info(self, state: Appealing) -> dict[str, Any]:
         """What each client heard from counted, and how many found the model they were sent good enough."""
         a = state.appeals
         total = sum(float(appeal.q) for appeal in a.values())
@@ -330,7 +330,7 @@ class MaxFLHCCT:
         """The group's model; as long as parts of it live on clients there is none for the world at large."""
         return None if client is None and self.personal else state.params
 
-    def facts(self, state: Group) -> dict[str, Any]:
+    def info(self, state: Group) -> dict[str, Any]:
         """The group first, then everybody who trains alone, by what they decided last."""
         groups = [[c for c in sorted(state.joined) if state.joined[c]]]
         groups += [[c] for c in sorted(state.joined) if not state.joined[c]]

@@ -250,12 +250,12 @@ class TTHF:
         every = tau if self.gamma == 0 else self.d2d_every or -(-tau // 4)
         return (every,) * (tau // every) + ((tau % every,) if tau % every else ())
 
-    def facts(self, state: Aggregated) -> dict[str, Any]:
+    def info(self, state: Aggregated) -> dict[str, Any]:
         """Who was drawn, and the exchanges of each cluster at each D2D instant."""
-        facts: dict[str, Any] = {"drawn": list(state.drawn), "exchanges": [list(g) for g in state.exchanges]}
+        info: dict[str, Any] = {"drawn": list(state.drawn), "exchanges": [list(g) for g in state.exchanges]}
         if state.bounded:
-            facts["warnings"] = [f"TT-HF's phi asked for more D2D exchanges than gamma = {self.gamma} allows"]
-        return facts
+            info["warnings"] = [f"TT-HF's phi asked for more D2D exchanges than gamma = {self.gamma} allows"]
+        return info
 
     def serve(self, state: Aggregated, client: ClientId | None) -> Params | None:
         """The global model."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from unskew.algorithms.feddif import feddif
+from unskew.forecast import untrained
 from unskew.keys import Key
-from unskew.run import untrained
 from unskew.server.auction import edge_weights, feasible, match, valuations
 from unskew.server.distance import Metric, shares
 from unskew.world.wireless import P000

@@ -12,8 +12,8 @@ from typing import Any
 
 from unskew.bench.engine import require_known
 from unskew.deploy import operate, parity
-from unskew.run import config
-from unskew.run.config import Experiment
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
 from unskew.run.folder import rows
 
 # Networks of 64 inputs and 10 classes: 75 h + 10 parameters with one hidden layer of h.

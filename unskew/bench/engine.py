@@ -33,12 +33,12 @@ from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.executor import Executor, Sequential
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.local.workers import Cell, Pool, Workers, keep_freed_memory
+from unskew.machine import cores
 from unskew.protocol import Sgd, SgdConfig
-from unskew.run.evaluate import Exam, evaluate
-from unskew.run.machine import cores
-from unskew.runtime.simulate import Population, Simulator
+from unskew.run.evaluation import EvalSet, evaluate
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import Task, make_task
 
 MOMENTUM, LR = 0.9, 0.01
@@ -131,17 +131,17 @@ def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int
     held = torch.split(torch.arange(each * clients), each)
     train, test = tuple(rows[:trained] for rows in held), tuple(rows[trained:] for rows in held)
     whole = each * clients
-    shelf = Shelf(x[:whole], y[:whole], train, test, None, x[whole:], y[whole:])
+    device_data = DeviceData(x[:whole], y[:whole], train, test, None, x[whole:], y[whole:])
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in train])
     population = Population(histograms, task.layout, task.init(key), task.init)
     local = SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1)
     algorithms: dict[str, Any] = {"one model": FedAvg(local), "own models": Independent(local)}
-    found = Exam(test, tuple(rows[:0] for rows in train), validates=False)
+    found = EvalSet(test, tuple(rows[:0] for rows in train), validates=False)
     size = sum(t.numel() * 4 for t in population.initial.values())
     out = []
     with one_thread():
         made = list(algorithms.values())
-        pool = Pool(lambda i: Cell(made[i], Solo(task, shelf), population.me), cores(), size)
+        pool = Pool(lambda i: Cell(made[i], LocalTrainer(task, device_data), population.me), cores(), size)
         try:
             for number, (name, algorithm) in enumerate(algorithms.items()):
                 sim = Simulator(algorithm, population, Workers(pool, number, algorithm))
@@ -221,18 +221,21 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
     y = torch.randint(10, (n,), generator=(key / "y").generator())
     task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
     rows = tuple(torch.split(torch.arange(n), workload.samples))
-    shelf = Shelf(x, y, rows, rows)
+    device_data = DeviceData(x, y, rows, rows)
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
     population = Population(histograms, task.layout, task.init(key), task.init)
     algorithm = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
     size = sum(t.numel() * 4 for t in population.initial.values())
     count = cores()
-    with one_thread(), _trainers(lambda: _local_work(algorithm, population, Solo(task, shelf)), count) as local_work:
-        pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), count, size)
+    with (
+        one_thread(),
+        _trainers(lambda: _local_work(algorithm, population, LocalTrainer(task, device_data)), count) as local_work,
+    ):
+        pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), count, size)
         try:
             contenders: dict[str, Callable[[], float]] = {
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
-                "sequential": _federated(algorithm, population, Sequential(Solo(task, shelf))),
+                "sequential": _federated(algorithm, population, Sequential(LocalTrainer(task, device_data))),
                 # What the workers would need if nothing but their clients' training cost anything: of one process
                 # alone, divided; and of as many at once, which share caches, memory and perhaps a physical core.
                 "local work": lambda: local_work(1) / count,
@@ -265,13 +268,13 @@ def _federated(algorithm: FedAvg, population: Population, executor: Executor) ->
     return once
 
 
-def _local_work(algorithm: FedAvg, population: Population, solo: Solo) -> Callable[[int, int], None]:
+def _local_work(algorithm: FedAvg, population: Population, trainer: LocalTrainer) -> Callable[[int, int], None]:
     """(which, of how many) -> the optimisations of every so-manyth client, with nothing around them."""
     jobs = [(population.me(c, 1, Key(0) / c), Sgd(population.initial, algorithm.local)) for c in population.clients]
 
     def once(which: int, of: int) -> None:
         for me, job in jobs[which::of]:
-            solo.fit(me, job, me.key)
+            trainer.fit(me, job, me.key)
 
     return once
 

@@ -34,9 +34,9 @@ from unskew.algorithms.moon import Moon
 from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.bench.engine import one_thread, require_known
 from unskew.keys import Key
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import Ask, Aux, Federation, Fold, Me, Sgd, SgdConfig, drive
-from unskew.runtime.simulate import Population
+from unskew.runtime.in_process import Population
 from unskew.task import make_task
 from unskew.tree import Params
 
@@ -146,7 +146,7 @@ def _contenders(case: Case) -> dict[str, Callable[[], object]]:
     shape = (n, *case.shape)
     x = torch.randint(case.words, shape, generator=drawn) if case.words else torch.randn(shape, generator=drawn)
     y = torch.randint(classes, (n,), generator=(key / "y").generator())
-    solo = Solo(task, Shelf(x, y, (torch.arange(n),), (torch.arange(0),)))
+    trainer = LocalTrainer(task, DeviceData(x, y, (torch.arange(n),), (torch.arange(0),)))
     population = Population(torch.bincount(y, minlength=classes)[None], task.layout, task.init(key), task.init)
     me: Me = population.me(0, 1, key)
     config = SgdConfig(1e-3, batch_size=case.size, optimizer="adam", local_epochs=1)
@@ -160,12 +160,12 @@ def _contenders(case: Case) -> dict[str, Callable[[], object]]:
     fed = Federation((0,), classes, task.layout, 1, key, 1, task.init)
     others = _others(config) if case.others else {}
     return {
-        "fedavg": lambda: solo.fit(me, plain, key),
-        "feddw": lambda: solo.fit(me, pulled, key),
-        "fedavg again": lambda: solo.fit(me, plain, key),
-        "soft labels": lambda: solo.fold(me, pass_),
+        "fedavg": lambda: trainer.fit(me, plain, key),
+        "feddw": lambda: trainer.fit(me, pulled, key),
+        "fedavg again": lambda: trainer.fit(me, plain, key),
+        "soft labels": lambda: trainer.fold(me, pass_),
         "term": lambda: _term_alone(term, population.initial, pulled.aux, case.batches),
-        **{name: _client(method, solo, me, fed) for name, method in others.items()},
+        **{name: _client(method, trainer, me, fed) for name, method in others.items()},
     }
 
 
@@ -180,7 +180,7 @@ def _others(config: SgdConfig) -> Mapping[str, Any]:
     }
 
 
-def _client(method: Any, solo: Solo, me: Me, fed: Federation) -> Callable[[], object]:
+def _client(method: Any, trainer: LocalTrainer, me: Me, fed: Federation) -> Callable[[], object]:
     """The step that the method's first round asks of a client, with what the client remembers from call to call."""
     want = next(method.round(method.init(me.initial, fed), fed))
     assert isinstance(want, Ask)
@@ -188,7 +188,7 @@ def _client(method: Any, solo: Solo, me: Me, fed: Federation) -> Callable[[], ob
 
     def epoch() -> object:
         nonlocal memory
-        reply, memory = drive(train(me, message, memory), lambda asked: solo.answer(me, 0, asked))
+        reply, memory = drive(train(me, message, memory), lambda asked: trainer.answer(me, 0, asked))
         return reply
 
     return epoch

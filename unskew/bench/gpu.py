@@ -16,10 +16,10 @@ from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.solo import Shelf, Solo
-from unskew.local.stacked import Stacked
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.protocol import SgdConfig
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
 
 # case: network, input, clients in a round, examples of each, batch, local epochs, momentum
@@ -71,12 +71,14 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
     y = torch.randint(10, (clients * n,), generator=(key / "y").generator())
     rows = torch.split(torch.arange(clients * n), n)
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
-    shelf = Shelf(x.to(device), y.to(device), tuple(r.to(device) for r in rows), tuple(r[:1].to(device) for r in rows))
+    device_data = DeviceData(
+        x.to(device), y.to(device), tuple(r.to(device) for r in rows), tuple(r[:1].to(device) for r in rows)
+    )
     task = make_task(lambda: models.build(model, shape, 10), 10)
     initial = {name: t.to(device) for name, t in task.init(key).items()}
     population = Population(histograms, task.layout, initial, task.init)
     config = SgdConfig(0.01, batch_size=batch, local_epochs=epochs, momentum=momentum)
-    stacked = Stacked(Solo(task, shelf, device))
+    stacked = Stacked(LocalTrainer(task, device_data, device))
     sim = Simulator(FedAvg(config), population, stacked)
     state, t = sim.start(), 0
 
@@ -88,7 +90,7 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
     network = task.module().to(device)
 
     def loop() -> None:
-        for r in shelf.train:
+        for r in device_data.train:
             with torch.no_grad():
                 for name, p in network.named_parameters():
                     p.copy_(initial[name])
@@ -96,7 +98,7 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
             for _ in range(epochs):
                 for pick in torch.split(r[torch.randperm(n, device=device)], batch):
                     optimizer.zero_grad()
-                    F.cross_entropy(network(shelf.x[pick]), shelf.y[pick]).backward()  # type: ignore[no-untyped-call]
+                    F.cross_entropy(network(device_data.x[pick]), device_data.y[pick]).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
 
     times: dict[Callable[[], None], list[float]] = {loop: [], federated: []}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unskew.keys import Key
-from unskew.run.machine import cores, peak_resident
+from unskew.machine import cores, peak_resident
 from unskew.server.cluster import CANCELLED, CHUNK_BYTES, EXACT_UP_TO, SINGLE_COLUMNS, TIE, Floats, gram, partition
 
 ALPHA = 100.0

@@ -14,11 +14,11 @@ from unskew import models
 from unskew.algorithms.scaffold import Scaffold
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.solo import Shelf, Solo
+from unskew.local.trainer import DeviceData, LocalTrainer
 from unskew.local.workers import Cell, Pool, Workers
+from unskew.machine import cores
 from unskew.protocol import SgdConfig
-from unskew.run.machine import cores
-from unskew.runtime.simulate import Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
 
 
@@ -53,12 +53,12 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
     task = make_task(lambda: models.build("fcn", shape, 10), 10)
     rows = tuple(torch.split(torch.arange(clients * n), n))
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
-    shelf = Shelf(x, y, rows, rows)
+    device_data = DeviceData(x, y, rows, rows)
     population = Population(histograms, task.layout, task.init(Key(0)), task.init)
     algorithm = Scaffold(local=SgdConfig(0.01, batch_size=50, local_epochs=1))
     size = sum(t.numel() * 4 for t in population.initial.values())
     torch.set_num_threads(1)
-    pool = Pool(lambda _: Cell(algorithm, Solo(task, shelf), population.me), cores(), size)
+    pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), cores(), size)
     found: list[dict[str, Any]] = []
     try:
         sim = Simulator(algorithm, population, Workers(pool, 0, algorithm), clients_per_round=20)

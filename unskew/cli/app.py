@@ -101,7 +101,8 @@ def run(
     [dim]unskew run digits --set rounds=5 --json > results.json[/]
     """
     from unskew.cli.progress import watching
-    from unskew.run import config, loop
+    from unskew.experiment import config
+    from unskew.run import loop
 
     path = find_experiment(experiment)
     chosen = config.load(path, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
@@ -112,8 +113,8 @@ def run(
     if track:
         chosen = replace(chosen, track=tuple(dict.fromkeys((*chosen.track, *track))))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    with watching(quiet) as watcher:
-        outcome = loop.start(chosen, folder, Planning(watcher, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
+    with watching(quiet) as callback:
+        outcome = loop.start(chosen, folder, Planning(callback, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
     _finish(outcome, report, as_json)
 
 
@@ -136,13 +137,13 @@ def resume(
     from unskew.cli.progress import watching
     from unskew.run import loop
 
-    with watching(quiet) as watcher:
-        outcome = loop.resume(folder, watcher, force)
+    with watching(quiet) as callback:
+        outcome = loop.resume(folder, callback, force)
     _finish(outcome, report, as_json)
 
 
 def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
-    from unskew.report import prose, read
+    from unskew.report import read, summary_text
     from unskew.report.tables import discrepancies
 
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
@@ -150,14 +151,14 @@ def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
     else:
-        from unskew.cli.joining import should_join
+        from unskew.cli.members import should_join
 
         console = Console()
         for damage in discrepancies(record):
             print(damage, file=sys.stderr)
         console.print(results(outcome.summary))
         # Which methods differ from the baseline, and what groups brought their clients.
-        for part in (prose.found(record), *should_join(record)):
+        for part in (summary_text.found(record), *should_join(record)):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
@@ -243,7 +244,7 @@ def compare(
     if as_json:
         print(json.dumps(whole))
     else:
-        from unskew.report.joining import joining
+        from unskew.report.members import joining
 
         console = Console()
         console.print(results(whole))
@@ -367,8 +368,8 @@ def reproduce(
     from unskew.cli.progress import watching
 
     folder = out or Path("runs") / f"{name.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
-    with watching(quiet) as watcher:
-        result = papers.reproduce(name, scale, folder, data_dir, watcher)
+    with watching(quiet) as callback:
+        result = papers.reproduce(name, scale, folder, data_dir, callback)
     if as_json:
         print(json.dumps(result.to_json()))
     else:

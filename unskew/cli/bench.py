@@ -55,7 +55,7 @@ def engine(
 
 def _cuda(repeats: int, device: str) -> list[dict[str, Any]]:
     from unskew.bench.gpu import measure
-    from unskew.run.assemble import choose_device
+    from unskew.run.setup import choose_device
 
     return measure(choose_device(device), repeats, _say)
 

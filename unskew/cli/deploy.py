@@ -19,7 +19,7 @@ from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file
 
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
-    from unskew.run.config import Experiment
+    from unskew.experiment.config import Experiment
 
 
 class _Experiments(TyperGroup):
@@ -109,7 +109,7 @@ def local(
 
 
 def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = None) -> "Experiment":
-    from unskew.run import config
+    from unskew.experiment import config
 
     chosen = config.load(find_experiment(name), located(settings, data_dir))
     if chosen.task.data_dir is not None:  # it is read by processes that may stand elsewhere
@@ -170,7 +170,7 @@ def pack(
 
     versions.require()
     from unskew.deploy import folders, operate
-    from unskew.run import schema
+    from unskew.experiment import schema
 
     if renew is not None:
         for parameter in context.command.params:

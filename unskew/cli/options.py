@@ -49,7 +49,7 @@ def find_experiment(name: str) -> Path:
 
 def builtin_experiments() -> dict[str, Path]:
     """The experiments that come with unskew, by name."""
-    return {p.stem: p for p in sorted((Path(__file__).parent.parent / "run" / "builtin").glob("*.toml"))}
+    return {p.stem: p for p in sorted((Path(__file__).parent.parent / "experiment" / "builtin").glob("*.toml"))}
 
 
 def in_lines(name: str) -> str:

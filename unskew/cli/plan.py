@@ -17,10 +17,10 @@ from unskew.units import human_bytes
 
 if TYPE_CHECKING:
     from unskew.data.federated import FederatedData
-    from unskew.run.assemble import Bench
-    from unskew.run.config import Experiment
-    from unskew.run.loop import Tick, Watcher
-    from unskew.run.plan import Forecast
+    from unskew.experiment.config import Experiment
+    from unskew.forecast.plan import Forecast
+    from unskew.run.callbacks import Callback, Progress
+    from unskew.run.setup import Setup
 
 SILENT_S = 3.0  # nobody should wait longer without a word
 
@@ -40,9 +40,9 @@ def plan(
     [dim]unskew plan[/]
     [dim]unskew plan my.toml --set clients_per_round=50[/]
     """
-    from unskew.run import config
-    from unskew.run.plan import plan as made
-    from unskew.run.plan import to_json
+    from unskew.experiment import config
+    from unskew.forecast.plan import plan as made
+    from unskew.forecast.plan import to_json
 
     chosen = config.load(find_experiment(experiment), located(settings, data_dir))
     found = made(chosen)
@@ -75,7 +75,7 @@ def _duration(seconds: float) -> str:
 
 
 def _costs(found: "Forecast") -> Table:
-    from unskew.report.predicted import SURE
+    from unskew.report.forecast_check import SURE
 
     table = Table(
         title=f"{escape(found.run)}: what one seed will cost", box=SIMPLE, padding=(0, 1), caption_justify="left"
@@ -109,19 +109,19 @@ class Planning:
     A run is not refused for what its plan says: less memory than planned for is a line, and so is a plan that fails.
     """
 
-    def __init__(self, watcher: "Watcher", folder: Path) -> None:
-        self._watcher, self._folder = watcher, folder
+    def __init__(self, callback: "Callback", folder: Path) -> None:
+        self._watcher, self._folder = callback, folder
 
-    def start(self, experiment: "Experiment", bench: "Bench", feds: "dict[int, FederatedData]") -> None:
+    def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
         """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
+        from unskew.forecast.plan import forecast, to_json, too_large
         from unskew.run.folder import explained, write_atomically
-        from unskew.run.plan import forecast, to_json, too_large
 
         word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])
         word.daemon = True
         word.start()
         try:
-            found = forecast(experiment, bench, feds, drive_s=0.5, time_s=0.5, patient=False)
+            found = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
         except Exception as error:  # whatever a forecast meets, the run itself may do without
             print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
         else:
@@ -132,11 +132,11 @@ class Planning:
                 write_atomically(path, json.dumps(to_json(found), indent=1))
         finally:
             word.cancel()
-        self._watcher.start(experiment, bench, feds)
+        self._watcher.start(experiment, setup, feds)
 
-    def tick(self, tick: "Tick") -> None:
+    def progress(self, progress: "Progress") -> None:
         """Hand on."""
-        self._watcher.tick(tick)
+        self._watcher.progress(progress)
 
     def note(self, text: str) -> None:
         """Hand on."""

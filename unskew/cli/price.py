@@ -17,9 +17,9 @@ from unskew.cli.options import AsJson, in_lines
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
-    from unskew.run.price import Ledger
-    from unskew.run.recorded import Recorded
-    from unskew.run.tariff import Tariff
+    from unskew.pricing.presets import PricingPreset
+    from unskew.pricing.radio import Ledger
+    from unskew.pricing.traffic import RecordedRun
 
 LEDGERS: "dict[str, Ledger]" = {"honest": "honest", "table3": "feddif_table3", "subframes": "feddif_subframes"}
 
@@ -57,10 +57,10 @@ def price(
     [dim]unskew price runs/a runs/b --channel p001 --target fedavg-peak[/]
     """
     from unskew.cli.app import run_names
-    from unskew.run.bill import bill
-    from unskew.run.config import plain
-    from unskew.run.price import price as priced
-    from unskew.run.recorded import read
+    from unskew.experiment.config import plain
+    from unskew.pricing.radio import price as priced
+    from unskew.pricing.summary import bill
+    from unskew.pricing.traffic import read
 
     if ledger not in LEDGERS:
         raise ConfigError(f"--ledger must be one of {', '.join(LEDGERS)}, got {ledger!r}")
@@ -69,7 +69,7 @@ def price(
     tariffs: dict[str, dict[str, Any]] = {}
     for name, folder in zip(run_names(runs), runs, strict=True):
         run = read(folder)
-        at, tariff = _tariff(channel, ledger, run)
+        at, tariff = _preset(channel, ledger, run)
         costs = priced(run.trainings, tariff.channel, tariff.spectrum, tariff.energy, LEDGERS[ledger], run.model_bytes)
         found = bill(run, costs, target)
         several = len(runs) > 1
@@ -96,14 +96,14 @@ def price(
         print(remark, file=sys.stderr)
 
 
-def _tariff(channel: str | None, ledger: str, run: "Recorded") -> "tuple[str, Tariff]":
-    from unskew.run.tariff import Tariff, tariff
+def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str, PricingPreset]":
+    from unskew.pricing.presets import PricingPreset, preset
 
     if channel is not None:
-        return channel, tariff(channel)
+        return channel, preset(channel)
     if ledger == "subframes":
-        return "p001", tariff("p001")
-    return ("the run's own", Tariff(run.channel)) if run.channel is not None else ("paper", tariff("paper"))
+        return "p001", preset("p001")
+    return ("the run's own", PricingPreset(run.channel)) if run.channel is not None else ("paper", preset("paper"))
 
 
 Shown = tuple[tuple[str, str], ...]

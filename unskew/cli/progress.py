@@ -7,23 +7,25 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as ProgressBar
 
 from unskew.data import skew
 from unskew.data.federated import FederatedData
-from unskew.run.assemble import Bench
-from unskew.run.config import Experiment
-from unskew.run.loop import Silent, Tick, Watcher, setting
+from unskew.experiment.config import Experiment
+from unskew.run.callbacks import Callback, NoCallback, Progress
+from unskew.run.loop import setting
+from unskew.run.setup import Setup
 
 PLAIN_EVERY_S = 5.0
 
 
 @contextmanager
-def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Watcher]:
+def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     """What fits the stream: a live display on a terminal, lines in a log, nothing if asked to be quiet."""
     stream = stream or sys.stderr
     if quiet:
-        yield Silent()
+        yield NoCallback()
     elif stream.isatty():
         live = Live(Console(file=stream))
         try:
@@ -34,15 +36,15 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Watcher]:
         yield Plain(stream)
 
 
-def headline(experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> list[str]:
+def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> list[str]:
     """What is about to be run, and how far the clients' data disagree."""
     fed = next(iter(feds.values()))
     cohort = experiment.cohort(fed.num_clients)
     labels = ", ".join(m.label for m in experiment.methods)
     return [
-        f"{experiment.name}: {bench.dataset.name}, {setting(experiment, fed)}, {cohort} per round, "
+        f"{experiment.name}: {setup.dataset.name}, {setting(experiment, fed)}, {cohort} per round, "
         f"{experiment.rounds} rounds, seeds {', '.join(map(str, experiment.seeds))}",
-        f"model: {experiment.task.model}, {bench.parameters:,} parameters, on {bench.device} ({bench.executor})",
+        f"model: {experiment.task.model}, {setup.parameters:,} parameters, on {setup.device} ({setup.executor})",
         f"methods: {labels}",
         f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts))}",
     ]
@@ -56,16 +58,18 @@ def how_skewed(found: skew.Skew) -> str:
     )
 
 
-def describe(tick: Tick) -> str:
+def describe(progress: Progress) -> str:
     """One round in one line."""
     accuracy = (
-        "" if tick.accuracy is None else f"  {'own data' if tick.own else 'accuracy'} {100 * tick.accuracy:5.1f} %"
+        ""
+        if progress.accuracy is None
+        else f"  {'own data' if progress.own else 'accuracy'} {100 * progress.accuracy:5.1f} %"
     )
-    loss = "" if tick.loss is None else f"  loss {_number(tick.loss):>6}"
+    loss = "" if progress.loss is None else f"  loss {_number(progress.loss):>6}"
     return (
-        f"{tick.method} (seed {tick.seed})  round {tick.round}/{tick.rounds}{accuracy}{loss}"
-        f"  {_when(tick)}{tick.clients_per_second:6.0f} clients/s  {tick.megabytes:8.2f} MB  "
-        f"{duration(tick.left_s)} left"
+        f"{progress.method} (seed {progress.seed})  round {progress.round}/{progress.rounds}{accuracy}{loss}"
+        f"  {_when(progress)}{progress.clients_per_second:6.0f} clients/s  {progress.megabytes:8.2f} MB  "
+        f"{duration(progress.left_s)} left"
     )
 
 
@@ -78,9 +82,11 @@ def _number(loss: float) -> str:
     return f"{loss:.3f}" if abs(loss) < 1e4 else f"{loss:.1e}"
 
 
-def _when(tick: Tick) -> str:
+def _when(progress: Progress) -> str:
     """Of which round the numbers are, where it is not the one just done."""
-    return "" if tick.evaluated == tick.round or tick.accuracy is None else f"(round {tick.evaluated})  "
+    return (
+        "" if progress.evaluated == progress.round or progress.accuracy is None else f"(round {progress.evaluated})  "
+    )
 
 
 def duration(seconds: float) -> str:
@@ -103,17 +109,17 @@ class Plain:
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._said = stream, 0.0
 
-    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Say what is run."""
-        for line in headline(experiment, bench, feds):
+        for line in headline(experiment, setup, feds):
             self.note(line)
 
-    def tick(self, tick: Tick) -> None:
+    def progress(self, progress: Progress) -> None:
         """Say how far it is, not too often."""
         now = time.monotonic()
-        if tick.round == tick.rounds or now - self._said >= PLAIN_EVERY_S:
+        if progress.round == progress.rounds or now - self._said >= PLAIN_EVERY_S:
             self._said = now
-            self.note(describe(tick))
+            self.note(describe(progress))
 
     def note(self, text: str) -> None:
         """A line."""
@@ -125,7 +131,7 @@ class Live:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(
+        self._progress = ProgressBar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -134,27 +140,31 @@ class Live:
             transient=True,
         )
 
-    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Show what is run, and the bar."""
         self.close()
-        for line in headline(experiment, bench, feds):
+        for line in headline(experiment, setup, feds):
             self.note(line)
         total = len(experiment.methods) * len(experiment.seeds) * experiment.rounds
         self._task = self._progress.add_task("starting", total=total, numbers="")
         self._progress.start()
 
-    def tick(self, tick: Tick) -> None:
+    def progress(self, progress: Progress) -> None:
         """Move the bar."""
-        done = (tick.cell - 1) * tick.rounds + tick.round
-        accuracy = "" if tick.accuracy is None else f"{'own' if tick.own else 'acc'} {100 * tick.accuracy:.1f} %  "
-        loss = "" if tick.loss is None else f"loss {_number(tick.loss)}  "
-        numbers = (
-            f"{accuracy}{loss}{_when(tick)}{tick.clients_per_second:.0f} clients/s  {tick.megabytes:.1f} MB  "
-            f"{duration(tick.left_s)} left"
+        done = (progress.cell - 1) * progress.rounds + progress.round
+        accuracy = (
+            "" if progress.accuracy is None else f"{'own' if progress.own else 'acc'} {100 * progress.accuracy:.1f} %  "
         )
-        self._progress.update(self._task, completed=done, description=f"{tick.method}/{tick.seed}", numbers=numbers)
-        if tick.round == tick.rounds:
-            self.note(describe(tick))
+        loss = "" if progress.loss is None else f"loss {_number(progress.loss)}  "
+        numbers = (
+            f"{accuracy}{loss}{_when(progress)}{progress.clients_per_second:.0f} clients/s  "
+            f"{progress.megabytes:.1f} MB  {duration(progress.left_s)} left"
+        )
+        self._progress.update(
+            self._task, completed=done, description=f"{progress.method}/{progress.seed}", numbers=numbers
+        )
+        if progress.round == progress.rounds:
+            self.note(describe(progress))
 
     def note(self, text: str) -> None:
         """A line above the bar."""

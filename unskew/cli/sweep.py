@@ -52,7 +52,7 @@ def sweep(
     [dim]unskew sweep my.toml --jobs 4[/]
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
-    from unskew.run import machine
+    from unskew import machine
     from unskew.run.sweep import Crowd, check, expand
 
     name, points = expand(find_experiment(experiment), located(settings, data_dir))

@@ -13,13 +13,14 @@ from annotated_types import Ge
 
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.errors import ConfigError, WireError
+from unskew.experiment import schema
+from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
-from unskew.run import assemble, schema
-from unskew.run.assemble import Bench
-from unskew.run.config import Experiment, fingerprint, load
-from unskew.runtime.letter import Introduction
-from unskew.runtime.roll import layout_hash
-from unskew.runtime.site import Desk, Site
+from unskew.run import setup as run_setup
+from unskew.run.setup import Setup
+from unskew.runtime.client import ClientRuntime, Desk
+from unskew.runtime.membership import layout_hash
+from unskew.runtime.message import Introduction
 from unskew.version import __version__
 
 
@@ -60,7 +61,7 @@ def read_toml(path: Path) -> dict[str, object]:
 
 # A process of Flower's answers one message; one that lives longer need not read its data twice.
 @functools.lru_cache(maxsize=16)
-def open_site(folder: Path) -> Site:
+def open_site(folder: Path) -> ClientRuntime:
     """The client whose folder this is.
 
     Raises:
@@ -74,55 +75,55 @@ def open_site(folder: Path) -> Site:
     own = config.data is not None
     if config.data is not None:
         task = replace(experiment.task, data=config.data, data_dir=config.data_dir)
-        bench = assemble.bench(replace(experiment, task=task))
-        data = bench.dataset.sha256
+        setup = run_setup.setup(replace(experiment, task=task))
+        data = setup.dataset.sha256
     else:
         if config.data_dir is not None:
             experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
-        bench = assemble.bench(experiment)
-        data = split_hash(experiment, bench, config.num_clients)
+        setup = run_setup.setup(experiment)
+        data = split_hash(experiment, setup, config.num_clients)
     introduction = Introduction(
         client=config.client,
         num_clients=config.num_clients,
         library=__version__,
         config=fingerprint(experiment),
-        classes=bench.dataset.classes,
-        layout=layout_hash(bench.task.init(Key(0))),
+        classes=setup.dataset.classes,
+        layout=layout_hash(setup.task.init(Key(0))),
         data=data,
         own=own,
         nonce="",
     )
 
     def open_desk(cell: int) -> Desk:
-        cells = assemble.cells(experiment)
+        cells = run_setup.cells(experiment)
         if not 0 <= cell < len(cells):
             raise WireError(f"there are cells 0 to {len(cells) - 1}, got {cell}")
         seed, method = cells[cell]
-        fed = own_data(experiment, bench, config, seed) if own else assemble.divide(experiment, bench.dataset, seed)
-        solo, population, _ = assemble.clients(experiment, method, bench, fed, seed)
+        fed = own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
+        trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         mine = fed.clients[config.client]
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return Desk(
             method.algorithm,
-            solo,
+            trainer,
             population.me,
             population.initial,
             seed,
             {"personal": ("test", None) if own else ("train", mine.test), "val": ("train", mine.val)},
         )
 
-    return Site(introduction, folder / "state", functools.lru_cache(maxsize=2)(open_desk), config.metrics)
+    return ClientRuntime(introduction, folder / "state", functools.lru_cache(maxsize=2)(open_desk), config.metrics)
 
 
-def split_hash(experiment: Experiment, bench: Bench, num_clients: int) -> str:
+def split_hash(experiment: Experiment, setup: Setup, num_clients: int) -> str:
     """SHA-256 of the data set and its division under every seed.
 
     Raises:
         ConfigError: If the split has another number of clients.
     """
-    whole = hashlib.sha256(bench.dataset.sha256.encode())
+    whole = hashlib.sha256(setup.dataset.sha256.encode())
     for seed in experiment.seeds:
-        fed = assemble.divide(experiment, bench.dataset, seed)
+        fed = run_setup.divide(experiment, setup.dataset, seed)
         if fed.num_clients != num_clients:
             raise ConfigError(
                 f"the experiment's split has {fed.num_clients} clients under seed {seed}, num_clients is "
@@ -132,9 +133,9 @@ def split_hash(experiment: Experiment, bench: Bench, num_clients: int) -> str:
     return whole.hexdigest()
 
 
-def own_data(experiment: Experiment, bench: Bench, config: ClientConfig, seed: int) -> FederatedData:
+def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
     """A federation of which only this client's examples are known: all of its training part but the validation rows."""
-    n = len(bench.dataset.y_train)
+    n = len(setup.dataset.y_train)
     val = min(int(experiment.val_fraction * n + 0.5), n - 1)
     key = Key(seed) / "data" / "client" / config.client / "parts"
     drawn = torch.from_numpy(key.numpy().permutation(n))
@@ -142,4 +143,4 @@ def own_data(experiment: Experiment, bench: Bench, config: ClientConfig, seed: i
     empty = ClientIndex(nothing, nothing, nothing)
     mine = ClientIndex(drawn[val:].sort().values, drawn[:val].sort().values, nothing)
     clients = tuple(mine if c == config.client else empty for c in range(config.num_clients))
-    return FederatedData(bench.dataset, clients, {"name": "own data"}, seed, bench.dataset.sha256)
+    return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, setup.dataset.sha256)

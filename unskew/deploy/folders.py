@@ -33,8 +33,8 @@ from annotated_types import Ge, Gt, Interval
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private, write_private
 from unskew.errors import ConfigError, DeployError
-from unskew.run import schema
-from unskew.run.config import Experiment, to_toml
+from unskew.experiment import schema
+from unskew.experiment.config import Experiment, to_toml
 from unskew.run.folder import write_atomically
 from unskew.runtime import resident
 from unskew.version import __version__

@@ -34,7 +34,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import unskew
 from unskew.deploy import folders, versions
 from unskew.deploy.certificates import check_node, check_server
 from unskew.deploy.folders import CONNECTION, Address
@@ -58,7 +57,7 @@ Say = Callable[[str], None]
 def environment(home: Path) -> dict[str, str]:
     """What Flower's programs are given: ours without any FLWR_ setting, and those that keep it to itself."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
-    source = Path(unskew.__file__).parent.parent
+    source = Path(__file__).parents[2]
     # Run from a checkout, the library is where only this process looks; an installed one needs no help.
     paths = [] if str(source) in site.getsitepackages() else [str(source)]
     paths += [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []

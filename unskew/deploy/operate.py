@@ -16,8 +16,9 @@ from unskew.deploy.folders import Address, Terms
 from unskew.deploy.launch import Family, Node, Say, Server, Unreachable
 from unskew.deploy.server import ServerConfig
 from unskew.errors import ConfigError, DeployError, RunError
-from unskew.run import assemble, schema
-from unskew.run.config import Experiment, fingerprint, load
+from unskew.experiment import schema
+from unskew.experiment.config import Experiment, fingerprint, load
+from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json, write_atomically
 from unskew.run.loop import Interrupted
 
@@ -35,8 +36,8 @@ def clients_of(experiment: Experiment) -> int:
         DataError: If data or split cannot be had.
     """
     refuse_pooled(experiment)
-    bench = assemble.bench(experiment)
-    found = {seed: assemble.divide(experiment, bench.dataset, seed).num_clients for seed in experiment.seeds}
+    setup = run_setup.setup(experiment)
+    found = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
     if len(set(found.values())) > 1:
         raise ConfigError(
             f"a federation has the same clients under every seed, the split makes {found}; choose one seed"
@@ -133,7 +134,7 @@ def attend(server: Server, run: int, say: Say, nodes: Sequence[Kept] = ()) -> No
         DeployError: If a program ends that the run cannot do without.
         RunError: If the run failed.
     """
-    progress = Progress(server.folder / "run", load(server.folder / "experiment.toml").rounds)
+    progress = ProgressDisplay(server.folder / "run", load(server.folder / "experiment.toml").rounds)
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
@@ -182,7 +183,7 @@ def last_error(log: Path) -> str:
 
 
 @dataclass
-class Progress:
+class ProgressDisplay:
     """What a run's logs have to tell, line by line, as it is written.
 
     Attributes:

@@ -10,8 +10,8 @@ from typing import Any
 import safetensors.torch
 
 from unskew.errors import ConfigError
-from unskew.run import loop
-from unskew.run.config import Experiment, load
+from unskew.experiment.config import Experiment, load
+from unskew.run import callbacks, loop
 from unskew.run.folder import LOGS, read_json, require_done, rows
 
 TOLERANCE = 1e-5
@@ -45,12 +45,12 @@ class Parity:
         return table if math.isfinite(self.max_abs_diff) else {**table, "max_abs_diff": None}
 
 
-def simulate(experiment: Experiment, folder: Path, watcher: loop.Watcher | None = None) -> Path:
+def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback | None = None) -> Path:
     """The same experiment in this process, one client after the other, as clients of a deployment train."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
     if (folder / "run.json").exists():
-        return loop.resume(folder, watcher).folder
-    return loop.start(alone, folder, watcher).folder
+        return loop.resume(folder, callback).folder
+    return loop.start(alone, folder, callback).folder
 
 
 def comparable(experiment: Experiment) -> None:

@@ -14,17 +14,19 @@ from annotated_types import Ge, Gt
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.deploy.client import read_toml, split_hash
 from unskew.errors import ConfigError, RunError
+from unskew.experiment import schema
+from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.keys import Key
 from unskew.local.executor import Sequential
 from unskew.local.workers import Pool
 from unskew.protocol import ClientId
-from unskew.run import assemble, loop, schema
-from unskew.run.assemble import Bench
-from unskew.run.config import Experiment, Method, fingerprint, load
+from unskew.run import callbacks, loop
+from unskew.run import setup as run_setup
 from unskew.run.folder import read_json, write_atomically
-from unskew.runtime.letter import Node, Post
-from unskew.runtime.remote import Model, Remote, Runtime, Terms
-from unskew.runtime.roll import Expected, Known, Roll, layout_hash
+from unskew.run.setup import Setup
+from unskew.runtime.membership import Expected, Known, Membership, layout_hash
+from unskew.runtime.message import Node, Transport
+from unskew.runtime.network import Model, Remote, Runtime, Terms
 from unskew.version import __version__
 
 EXECUTOR = "flower"
@@ -47,7 +49,7 @@ class ServerConfig:
     max_norm: Annotated[float, Gt(0.0)] = 1e6
 
 
-def serve(post: Post, folder: Path, watcher: loop.Watcher | None = None) -> loop.Outcome:
+def serve(transport: Transport, folder: Path, callback: callbacks.Callback | None = None) -> loop.Outcome:
     """Run the experiment of a server's folder on the clients `post` reaches, or go on with it.
 
     How it ended is in the folder's outcome.json: {"status": "finished"}, or "failed" with the error's name and text.
@@ -58,7 +60,7 @@ def serve(post: Post, folder: Path, watcher: loop.Watcher | None = None) -> loop
         RunError: If the run's folder cannot be gone on with.
     """
     try:
-        outcome = _serve(post, folder, watcher or Lines())
+        outcome = _serve(transport, folder, callback or Lines())
     except BaseException as error:
         _outcome(folder, {"status": "failed", "error": type(error).__name__, "text": str(error)})
         raise
@@ -66,7 +68,7 @@ def serve(post: Post, folder: Path, watcher: loop.Watcher | None = None) -> loop
     return outcome
 
 
-def _serve(post: Post, folder: Path, watcher: loop.Watcher) -> loop.Outcome:
+def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.Outcome:
     path = folder / "server.toml"
     config: ServerConfig = schema.build(ServerConfig, read_toml(path), "", str(path))
     experiment = _every_round(load(folder / "experiment.toml"))
@@ -81,27 +83,27 @@ def _serve(post: Post, folder: Path, watcher: loop.Watcher) -> loop.Outcome:
     pooled = next((m.label for m in experiment.methods if getattr(m.algorithm, "pooled", False)), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
-    bench = replace(assemble.bench(experiment), executor=EXECUTOR)
+    setup = replace(run_setup.setup(experiment), executor=EXECUTOR)
     registered = _registered(folder)
-    number = len(registered) if registered else _number(experiment, bench)
+    number = len(registered) if registered else _number(experiment, setup)
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
     expected = Expected(
-        number, __version__, fingerprint(experiment), bench.dataset.classes, layout_hash(bench.task.init(Key(0)))
+        number, __version__, fingerprint(experiment), setup.dataset.classes, layout_hash(setup.task.init(Key(0)))
     )
     book = Book.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None
-    roll = Roll(post, book.run, expected, nodes, book.clients, watcher.note)
-    roll.wait(config.min_clients, config.wait_s)
+    membership = Membership(transport, book.run, expected, nodes, book.clients, callback.note)
+    membership.wait(config.min_clients, config.wait_s)
     # Either all clients have their shard of the experiment's split or all declare data of their own; the most decide.
-    own = 2 * sum(roll.known[c].own for c in roll.present) > len(roll.present)
-    roll.settle(own, None if own else split_hash(experiment, bench, number))
-    roll.wait(config.min_clients, config.wait_s)
+    own = 2 * sum(membership.known[c].own for c in membership.present) > len(membership.present)
+    membership.settle(own, None if own else split_hash(experiment, setup, number))
+    membership.wait(config.min_clients, config.wait_s)
     book.save()
-    venue = Elsewhere(bench, roll, book, Terms(config.deadline_s, config.max_norm), own)
+    backend = OverNetwork(setup, membership, book, Terms(config.deadline_s, config.max_norm), own)
     if (run / "run.json").exists():
-        return loop.resume(run, watcher, venue=venue)
-    return loop.start(experiment, run, watcher, command="unskew deploy", venue=venue)
+        return loop.resume(run, callback, backend=backend)
+    return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
 
 
 def _every_round(experiment: Experiment) -> Experiment:
@@ -109,9 +111,9 @@ def _every_round(experiment: Experiment) -> Experiment:
     return replace(experiment, runtime=replace(experiment.runtime, checkpoint_every=1))
 
 
-def _number(experiment: Experiment, bench: Bench) -> int:
+def _number(experiment: Experiment, setup: Setup) -> int:
     """How many clients there are, where no keys were registered."""
-    return experiment.split.num_clients or assemble.divide(experiment, bench.dataset, experiment.seeds[0]).num_clients
+    return experiment.split.num_clients or run_setup.divide(experiment, setup.dataset, experiment.seeds[0]).num_clients
 
 
 def _registered(folder: Path) -> dict[ClientId, Node]:
@@ -194,7 +196,7 @@ class Book:
 
 # ---------------------------------------------------------------- the run loop's side
 @dataclass(frozen=True, eq=False)
-class Elsewhere:
+class OverNetwork:
     """A run's clients are reached by letters; data stay where they are.
 
     Attributes:
@@ -205,43 +207,43 @@ class Elsewhere:
         own: Whether clients declared data of their own, of which nothing is known here.
     """
 
-    ready: Bench
-    roll: Roll
+    ready: Setup
+    membership: Membership
     book: Book
     terms: Terms
     own: bool
 
-    def bench(self, experiment: Experiment) -> Bench:
+    def setup(self, experiment: Experiment) -> Setup:
         """What all methods and seeds share."""
         return self.ready
 
-    def divide(self, experiment: Experiment, bench: Bench, seed: int) -> FederatedData:
+    def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
         """Who holds what, as the clients themselves divide it; nobody holds anything where they declared their own."""
         if not self.own:
-            return assemble.divide(experiment, bench.dataset, seed)
+            return run_setup.divide(experiment, setup.dataset, seed)
         nothing = torch.empty(0, dtype=torch.int64)
-        number = self.roll.expected.num_clients
+        number = self.membership.expected.num_clients
         experiment.cohort(number)
         clients = (ClientIndex(nothing, nothing, nothing),) * number
-        return FederatedData(bench.dataset, clients, {"name": "own data"}, seed, "")
+        return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, "")
 
-    def rehearse(self, experiment: Experiment, method: Method, bench: Bench, feds: Mapping[int, FederatedData]) -> None:
+    def rehearse(self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
         """Refuse what the first round would refuse, as far as it is known without the clients' data."""
         if not self.own:
-            assemble.rehearse(experiment, method, bench, feds)
+            run_setup.rehearse(experiment, method, setup, feds)
 
     def runtime(
-        self, experiment: Experiment, method: Method, bench: Bench, fed: FederatedData, cell: int, pool: Pool | None
+        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
     ) -> tuple[Runtime, FederatedData]:
         """The plan runs here, its steps where the clients are."""
-        seed, _ = assemble.cells(experiment)[cell]
-        solo, population, _ = assemble.clients(experiment, method, bench, fed, seed)
+        seed, _ = run_setup.cells(experiment)[cell]
+        trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         remote: Remote[Any] = Remote(
             method.algorithm,
-            Model(bench.task.num_classes, population.layout, population.initial, population.initialise, solo),
+            Model(setup.task.num_classes, population.layout, population.initial, population.initialise, trainer),
             fed.num_clients,
-            self.roll,
-            Sequential(solo),
+            self.membership,
+            Sequential(trainer),
             begin=lambda first: self.book.begin(cell, first),
             cell=cell,
             seed=seed,
@@ -256,15 +258,15 @@ class Elsewhere:
 class Lines:
     """Says on stderr what happens, for the server's log."""
 
-    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """What is run."""
         labels = ", ".join(m.label for m in experiment.methods)
         self.note(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
 
-    def tick(self, tick: loop.Tick) -> None:
+    def progress(self, progress: callbacks.Progress) -> None:
         """How far it is."""
-        accuracy = "" if tick.accuracy is None else f", accuracy {tick.accuracy:.4f}"
-        self.note(f"{tick.method}, seed {tick.seed}: round {tick.round} of {tick.rounds}{accuracy}")
+        accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.4f}"
+        self.note(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{accuracy}")
 
     def note(self, text: str) -> None:
         """A line."""

@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unskew.local.optimise import momentum_step
+from unskew.local.optim import momentum_step
 from unskew.models.network import Network
 from unskew.protocol import SgdConfig
 from unskew.task import Task, cross_entropy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unskew.keys import Key
-from unskew.local.solo import Solo
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
 from unskew.tree import Params
 
@@ -50,7 +50,7 @@ class Done:
 
 
 @dataclass(frozen=True, eq=False)
-class Paper:
+class EvalJob:
     """A model to be graded on rows of the global test set or of the training inputs; None is all rows."""
 
     params: Params
@@ -70,13 +70,13 @@ class Executor(Protocol):
         """
         ...
 
-    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
         """(correct, loss) of each example of each paper, (n,) bool and (n,)."""
         ...
 
 
 class Desk(Protocol):
-    """A device that meets one step's requests, as `Solo` does."""
+    """A device that meets one step's requests, as `LocalTrainer` does."""
 
     def answer(self, me: Me, index: int, request: object) -> Any:
         """Meet a request; `index` counts the step's requests of this kind."""
@@ -88,27 +88,27 @@ class Sequential:
 
     name = "sequential"
 
-    def __init__(self, solo: Solo) -> None:
-        self._solo = solo
+    def __init__(self, trainer: LocalTrainer) -> None:
+        self._solo = trainer
 
     def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
         """Drive every step to its end, one after the other."""
         for c, w in work.items():
             yield c, drive_alone(self._solo, w)
 
-    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
         """Grade one paper after the other."""
-        return [self._solo.grade(p.params, p.part, p.rows) for p in papers]
+        return [self._solo.evaluate(p.params, p.part, p.rows) for p in papers]
 
 
-def drive_alone(solo: Desk, work: Work) -> Done:
+def drive_alone(trainer: Desk, work: Work) -> Done:
     """One client's step from its beginning to its end."""
     counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}
     fits: list[Fitted] = []
 
     def answer(request: Any) -> Any:
         kind = type(request)
-        value = solo.answer(work.me, next(counts[kind]) if kind in counts else 0, request)
+        value = trainer.answer(work.me, next(counts[kind]) if kind in counts else 0, request)
         if isinstance(value, Fitted):
             fits.append(value)
         return value

@@ -3,7 +3,7 @@
 Workers are forked once, before the run does any parallel work, so data and networks are shared by copy-on-write and a
 worker is ready in milliseconds.  What goes to and fro is a client's message, memory and reply, in the wire's own form:
 tensors in shared memory, the rest as JSON; nothing is pickled.  A message that many clients share is written once.  A
-worker runs a client's whole step with its own `Solo`, the same code as `Sequential`, so the bits are the same too.
+worker runs a client's whole step with its own `LocalTrainer`, as `Sequential` does, so the bits are the same too.
 
 A job is a few clients, so that small ones do not cost more to hand over than to train: many at first, fewer towards the
 end, when workers must become idle together (guided self-scheduling, Polychronopoulos and Kuck, 1987).
@@ -39,8 +39,8 @@ from torch import Tensor
 from unskew import errors, wire
 from unskew.errors import MemoryShortage, ProtocolError, UnskewError, WorkerError
 from unskew.keys import Key
-from unskew.local.executor import Done, Paper, Work, drive_alone
-from unskew.local.solo import Solo
+from unskew.local.executor import Done, EvalJob, Work, drive_alone
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.tree import Params
 
@@ -64,7 +64,7 @@ class Cell:
     """
 
     algorithm: Any
-    solo: Solo
+    trainer: LocalTrainer
     me: Callable[[ClientId, int, Key], Me]
 
     # Annotations are read once: it takes as long as a small client's whole training.
@@ -556,8 +556,8 @@ class Workers:
         memory = work.memory if answer["same"] else _read(parts["memory"], self._memory)
         return Done((reply, memory), losses, examples)
 
-    def grade(self, papers: Sequence[Paper]) -> list[tuple[Tensor, Tensor]]:
-        """Grade models in the workers; one large paper is cut where `Solo` would cut it, so the bits stay."""
+    def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+        """Grade models in the workers; one large paper is cut where `LocalTrainer` would cut it, so the bits stay."""
         if not papers:
             return []
         shared = self._share([p.params for p in papers for _ in (0, 1)])
@@ -579,13 +579,13 @@ class Workers:
             graded[i].append((correct, loss))
         return [(torch.cat([c for c, _ in parts]), torch.cat([v for _, v in parts])) for parts in graded]
 
-    def _cut(self, paper: Paper) -> list[Any]:
+    def _cut(self, paper: EvalJob) -> list[Any]:
         """Rows in pieces of whole chunks, about as many as there are workers; [start, end] where all rows are meant."""
         n = len(paper.rows) if paper.rows is not None else None
         if n is None:
             return [[w, len(self._pool.workers)] for w in range(len(self._pool.workers))]
-        chunks = -(-n // Solo.CHUNK)
-        size = Solo.CHUNK * max(1, -(-chunks // len(self._pool.workers)))
+        chunks = -(-n // LocalTrainer.CHUNK)
+        size = LocalTrainer.CHUNK * max(1, -(-chunks // len(self._pool.workers)))
         assert paper.rows is not None
         return list(torch.split(paper.rows.cpu(), size)) if n else [paper.rows.cpu()]
 
@@ -681,7 +681,7 @@ def _answer(cell: Cell, head: dict[str, Any], reader: _Reader) -> tuple[dict[str
     memory = reader.read(head["memory"], cell.memory)
     message = reader.read(head["message"], cell.messages[name])
     begin = algorithm.personalise if name == "personalise" else cell.steps[name]
-    done = drive_alone(cell.solo, Work(name, begin, me, message, memory))
+    done = drive_alone(cell.trainer, Work(name, begin, me, message, memory))
     trained = {"losses": list(done.losses), "examples": done.examples}
     if name == "personalise":
         return {**trained, "kept": [], "same": True}, {"reply": done.value}
@@ -707,12 +707,12 @@ def _grade(cell: Cell, head: dict[str, Any], reader: _Reader) -> tuple[Tensor, T
     rows = reader.read(head["rows"], Tensor | list[int])
     if not isinstance(rows, Tensor):  # the w-th of so many pieces of everything, in whole chunks
         piece, pieces = rows
-        n = cell.solo.size(head["part"])
-        size = Solo.CHUNK * -(-n // (Solo.CHUNK * pieces))
+        n = cell.trainer.size(head["part"])
+        size = LocalTrainer.CHUNK * -(-n // (LocalTrainer.CHUNK * pieces))
         rows = torch.arange(min(piece * size, n), min((piece + 1) * size, n))
     if not len(rows):
-        return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=cell.solo.dtype)
-    return cell.solo.grade(params, head["part"], rows)
+        return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=cell.trainer.dtype)
+    return cell.trainer.evaluate(params, head["part"], rows)
 
 
 class _Answers:

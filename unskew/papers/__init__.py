@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from unskew.errors import ConfigError, meant
 from unskew.papers.result import Request, Result, keep
-from unskew.run.loop import Watcher
+from unskew.run.callbacks import Callback
 
 
 class Entry(NamedTuple):
@@ -89,7 +89,7 @@ TABLE: dict[str, Entry] = {
 SCALES = ("small", "paper")
 
 
-def reproduce(name: str, scale: str, folder: Path, data_dir: Path | None, watcher: Watcher) -> Result:
+def reproduce(name: str, scale: str, folder: Path, data_dir: Path | None, callback: Callback) -> Result:
     """Run a reproduction; its runs lie in `folder`.
 
     Raises:
@@ -102,7 +102,7 @@ def reproduce(name: str, scale: str, folder: Path, data_dir: Path | None, watche
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     module, _, attribute = TABLE[name].target.partition(":")
     make: Callable[[Request], Result] = getattr(import_module(module), attribute)
-    return make(Request(name, scale, folder, data_dir, watcher))
+    return make(Request(name, scale, folder, data_dir, callback))
 
 
 __all__ = ["TABLE", "Entry", "Request", "Result", "keep", "reproduce"]

@@ -18,8 +18,11 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import feddif
+from unskew.api import History
 from unskew.data import sources
 from unskew.data.split import Dirichlet, assign
+from unskew.experiment import config
+from unskew.forecast import untrained
 from unskew.keys import Key
 from unskew.papers.result import (
     Claim,
@@ -35,9 +38,8 @@ from unskew.papers.result import (
     ran,
     rows_of,
 )
-from unskew.run import bill, config, price, recorded, untrained
-from unskew.run.history import History
-from unskew.run.tariff import TARIFFS
+from unskew.pricing import radio, summary, traffic
+from unskew.pricing.presets import PRESETS
 from unskew.server.distance import iid_distance, shares
 
 ALPHA = {"hard": 0.3, "soft": 0.6, "IID": 100.0}
@@ -90,7 +92,7 @@ def iterations(request: Request) -> Result:
     """FedDif's auctions alone on labels like CIFAR-100's, as P000's code stops and as its text does."""
     began, seeds = clock(), tuple(range(3 if request.scale == "small" else 10))
     rounds = 100 if request.scale == "small" else 300
-    channel = TARIFFS["p000"].channel
+    channel = PRESETS["p000"].channel
     rows: list[Row] = []
     for setting, (level, epsilon) in itertools.product(ALPHA, enumerate(EPSILON["CIFAR-100"], 1)):
         name = f"FedDif eps{level}"
@@ -104,10 +106,10 @@ def iterations(request: Request) -> Result:
             count = rounds if published is not None else rounds // 5
             for seed in seeds:
                 histograms = _histograms(setting, 100, 500, CLIENTS, seed)
-                facts = [f for f, _ in untrained.rounds(algorithm, histograms, count, seed=seed, channel=channel)]
-                values.append(float(np.mean([f["iterations"] for f in facts])))
+                info = [f for f, _ in untrained.rounds(algorithm, histograms, count, seed=seed, channel=channel)]
+                values.append(float(np.mean([f["iterations"] for f in info])))
             rows.append(over_seeds(label, setting, "iterations_per_round", values, published))
-            request.watcher.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
+            request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     return Result(
         name=request.name,
         scale=request.scale,
@@ -161,7 +163,7 @@ def table3_formula(request: Request) -> Result:
     began = clock()
     rows, off = [], {}
     for (method, setting), (turns, passes, published) in TABLE3.items():
-        ours = price.table3_mb(turns, passes)
+        ours = radio.table3_mb(turns, passes)
         off[method, setting] = abs(ours - published)
         rows.append(over_seeds(method, setting, "cost_mb", [ours], published))
     printed = [at for at in off if at != ERRATUM]
@@ -198,7 +200,7 @@ DIFFUSION_ROUNDS = 10.24
 def subframes(request: Request) -> Result:
     """Sub-frames of a round of FedAvg with ten devices, and FedDif's beside it, in P001's cell."""
     began, seeds = clock(), tuple(range(5 if request.scale == "small" else 20))
-    rounds, devices, tariff = 80, 10, TARIFFS["p001"]
+    rounds, devices, tariff = 80, 10, PRESETS["p001"]
     found: dict[str, list[float]] = {"FedAvg": [], "FedDif": []}
     hops: list[float] = []
     for seed in seeds:
@@ -206,14 +208,14 @@ def subframes(request: Request) -> Result:
         for name, algorithm in (("FedAvg", FedAvg()), ("FedDif", feddif("p001", epsilon=0.04))):
             record = list(untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=tariff.channel))
             rows = [row for _, trace in record for row in trace.transfers]
-            facts = {t: facts for t, (facts, _) in enumerate(record, 1)}
-            training = recorded.training(name, seed, rows, facts=facts)
-            costs = price.price([training], tariff.channel, tariff.spectrum, tariff.energy, "feddif_subframes")
+            info = {t: info for t, (info, _) in enumerate(record, 1)}
+            training = traffic.training(name, seed, rows, info=info)
+            costs = radio.price([training], tariff.channel, tariff.spectrum, tariff.energy, "feddif_subframes")
             spent = [sum(c.subframes.values()) for c in costs if c.subframes is not None]
             found[name].append(float(np.mean(spent)))
             if name == "FedDif":
-                hops.append(float(np.mean([f["iterations"] - 1 for f in facts.values()])))
-        request.watcher.note(f"seed {seed}: {found['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")
+                hops.append(float(np.mean([f["iterations"] - 1 for f in info.values()])))
+        request.callback.note(f"seed {seed}: {found['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")
     off = [v / FEDAVG_SUBFRAMES - 1.0 for v in found["FedAvg"]]
     return Result(
         name=request.name,
@@ -249,8 +251,8 @@ def iid_distances(request: Request) -> Result:
         for seed in seeds:
             histograms = _histograms(setting, 100, 500, CLIENTS, seed)
             algorithm = feddif("p000", epsilon=EPSILON["CIFAR-100"][0], drift=None)
-            facts = untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=TARIFFS["p000"].channel)
-            pairs = [chain for f, _ in facts for chain in _distances(f, histograms)]
+            info = untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=PRESETS["p000"].channel)
+            pairs = [chain for f, _ in info for chain in _distances(f, histograms)]
             carried.append([a for a, _ in pairs])
             closed.append([b for _, b in pairs])
             worst = max([worst, *(abs(x - y) for a, b in pairs for x, y in zip(a, b, strict=True))])
@@ -285,15 +287,15 @@ def iid_distances(request: Request) -> Result:
     )
 
 
-def _distances(facts: Mapping[str, Any], histograms: Tensor) -> Iterable[tuple[list[float], list[float]]]:
+def _distances(info: Mapping[str, Any], histograms: Tensor) -> Iterable[tuple[list[float], list[float]]]:
     """(carried, closed form) of each model after each diffusion round, the first training being round 0."""
     classes = histograms.shape[1]
     uniform = torch.full((classes,), 1.0 / classes, dtype=torch.float64)
-    for m, start in enumerate(facts["starts"]):
+    for m, start in enumerate(info["starts"]):
         h = histograms[start].double()
         psi, size, chain = shares(h), float(h.sum()), [start]
         carried, closed = [], []
-        for hop in (None, *facts["hops"]):
+        for hop in (None, *info["hops"]):
             to = next((v["dst"] for v in hop["moves"] if v["model"] == m), None) if hop else None
             if to is not None:
                 own = histograms[to].double()
@@ -399,10 +401,10 @@ def accuracy(request: Request) -> Result:
         file = _cut(request, plan)
         for setting in plan.settings:
             folder = request.folder / f"{plan.data}-{setting}"
-            found = ran(_experiment(plan, setting, file), folder, request.watcher)
+            found = ran(_experiment(plan, setting, file), folder, request.callback)
             seconds += found.summary["seconds"]
             where = f"{plan.data}, {setting}"
-            rows += _accuracy_rows(found, recorded.read(folder), plan, setting, where)
+            rows += _accuracy_rows(found, traffic.read(folder), plan, setting, where)
             claims += _accuracy_claims(found, where)
             if setting == "hard" and plan is plans[0]:
                 curves = list(curves_of(found))
@@ -481,22 +483,22 @@ def _experiment(plan: Plan, setting: str, file: Path) -> config.Experiment:
     return config.parse(raw, raw["name"])
 
 
-def _accuracy_rows(found: History, run: recorded.Recorded, plan: Plan, setting: str, where: str) -> list[Row]:
+def _accuracy_rows(found: History, run: traffic.RecordedRun, plan: Plan, setting: str, where: str) -> list[Row]:
     published = TABLE2.get(plan.like, {}) if plan.data == "cifar10" else {}
     at = tuple(ALPHA).index(setting)
     paper = {(m, "global.accuracy"): values[at] / 100 for m, values in published.items()}
     metrics = ("global.accuracy", "global.accuracy.best", "bytes.total")
     rows = [replace(r, setting=where) for r in rows_of(found, metrics, paper)]
-    tariff = TARIFFS["p001"]
-    costs = price.price(run.trainings, tariff.channel, tariff.spectrum, tariff.energy, "honest")
-    spent = bill.bill(run, costs, bill.FEDAVG_PEAK).rows
+    tariff = PRESETS["p001"]
+    costs = radio.price(run.trainings, tariff.channel, tariff.spectrum, tariff.energy, "honest")
+    spent = summary.bill(run, costs, summary.FEDAVG_PEAK).rows
     wanted = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")
     rows += [
         over_seeds(r["method"], where, r["metric"], r["seeds"])
         for r in spent
         if r["metric"].removeprefix("to_target.") in wanted and r["metric"].startswith("to_target.")
     ]
-    first = bill.reached(run, bill.targets(run, bill.FEDAVG_PEAK))
+    first = summary.reached(run, summary.targets(run, summary.FEDAVG_PEAK))
     for method in dict.fromkeys(t.method for t in run.trainings):
         ends = {t.seed: (t, first[method, t.seed]) for t in run.trainings if t.method == method}
         passes = [_passes(one, end) for one, end in ends.values() if end is not None]
@@ -505,7 +507,7 @@ def _accuracy_rows(found: History, run: recorded.Recorded, plan: Plan, setting: 
     return rows
 
 
-def _passes(one: recorded.Training, end: int) -> float:
+def _passes(one: traffic.Training, end: int) -> float:
     """Exchanges in which clients trained, up to a round: the paper's iterations."""
     assert one.work is not None
     upto = one.work.round <= end

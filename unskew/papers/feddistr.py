@@ -27,9 +27,11 @@ from torch import Tensor
 from unskew import models, priors
 from unskew.algorithms.fedavg import Trained, Weights
 from unskew.algorithms.oneshot import longer
+from unskew.api import History
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.result import (
@@ -48,10 +50,8 @@ from unskew.papers.result import (
     same,
 )
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
-from unskew.run import config
 from unskew.run.folder import read_json
 from unskew.run.folder import rows as log
-from unskew.run.history import History
 from unskew.tree import Params
 
 # ---------------------------------------------------------------- published
@@ -367,7 +367,7 @@ def _sent(found: History, method: str) -> tuple[float, ...]:
 def _facts(found: History) -> dict[tuple[str, int], Mapping[str, Any]]:
     """What FedDistr had to show, by label and seed."""
     assert found.path is not None
-    return {(r["method"], r["seed"]): r["facts"] for r in log(found.path / "facts.jsonl") if r["round"] == 1}
+    return {(r["method"], r["seed"]): r["info"] for r in log(found.path / "info.jsonl") if r["round"] == 1}
 
 
 def _curve(name: str, x: Sequence[float], by_seed: Sequence[Sequence[float]]) -> Curve:
@@ -504,7 +504,7 @@ def _level(
         ran(
             _experiment(f"feddistr-tradeoff-{name}-{part}", ground, task, xi, methods, plan.seeds, rounds, evaluate),
             request.folder / f"{name}-{part}",
-            request.watcher,
+            request.callback,
         )
         for part, (methods, rounds, evaluate) in runs.items()
     )
@@ -526,7 +526,7 @@ def _level(
     sent["ensemble"] = _ends(members, "ensemble", "bytes.up")
     rows = _level_rows(level, f"{ground.data}, xi {xi:g}", sent)
     for metric, get in (("embeddings.sent", lambda f: f["sent"]), ("embeddings.kept", lambda f: len(f["kept"]))):
-        counts = [float(get(facts)) for (m, _), facts in _facts(single).items() if m == "feddistr"]
+        counts = [float(get(info)) for (m, _), info in _facts(single).items() if m == "feddistr"]
         rows.append(over_seeds("feddistr", f"{ground.data}, xi {xi:g}", metric, counts))
     assert many.path is not None
     rows.append(over_seeds("split", f"{ground.data}, xi {xi:g}", "xi.realised", _realised(many.path)))
@@ -627,7 +627,7 @@ def communication(request: Request) -> Result:
                         rounds, evaluate,
                     ),
                     request.folder / f"{name}-{m}",
-                    request.watcher,
+                    request.callback,
                 )
                 for m, rounds, evaluate in (
                     ("feddistr", 1, ("global", "personal_on_global")),
@@ -714,10 +714,10 @@ def _short(reached: Sequence[int | None], rounds: int) -> str:
 
 
 def _feddistr_rows(once: History, where: str) -> list[Row]:
-    facts = list(_facts(once).values())
-    numbers = [float(f["width"] * f["sent"]) for f in facts]
+    info = list(_facts(once).values())
+    numbers = [float(f["width"] * f["sent"]) for f in info]
     return [
-        over_seeds("feddistr", where, "rounds.to_clients", [1.0] * len(facts), 1.0),
+        over_seeds("feddistr", where, "rounds.to_clients", [1.0] * len(info), 1.0),
         over_seeds("feddistr", where, "error", _errors(once, "feddistr")),
         over_seeds("feddistr", where, "error.server", _global_errors(once, "feddistr")),
         *(
@@ -826,7 +826,7 @@ def privacy(request: Request) -> Result:
     noisy = {f"sigma {s:g}": {**feddistr, "dp": {"clip": CLIP, "sigma": s}} for s in plan.sigmas}
     methods = [{**options, "label": label} for label, options in ({PLAIN: feddistr} | noisy).items()]
     experiment = _experiment("feddistr-privacy", plan.ground, task, plan.xi, methods, plan.seeds)
-    found = ran(experiment, request.folder / "runs", request.watcher)
+    found = ran(experiment, request.folder / "runs", request.callback)
     plain = experiment.methods[0].algorithm
     errors = {m.label: _errors(found, m.label) for m in experiment.methods}
     servers = {m.label: _global_errors(found, m.label) for m in experiment.methods}
@@ -935,10 +935,10 @@ def _copies(found: History, plan: Noises, data: Dataset) -> tuple[dict[str, list
     maker = imagery.of(prior, device, data.input_shape, data.levels)
     made: dict[str, list[float]] = {}
     real: list[float] = []
-    for (label, seed), facts in _facts(found).items():
-        if facts.get("coordinates") != "embedding":
+    for (label, seed), info in _facts(found).items():
+        if info.get("coordinates") != "embedding":
             continue
-        v = torch.tensor(facts["embeddings"])[facts["kept"]]
+        v = torch.tensor(info["embeddings"])[info["kept"]]
         key = Key(seed) / "feddistr" / "copies"
         images = maker.sample(v, plan.each, key / "images").flatten(0, 1)
         made.setdefault(label, []).append(nearest(images, data.x_train))

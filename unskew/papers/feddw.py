@@ -24,9 +24,11 @@ import torch
 from torch import nn
 
 from unskew import models
+from unskew.api import History
 from unskew.bench.feddw import measure
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.papers.result import (
     Claim,
@@ -42,10 +44,9 @@ from unskew.papers.result import (
     final,
     over_seeds,
 )
-from unskew.report import alone
-from unskew.report import feddw as report
-from unskew.run import config, recorded
-from unskew.run.history import History
+from unskew.pricing import traffic
+from unskew.report import svg_file
+from unskew.report.sections import class_relations as report
 
 Kind = Literal["G", "P", "PG"]
 ACCURACY: dict[Kind, str] = {
@@ -383,7 +384,7 @@ def table1(request: Request) -> Result:
         for setting, how in SETTINGS.items():
             evaluate = ("global", "personal", "personal_on_global")
             experiment = _experiment(f"feddw-table1-{name}-{setting}", ground, task, how, methods, seeds, evaluate)
-            found = ended(experiment, request.folder / f"{name}-{setting}", request.watcher)
+            found = ended(experiment, request.folder / f"{name}-{setting}", request.callback)
             seconds += found.history.summary["seconds"]
             at, where = COLUMNS.index((setting, name)), f"{name}, {setting}"
             for method, published in TABLE1.items():
@@ -469,7 +470,7 @@ def compatibility(request: Request) -> Result:
         experiment = _experiment(
             f"feddw-compatibility-{name}", ground, _task(request, ground), SETTINGS["pathological"], methods, seeds
         )
-        found = ended(experiment, request.folder / name, request.watcher)
+        found = ended(experiment, request.folder / name, request.callback)
         seconds += found.history.summary["seconds"]
         gained: dict[str, list[float]] = {}
         for base, (without, mixed) in TABLE4.items():
@@ -483,7 +484,7 @@ def compatibility(request: Request) -> Result:
             rows.append(_row(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart, published))
             claims.append(_over(f"+dw helps {base} on {where}", _ends(found, f"{base}+dw"), _ends(found, base)))
         if gained:
-            helps.append((f"{name}.svg", alone.document(report.help_chart(name, gained)).encode()))
+            helps.append((f"{name}.svg", svg_file.document(report.help_chart(name, gained)).encode()))
         if not curves:
             curves = curves_of(found.history)
     return Result(
@@ -528,7 +529,7 @@ def mu(request: Request) -> Result:
     seconds = 0.0
     for setting, how in SETTINGS.items():
         experiment = _experiment(f"feddw-mu-{setting}", ground, task, how, methods, seeds)
-        found = ended(experiment, request.folder / setting, request.watcher)
+        found = ended(experiment, request.folder / setting, request.callback)
         seconds += found.history.summary["seconds"]
         ends = {m["label"]: _ends(found, m["label"]) for m in methods}
         curves = curves_of(found.history)
@@ -559,7 +560,7 @@ def mu(request: Request) -> Result:
         "without numbers. Figures: accuracy by round on pathological data, and the last round's against mu.",
         curves=curves,
         seeds=seeds,
-        figures=(("mu.svg", alone.document(report.mu_chart("mu", lines)).encode()),) if lines else (),
+        figures=(("mu.svg", svg_file.document(report.mu_chart("mu", lines)).encode()),) if lines else (),
     )
 
 
@@ -590,7 +591,7 @@ def consistency(request: Request) -> Result:
     seconds = 0.0
     for setting, (how, methods) in runs.items():
         experiment = _experiment(f"feddw-consistency-{setting}", ground, task, how, methods, seeds)
-        found = ended(experiment, request.folder / setting, request.watcher)
+        found = ended(experiment, request.folder / setting, request.callback)
         seconds += found.history.summary["seconds"]
         distances = _distances(found.folder) if found.history.rows else {}
         for method in (str(m["label"]) for m in methods):
@@ -654,8 +655,8 @@ def consistency(request: Request) -> Result:
 def _distances(folder: Path) -> dict[tuple[str, int], list[float]]:
     """||SL - CR|| after each round, by method and seed."""
     return {
-        (t.method, t.seed): [float(t.facts[at]["distance"]) for at in sorted(t.facts)]
-        for t in recorded.read(folder).trainings
+        (t.method, t.seed): [float(t.info[at]["distance"]) for at in sorted(t.info)]
+        for t in traffic.read(folder).trainings
     }
 
 
@@ -676,12 +677,12 @@ def _consistency_figures(
     data = sources.load(task["data"], request.data_dir)
     planes, charts = {}, {}
     for title, (folder, method) in shown.items():
-        (kept,) = (t for t in recorded.read(folder).trainings if (t.method, t.seed) == (method, seed))
-        rounds = sorted(kept.facts)
+        (kept,) = (t for t in traffic.read(folder).trainings if (t.method, t.seed) == (method, seed))
+        rounds = sorted(kept.info)
         drawn = dict.fromkeys((rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]))
         name = "relations-" + re.sub(r"\W+", "-", title.lower())
         charts[name] = report.relations_chart(
-            name, f"{title}, seed {seed}", [_relations(at, kept.facts[at]) for at in drawn]
+            name, f"{title}, seed {seed}", [_relations(at, kept.info[at]) for at in drawn]
         )
         features, weight = _features(ground, data, folder / "models" / f"{method}-seed{seed}.safetensors")
         planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
@@ -690,20 +691,20 @@ def _consistency_figures(
     if uneven:
         norms = {title: _norms(*of) for title, of in uneven.items()}
         charts["norms"] = report.norms_chart("norms", norms, "the last round’s training examples")
-    return [(f"{name}.svg", alone.document(chart).encode()) for name, chart in charts.items()]
+    return [(f"{name}.svg", svg_file.document(chart).encode()) for name, chart in charts.items()]
 
 
 def _norms(folder: Path, method: str) -> list[report.Shared]:
     """By seed, the share of each class in what the last cohort trained on, and the length of its weights after that."""
     found: list[report.Shared] = []
-    for facts in (t.facts[max(t.facts)] for t in recorded.read(folder).trainings if t.method == method):
-        total = sum(facts["counts"])
-        found.append(([n / total for n in facts["counts"]], facts["class_norms"]))
+    for info in (t.info[max(t.info)] for t in traffic.read(folder).trainings if t.method == method):
+        total = sum(info["counts"])
+        found.append(([n / total for n in info["counts"]], info["class_norms"]))
     return found
 
 
-def _relations(at: int, facts: Mapping[str, Any]) -> report.Relations:
-    return report.Relations(at, np.array(facts["sl"]), np.array(facts["cr"]), float(facts["distance"]))
+def _relations(at: int, info: Mapping[str, Any]) -> report.Relations:
+    return report.Relations(at, np.array(info["sl"]), np.array(info["cr"]), float(info["distance"]))
 
 
 def _features(ground: Ground, data: Dataset, file: Path) -> tuple[report.Floats, report.Floats]:
@@ -777,7 +778,7 @@ def scale(request: Request) -> Result:
         task, name = tasks[plan.ground], plan.column.replace(" ", "-")
         methods, how = _methods(ground, labels), SETTINGS["practical"]
         experiment = _experiment(f"feddw-scale-{name}", ground, task, how, methods, seeds, evaluate, plan.clients)
-        found = ended(experiment, request.folder / name, request.watcher)
+        found = ended(experiment, request.folder / name, request.callback)
         seconds += found.history.summary["seconds"]
         where = f"{ground.data}, {plan.column}: {plan.clients} clients, {rounds} rounds of {epochs}, {ground.model}"
         at = TABLE2_COLUMNS.index(plan.column)
@@ -818,7 +819,7 @@ OVERHEAD_PLANS = {"small": 60, "paper": 240}
 def overhead(request: Request) -> Result:
     """A client's local epoch under each method over one under FedAvg, in CPU time, as `unskew bench feddw` does it."""
     began, turns = clock(), OVERHEAD_PLANS[request.scale]
-    measured = measure(turns, say=request.watcher.note)
+    measured = measure(turns, say=request.callback.note)
     by = {(r["case"], r["contender"]): r for r in measured}
     rows: list[Row] = []
     claims: list[Claim] = []

@@ -27,12 +27,14 @@ import numpy.typing as npt
 import torch
 from scipy import stats
 
+from unskew.api import History
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.federated import ClientIndex, FederatedData, federate, to_manifest
 from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
+from unskew.experiment import config
 from unskew.keys import Key
 from unskew.papers.result import (
     SAME,
@@ -49,10 +51,8 @@ from unskew.papers.result import (
     ran,
     same,
 )
-from unskew.run import config
 from unskew.run.folder import rows as log
 from unskew.run.folder import write_atomically
-from unskew.run.history import History
 
 Floats = npt.NDArray[np.float64]
 Clients = tuple[ClientIndex, ...]
@@ -265,7 +265,7 @@ def _run(
         "methods": [dict(m) for m in methods],
         **more,
     }
-    return ran(config.parse(raw, where), request.folder / where, request.watcher)
+    return ran(config.parse(raw, where), request.folder / where, request.callback)
 
 
 def _errors(found: Sequence[History]) -> dict[str, list[Floats]]:
@@ -518,7 +518,7 @@ def table4(request: Request) -> Result:
             main = _run(request, task, ground, clients, seed, _methods(task, alphas[-1]), eval_every=5)
             found.append(main)
             seconds += _seconds((pilot, main))
-            request.watcher.note(f"{task.name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
+            request.callback.note(f"{task.name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
         errors = _errors(found)
         rows += _rows4(task, errors, alphas, found)
         rows += [over_seeds(f"pilot, alpha {s:g} D", task.name, "error.validation", v) for s, v in scores.items()]
@@ -745,8 +745,8 @@ def _utilities(found: Sequence[History]) -> dict[str, list[float]]:
     for run in found:
         assert run.path is not None
         by: dict[str, list[float]] = {}
-        for row in log(run.path / "facts.jsonl"):
-            values = [u for u in row["facts"]["utility"] if u is not None]
+        for row in log(run.path / "info.jsonl"):
+            values = [u for u in row["info"]["utility"] if u is not None]
             if values:
                 by.setdefault(row["method"], []).append(float(np.mean(values)))
         for method, means in by.items():

@@ -9,9 +9,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from unskew.api import History
+from unskew.experiment import config
 from unskew.papers.result import Claim, Request, Result, curves_of, decide, ran, rows_of
-from unskew.run import config
-from unskew.run.history import History
 
 METRICS = (
     "global.accuracy",
@@ -88,7 +88,7 @@ def _compare(request: Request, text: str, what: str) -> Result:
     if request.data_dir is not None:
         raw["task"]["data_dir"] = str(Path(request.data_dir).resolve())
     experiment = config.parse(json.loads(json.dumps(raw)), request.name)
-    found = ran(experiment, request.folder, request.watcher)
+    found = ran(experiment, request.folder, request.callback)
     labels = [m.label for m in experiment.methods if m.kind != "bound" and m.name not in config.BOUNDS]
     return Result(
         name=request.name,

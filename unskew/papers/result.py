@@ -26,11 +26,12 @@ from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
 
+from unskew.api import History, history, of_all_seeds
 from unskew.errors import DivergedError, RunError
-from unskew.run import config, loop
+from unskew.experiment import config
+from unskew.run import loop
+from unskew.run.callbacks import Callback
 from unskew.run.folder import write_atomically
-from unskew.run.history import History, history, of_all_seeds
-from unskew.run.loop import Watcher
 from unskew.version import __version__
 
 
@@ -42,7 +43,7 @@ class Request:
     scale: str
     folder: Path
     data_dir: Path | None
-    watcher: Watcher
+    callback: Callback
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,7 @@ def _points(mean: float, low: float, high: float) -> str:
     return f"{100 * mean:+.2f} points, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]"
 
 
-def ran(experiment: config.Experiment, folder: Path, watcher: Watcher) -> History:
+def ran(experiment: config.Experiment, folder: Path, callback: Callback) -> History:
     """The experiment's run in `folder`: begun, gone on with where it was stopped, or read where it had ended.
 
     Raises:
@@ -308,10 +309,10 @@ def ran(experiment: config.Experiment, folder: Path, watcher: Watcher) -> Histor
         RunError: If the folder holds another run, or cannot be gone on with.
     """
     if not (folder / "run.json").exists():
-        return history(loop.start(experiment, folder, watcher))
+        return history(loop.start(experiment, folder, callback))
     if config.fingerprint(config.load(folder / "config.toml")) != config.fingerprint(experiment):
         raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
-    return history(loop.resume(folder, watcher))
+    return history(loop.resume(folder, callback))
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +330,7 @@ class Ended:
     diverged: Mapping[str, str]
 
 
-def ended(experiment: config.Experiment, folder: Path, watcher: Watcher) -> Ended:
+def ended(experiment: config.Experiment, folder: Path, callback: Callback) -> Ended:
     """As `ran`, but a method that diverges costs the others nothing but time.
 
     The others are run once more without it, from the start, in a folder beside the first, `NAME without METHOD`; what a
@@ -343,12 +344,12 @@ def ended(experiment: config.Experiment, folder: Path, watcher: Watcher) -> Ende
     while methods:
         left = dataclasses.replace(experiment, methods=methods)
         try:
-            return Ended(ran(left, at, watcher), at, diverged)
+            return Ended(ran(left, at, callback), at, diverged)
         except DivergedError as error:
             if error.where is None:
                 raise
             label, seed, at_round = error.where
-            watcher.note(f"{error}; {experiment.name} goes on without {label}")
+            callback.note(f"{error}; {experiment.name} goes on without {label}")
         diverged[label] = f"diverged in seed {seed}, round {at_round}"
         methods = tuple(m for m in methods if m.label != label)
         at = folder.with_name(" without ".join([folder.name, *map(loop.file_name, diverged)]))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from unskew.errors import ConfigError, meant
-from unskew.report.record import Record
+from unskew.record.reader import Record
 from unskew.report.tables import (
     ACCURACY,
     BOUNDS,

@@ -14,17 +14,18 @@ import jinja2
 from markupsafe import Markup, escape
 
 from unskew.errors import RunError
-from unskew.report import cost, feddif, feddistr, feddw, figures, hcct, prose, tables
-from unskew.report.predicted import beside
-from unskew.report.record import Partition, Record, Warned, described, plain, read
+from unskew.record.reader import Partition, Record, Warned, described, plain, read
+from unskew.report import figures, summary_text, tables
+from unskew.report.forecast_check import beside
 from unskew.report.section import Chart, Section
+from unskew.report.sections import class_relations, cost, diffusion, embeddings, groups
 
 _Marks = Mapping[str, figures.Look]
 
 SECTIONS: tuple[tuple[frozenset[str], Callable[[Record, Sequence[str], _Marks], Section | None]], ...] = (
-    (feddif.KEYS, feddif.section),
-    (hcct.KEYS, hcct.section),
-    (feddw.KEYS, feddw.section),
+    (diffusion.KEYS, diffusion.section),
+    (groups.KEYS, groups.section),
+    (class_relations.KEYS, class_relations.section),
 )
 """Sections of a method's own: the names its facts have, and what draws them for the methods that have these."""
 
@@ -119,11 +120,11 @@ def _run_view(record: Record) -> dict[str, object]:
     base = tables.reference(record)
     series = [(record, m, m, marks[m]) for m in record.methods]
     first = next(iter(record.partitions.values()), None)
-    priced = cost.priced(record) if record.facts else None
+    priced = cost.priced(record) if record.info else None
     return {
         "record": record,
-        "what": prose.what(record),
-        "found": prose.found(record),
+        "what": summary_text.what(record),
+        "found": summary_text.found(record),
         "notes": _notes(record),
         "rows": rows,
         "show_setting": len({r.setting for r in rows}) > 1,
@@ -159,13 +160,13 @@ def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> 
         "names": names,
         "records": records,
         "differing": differing,
-        "together": "" if base is None else prose.found(together, base),
+        "together": "" if base is None else summary_text.found(together, base),
         "notes": [
             *(f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)),
             *tables.trained_apart(records, called),
         ],
         "found": [
-            (name, f"{prose.what(r)} {prose.found(r)}" if differing else prose.what(r))
+            (name, f"{summary_text.what(r)} {summary_text.found(r)}" if differing else summary_text.what(r))
             for name, r in zip(names, records, strict=True)
         ],
         "rows": [
@@ -245,13 +246,13 @@ def _when(warned: Warned) -> str:
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
     """What the methods have to show of their rounds, and before it what they cost: empty for a run without facts."""
     found = []
-    if record.facts:
+    if record.info:
         found.append(cost.section(record, marks, cost.quantities(record), priced))
     # A method of one round has facts of later ones too, with nothing in them.
-    once = [m for m in record.methods if feddistr.KEYS & record.ever.get(m, frozenset())]
-    found += [feddistr.section(record, once, marks)] if once else []
+    once = [m for m in record.methods if embeddings.KEYS & record.ever.get(m, frozenset())]
+    found += [embeddings.section(record, once, marks)] if once else []
     for names, draw in SECTIONS:
-        methods = [m for m in record.methods if m not in once and names <= record.facts.get(m, frozenset())]
+        methods = [m for m in record.methods if m not in once and names <= record.info.get(m, frozenset())]
         found += [draw(record, methods, marks)] if methods else []
     return [s for s in found if s is not None]
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from scipy import stats
 
-from unskew.report.record import Bound, Direction, Flow, Kind, Record, configured
+from unskew.record.reader import Bound, Direction, Flow, Kind, Record, configured
 from unskew.units import MB
 
 ACCURACY = "global.accuracy"

@@ -20,7 +20,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from unskew.run import machine
+from unskew import machine
 from unskew.units import human_bytes
 from unskew.version import __version__
 

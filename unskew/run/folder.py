@@ -7,7 +7,7 @@
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
     work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
-    facts.jsonl       {"method", "seed", "round", "facts"}: what a method has to show of its rounds
+    info.jsonl       {"method", "seed", "round", "info"}: what a method has to show of its rounds
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
                       "framing"}: what was really put on the network
     checkpoints/      the last two, each a folder of its own
@@ -29,7 +29,7 @@ from typing import IO, Any
 from unskew.errors import RunError
 from unskew.runtime.lock import lock
 
-LOGS = ("metrics", "ledger", "failures", "work", "facts")
+LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Written from the first row on: not every run has one.
 RARE = ("network",)
 

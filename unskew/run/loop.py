@@ -18,23 +18,25 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
-from unskew import wire
+from unskew import machine, wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
+from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.ledger import totals
 from unskew.local.workers import Pool
-from unskew.run import assemble, checkpoint, machine, track
-from unskew.run.assemble import HERE, Bench, Venue
-from unskew.run.config import Experiment, Method, fingerprint, load, to_toml
-from unskew.run.evaluate import Exam, evaluate, exam
+from unskew.run import checkpoint, trackers
+from unskew.run import setup as run_setup
+from unskew.run.callbacks import Callback, NoCallback, Progress
+from unskew.run.evaluation import EvalSet, eval_set, evaluate
 from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
 from unskew.run.metrics import Metric, check_rows, summarise
+from unskew.run.setup import IN_PROCESS, Backend, Setup
+from unskew.runtime.in_process import Trace
 from unskew.runtime.memory import Memory
-from unskew.runtime.remote import Remote, Runtime
-from unskew.runtime.simulate import Trace
+from unskew.runtime.network import Remote, Runtime
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -47,66 +49,6 @@ ECHO_S = (
 
 class Interrupted(RunError):
     """The user asked the run to stop; it stands at a checkpoint."""
-
-
-@dataclass(frozen=True)
-class Tick:
-    """How far a run is, for whoever watches.
-
-    Attributes:
-        method, seed: The cell being run.
-        round, rounds: Of this cell.
-        cell, cells: Which cell, counted from 1.
-        accuracy, loss: Of the last evaluation: global, or the clients' mean where there is no global model.
-        own: Whether it is the clients' mean, on their own data.
-        evaluated: The round of that evaluation; 0 is the initial model's.
-        clients_per_second: Client trainings per second in this round.
-        megabytes: Sent by this cell so far.
-        left_s: Estimated seconds to the end of the whole run.
-    """
-
-    method: str
-    seed: int
-    round: int
-    rounds: int
-    cell: int
-    cells: int
-    accuracy: float | None
-    loss: float | None
-    own: bool
-    evaluated: int
-    clients_per_second: float
-    megabytes: float
-    left_s: float
-
-
-class Watcher(Protocol):
-    """Whoever wants to see a run go on."""
-
-    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
-        """Before the first round."""
-        ...
-
-    def tick(self, tick: Tick) -> None:
-        """After every round."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-        ...
-
-
-class Silent:
-    """Watches nothing."""
-
-    def start(self, experiment: Experiment, bench: Bench, feds: dict[int, FederatedData]) -> None:
-        """Nothing."""
-
-    def tick(self, tick: Tick) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +66,11 @@ class Outcome:
 
 # ---------------------------------------------------------------- start and resume
 def start(
-    experiment: Experiment, folder: Path, watcher: Watcher | None = None, command: str = "", venue: Venue = HERE
+    experiment: Experiment,
+    folder: Path,
+    callback: Callback | None = None,
+    command: str = "",
+    backend: Backend = IN_PROCESS,
 ) -> Outcome:
     """Run an experiment into a new folder, in this process unless `venue` says otherwise.
 
@@ -134,24 +80,26 @@ def start(
         ConfigError, DataError: If the experiment is impossible.
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
-    track.check(experiment.track)
-    bench = venue.bench(experiment)
-    feds = {seed: venue.divide(experiment, bench, seed) for seed in experiment.seeds}
+    trackers.check(experiment.track)
+    setup = backend.setup(experiment)
+    feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     for method in experiment.methods:
-        venue.rehearse(experiment, method, bench, feds)
+        backend.rehearse(experiment, method, setup, feds)
     create(
         folder,
         {
             "config.toml": to_toml(experiment),
             "partition.json": _partition(feds),
-            "run.json": _run_card(experiment, bench, feds, command),
+            "run.json": _run_card(experiment, setup, feds, command),
         },
     )
-    with locked(folder), track.tracking(experiment, folder, watcher or Silent()) as watching:
-        return _Run(experiment, folder, bench, feds, watching, venue=venue).go()
+    with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as watching:
+        return _Run(experiment, folder, setup, feds, watching, backend=backend).go()
 
 
-def resume(folder: Path, watcher: Watcher | None = None, force: bool = False, venue: Venue = HERE) -> Outcome:
+def resume(
+    folder: Path, callback: Callback | None = None, force: bool = False, backend: Backend = IN_PROCESS
+) -> Outcome:
     """Go on where a run was stopped, bit for bit if machine and versions are the same.
 
     Args:
@@ -174,18 +122,18 @@ def resume(folder: Path, watcher: Watcher | None = None, force: bool = False, ve
         saved = checkpoint.latest(folder)
         if saved is not None and saved.place.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
-        bench = venue.bench(experiment)
-        changed = assemble.differences(card.get("environment", {}), assemble.environment(bench))
+        setup = backend.setup(experiment)
+        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
         if changed and not force:
             raise RunError(
                 f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
                 "use --force to go on all the same"
             )
-        feds = {seed: venue.divide(experiment, bench, seed) for seed in experiment.seeds}
+        feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
             raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
-        with track.tracking(experiment, folder, watcher or Silent()) as watching:
-            return _Run(experiment, folder, bench, feds, watching, saved, venue).go()
+        with trackers.tracking(experiment, folder, callback or NoCallback()) as watching:
+            return _Run(experiment, folder, setup, feds, watching, saved, backend).go()
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -199,7 +147,7 @@ def _partition(feds: dict[int, FederatedData]) -> str:
     return json.dumps({"schema": SCHEMA, "seeds": known})
 
 
-def _run_card(experiment: Experiment, bench: Bench, feds: dict[int, FederatedData], command: str) -> str:
+def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
     cells = [
         {"method": m.label, "setting": setting(experiment, feds[seed]), "seed": seed, "bound": _bound(m)}
         for seed in experiment.seeds
@@ -211,9 +159,9 @@ def _run_card(experiment: Experiment, bench: Bench, feds: dict[int, FederatedDat
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or " ".join(sys.argv),
         "unskew": __version__,
-        "environment": assemble.environment(bench),
+        "environment": run_setup.environment(setup),
         "config_sha256": fingerprint(experiment),
-        "parameters": bench.parameters,
+        "parameters": setup.parameters,
         "cells": cells,
     }
     return json.dumps(card, indent=1)
@@ -267,17 +215,17 @@ class _Run:
         self,
         experiment: Experiment,
         folder: Path,
-        bench: Bench,
+        setup: Setup,
         feds: dict[int, FederatedData],
-        watcher: Watcher,
+        callback: Callback,
         saved: checkpoint.Saved | None = None,
-        venue: Venue = HERE,
+        backend: Backend = IN_PROCESS,
     ) -> None:
-        self.venue = venue
-        self.experiment, self.folder, self.bench, self.feds, self.watcher = experiment, folder, bench, feds, watcher
+        self.backend = backend
+        self.experiment, self.folder, self.setup, self.feds, self.callback = experiment, folder, setup, feds, callback
         self.saved = saved
         place = saved.place if saved else None
-        self.cells = assemble.cells(experiment)
+        self.cells = run_setup.cells(experiment)
         self.first = place.cell if place else 0
         self.done: tuple[str, ...] = place.done if place else ()
         self.stopped: dict[str, str] = dict(place.stopped) if place else {}
@@ -286,7 +234,7 @@ class _Run:
         self.begun = time.monotonic()
         self.rounds_before = self.first * experiment.rounds + (place.round if place else 0)
         self.config_sha256 = fingerprint(experiment)
-        self.environment = assemble.environment(bench)
+        self.environment = run_setup.environment(setup)
         self.stop = threading.Event()
 
     def seconds(self) -> float:
@@ -301,7 +249,7 @@ class _Run:
                 # Before anything runs in parallel here: the watcher's display has a thread of its own.
                 self.pool = self.workers()
                 began = time.monotonic()
-                self.watcher.start(self.experiment, self.bench, self.feds)
+                self.callback.start(self.experiment, self.setup, self.feds)
                 self.begun += time.monotonic() - began  # a plan that is made first is no part of the run it foretells
                 for index in range(self.first, len(self.cells)):
                     _Cell(self, index).go()
@@ -314,7 +262,7 @@ class _Run:
 
     def workers(self) -> Pool | None:
         try:
-            return assemble.pool(self.experiment, self.bench, self.feds, self.folder / "config.toml")
+            return run_setup.pool(self.experiment, self.setup, self.feds, self.folder / "config.toml")
         except WorkerError as error:
             raise WorkerError(f"{error}; continue with: unskew resume {self.folder}") from error
 
@@ -326,7 +274,7 @@ class _Run:
             if times > 1:
                 raise KeyboardInterrupt
             self.stop.set()
-            self.watcher.note("stopping after this round; press Ctrl-C again to stop at once")
+            self.callback.note("stopping after this round; press Ctrl-C again to stop at once")
 
         with hearing((signal.SIGINT, signal.SIGTERM), asked):
             try:
@@ -375,11 +323,11 @@ class _Cell:
     def __init__(self, run: _Run, index: int) -> None:
         self.run, self.index = run, index
         self.seed, self.method = run.cells[index]
-        experiment, bench, fed = run.experiment, run.bench, run.feds[self.seed]
+        experiment, setup, fed = run.experiment, run.setup, run.feds[self.seed]
         self.sim: Runtime
-        self.sim, train = run.venue.runtime(experiment, self.method, bench, fed, index, run.pool)
+        self.sim, train = run.backend.runtime(experiment, self.method, setup, fed, index, run.pool)
         elsewhere = isinstance(self.sim, Remote) and experiment.val_fraction > 0.0
-        self.exam: Exam = exam(fed, bench.device, validates=elsewhere)
+        self.eval_set: EvalSet = eval_set(fed, setup.device, validates=elsewhere)
         self.pooled = train is not fed
         self.bytes, self.cell_s = 0, 0.0
         self.round = self.at = 0  # the last that is done, and the one being done
@@ -445,9 +393,9 @@ class _Cell:
         place = run.saved.place if run.saved and run.saved.place.cell == self.index else None
         if place is None or run.saved is None or place.round == 0:
             state = self.sim.start()
-            self.record(evaluate(self.sim, state, 0, self.exam, run.experiment.evaluate, last=False), 0)
+            self.record(evaluate(self.sim, state, 0, self.eval_set, run.experiment.evaluate, last=False), 0)
             return state
-        algorithm, device = self.method.algorithm, run.bench.device
+        algorithm, device = self.method.algorithm, run.setup.device
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
@@ -467,16 +415,16 @@ class _Cell:
         sent = totals(() if self.pooled else trace.transfers)
         metrics = [*(Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()), *_trained(trace)]
         if last or t % run.experiment.eval_every == 0:
-            metrics += evaluate(self.sim, state, t, self.exam, run.experiment.evaluate, last)
+            metrics += evaluate(self.sim, state, t, self.eval_set, run.experiment.evaluate, last)
         spent = time.monotonic() - began
-        self.record([*metrics, Metric("seconds", spent)], t, trace, self.facts(state, t))
+        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t))
         # The round is done: all of it at once, for whoever keeps the cell as it stands.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
         done = self.index * run.experiment.rounds + t
         fresh = done - run.rounds_before
-        run.watcher.tick(
-            Tick(
+        run.callback.progress(
+            Progress(
                 method=self.method.label,
                 seed=self.seed,
                 round=t,
@@ -495,25 +443,25 @@ class _Cell:
 
     def last_word(self) -> None:
         """A cell that ends early is evaluated as if this round had been its last."""
-        metrics = evaluate(self.sim, self.state, self.round, self.exam, self.run.experiment.evaluate, last=True)
+        metrics = evaluate(self.sim, self.state, self.round, self.eval_set, self.run.experiment.evaluate, last=True)
         if self.round % self.run.experiment.eval_every == 0:  # evaluated already, but for the single clients
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
 
-    def facts(self, state: Any, t: int) -> dict[str, Any] | None:
+    def info(self, state: Any, t: int) -> dict[str, Any] | None:
         """What the method has to show of the round; its warnings are said once."""
-        shown = getattr(self.sim.algorithm, "facts", None)
+        shown = getattr(self.sim.algorithm, "info", None)
         if shown is None:
             return None
-        facts: dict[str, Any] = shown(state)
-        for text in facts.get("warnings", ()):
+        info: dict[str, Any] = shown(state)
+        for text in info.get("warnings", ()):
             if text not in self.warned:
                 self.warned.add(text)
-                self.run.watcher.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
-        return facts
+                self.run.callback.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
+        return info
 
     def record(
-        self, metrics: list[Metric], t: int, trace: Trace | None = None, facts: dict[str, Any] | None = None
+        self, metrics: list[Metric], t: int, trace: Trace | None = None, info: dict[str, Any] | None = None
     ) -> None:
         """Write a round's rows; they reach the file together.
 
@@ -535,9 +483,9 @@ class _Cell:
         failures, sent = self.sim.apart()
         logs.append("failures", ({**where, **asdict(f)} for f in failures))
         logs.append("network", ({**where, **s._asdict()} for s in sent))
-        if facts is not None:
-            logs.append("failures", ({**where, "round": t, **refused} for refused in facts.get("ignored", ())))
-            logs.append("facts", [{**where, "round": t, "facts": facts}])
+        if info is not None:
+            logs.append("failures", ({**where, "round": t, **refused} for refused in info.get("ignored", ())))
+            logs.append("info", [{**where, "round": t, "info": info}])
         self.notice(metrics, t)
         logs.flush()
 
@@ -599,7 +547,7 @@ class _Cell:
         found = list(getattr(self.sim.executor, "notes", ()))
         if found:
             run.notes[f"{self.method.label}/{self.seed}"] = found
-            run.watcher.note(f"{self.method.label}, seed {self.seed}: {'; '.join(found)}")
+            run.callback.note(f"{self.method.label}, seed {self.seed}: {'; '.join(found)}")
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         run.done = (*run.done, checkpoint.digest(files))
         model = self.sim.algorithm.serve(self.state, None)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unskew.errors import RunError
-from unskew.run import schema
+from unskew.experiment import schema
 from unskew.run.folder import rows as rows_of
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")

@@ -34,11 +34,12 @@ from typing import IO, Any, Literal
 import tomli_w
 
 from unskew.errors import ConfigError, DataError, ProtocolError, RunError, UnskewError
-from unskew.run import assemble, config
-from unskew.run.assemble import Bench
-from unskew.run.config import Experiment
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run import setup as run_setup
 from unskew.run.folder import explained, read_json, write_atomically
 from unskew.run.loop import Interrupted, hearing
+from unskew.run.setup import Setup
 
 Status = Literal["done", "failed", "open"]
 
@@ -186,7 +187,7 @@ def check(points: Sequence[Point]) -> None:
     Raises:
         ConfigError, DataError, ProtocolError: Naming the point.
     """
-    benches: dict[str, Bench] = {}
+    benches: dict[str, Setup] = {}
     for point in points:
         experiment = point.experiment
         try:
@@ -194,11 +195,11 @@ def check(points: Sequence[Point]) -> None:
             key = repr((experiment.task, experiment.runtime))
             if key not in benches:
                 benches.clear()
-                benches[key] = assemble.bench(experiment)
-            bench = benches[key]
-            feds = {seed: assemble.divide(experiment, bench.dataset, seed) for seed in experiment.seeds}
+                benches[key] = run_setup.setup(experiment)
+            setup = benches[key]
+            feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
             for method in experiment.methods:
-                assemble.rehearse(experiment, method, bench, feds)
+                run_setup.rehearse(experiment, method, setup, feds)
         except (ConfigError, DataError, ProtocolError) as error:
             raise type(error)(f"point {point.name}: {error}; nothing was run") from None
 

@@ -61,8 +61,8 @@ from unskew.runtime import resident
 from unskew.runtime.resident import Frame
 
 if TYPE_CHECKING:
-    from unskew.runtime.letter import Letter, Node, Outcome
-    from unskew.runtime.site import Site
+    from unskew.runtime.client import ClientRuntime
+    from unskew.runtime.message import Envelope, Node, Outcome
 
 # What a deployment runs is put together above this layer, so it is named and not imported.
 SERVER = "unskew.deploy.server:serve"
@@ -77,12 +77,12 @@ STYPE = "bytes"
 
 
 # ---------------------------------------------------------------- letters as Flower's records
-def pack(letter: "Letter") -> RecordDict:
+def pack(envelope: "Envelope") -> RecordDict:
     """A letter as the content of a message."""
-    return content_of(frame_of(letter))
+    return content_of(frame_of(envelope))
 
 
-def unpack(content: RecordDict) -> "Letter":
+def unpack(content: RecordDict) -> "Envelope":
     """The letter in a message's content, whoever wrote it.
 
     Raises:
@@ -106,7 +106,7 @@ def frame_in(content: RecordDict) -> Frame:
     """
     body, head = content.get(BODY), content.get(HEAD)
     if not isinstance(body, ArrayRecord) or not isinstance(head, ConfigRecord) or set(content) != {BODY, HEAD}:
-        from unskew.runtime.roll import printable
+        from unskew.runtime.membership import printable
 
         raise WireError(f"a message must hold {BODY} and {HEAD}, got {printable(str(sorted(content)), 80)}")
     if set(body) != {PARCEL} or body[PARCEL].stype != STYPE or set(head) != {"action", "json", "sizes"}:
@@ -117,18 +117,18 @@ def frame_in(content: RecordDict) -> Frame:
     return Frame(action, text, sizes, body[PARCEL].data)
 
 
-def frame_of(letter: "Letter") -> Frame:
+def frame_of(envelope: "Envelope") -> Frame:
     """A letter as a frame."""
-    return Frame(letter.action, letter.head, json.dumps([len(p) for p in letter.parts]), b"".join(letter.parts))
+    return Frame(envelope.action, envelope.head, json.dumps([len(p) for p in envelope.parts]), b"".join(envelope.parts))
 
 
-def letter_of(frame: Frame) -> "Letter":
+def letter_of(frame: Frame) -> "Envelope":
     """The letter in a frame.
 
     Raises:
         WireError: If the lengths are not those of its payloads.
     """
-    from unskew.runtime.letter import Letter, split
+    from unskew.runtime.message import Envelope, split
 
     try:
         lengths = json.loads(frame.sizes)
@@ -136,16 +136,16 @@ def letter_of(frame: Frame) -> "Letter":
         lengths = None
     if not isinstance(lengths, list) or not all(type(n) is int for n in lengths):
         raise WireError("the lengths of a message's payloads must be a list of whole numbers")
-    return Letter(frame.action, frame.head, split(frame.parcel, lengths))
+    return Envelope(frame.action, frame.head, split(frame.parcel, lengths))
 
 
-def framing(content: RecordDict, letter: "Letter") -> int:
+def framing(content: RecordDict, envelope: "Envelope") -> int:
     """Bytes of a message's records beyond the payloads; what HTTP and TLS add is not known here."""
-    return sum(record.count_bytes() for record in content.values()) - letter.payload
+    return sum(record.count_bytes() for record in content.values()) - envelope.payload
 
 
 # ---------------------------------------------------------------- the server's side
-class FlowerPost:
+class FlowerTransport:
     """Letters over a Grid: pushed together, polled for in short steps, given up at our own deadline."""
 
     def __init__(self, grid: Grid, poll_s: float = POLL_S) -> None:
@@ -155,25 +155,25 @@ class FlowerPost:
         """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
         return set(self.grid.get_node_ids())
 
-    def exchange(self, letters: "Mapping[Node, Letter]", deadline_s: float) -> "dict[Node, Outcome]":
+    def exchange(self, envelopes: "Mapping[Node, Envelope]", deadline_s: float) -> "dict[Node, Outcome]":
         """Send all letters together; the replies in the order of the letters."""
-        from unskew.runtime.letter import Outcome
+        from unskew.runtime.message import Outcome
 
         end = time.monotonic() + deadline_s
-        contents = {n: pack(letter) for n, letter in letters.items()}
+        contents = {n: pack(envelope) for n, envelope in envelopes.items()}
         messages = [
-            Message(content, dst_node_id=n, message_type=_type_of(letters[n]), ttl=deadline_s + MARGIN_S)
+            Message(content, dst_node_id=n, message_type=_type_of(envelopes[n]), ttl=deadline_s + MARGIN_S)
             for n, content in contents.items()
         ]
-        down = {n: framing(content, letters[n]) for n, content in contents.items()}
+        down = {n: framing(content, envelopes[n]) for n, content in contents.items()}
         try:
             ids = list(self.grid.push_messages(messages))
         except Exception as error:  # the network's own errors have no common class
             gone = Outcome(None, f"client lost: nothing could be sent ({type(error).__name__})", sent=False)
-            return dict.fromkeys(letters, gone)
+            return dict.fromkeys(envelopes, gone)
         ids += [""] * (len(messages) - len(ids))  # none at all come back if all together were too large
-        found = {n: Outcome(None, "client lost: the network does not know it", sent=False) for n in letters}
-        waiting = {i: n for i, n in zip(ids, letters, strict=True) if i}
+        found = {n: Outcome(None, "client lost: the network does not know it", sent=False) for n in envelopes}
+        waiting = {i: n for i, n in zip(ids, envelopes, strict=True) if i}
         broken: dict[str, str] = {}
         while waiting:
             came = self._pull(set(waiting), broken)
@@ -204,25 +204,25 @@ class FlowerPost:
         return {i: m for i, m in came.items() if i in ids}
 
 
-def _type_of(letter: "Letter") -> str:
-    return "query.hello" if letter.action == "hello" else "query.step"
+def _type_of(envelope: "Envelope") -> str:
+    return "query.hello" if envelope.action == "hello" else "query.step"
 
 
 def _outcome(reply: Message, down: int) -> "Outcome":
-    from unskew.runtime.letter import Outcome
+    from unskew.runtime.message import Outcome
 
     if reply.has_error():
         return Outcome(None, _lost(reply.error.code, reply.error.reason or ""), down=down)
     try:
-        letter = unpack(reply.content)
+        envelope = unpack(reply.content)
     except WireError as error:
         return Outcome(None, f"refused: {error}", down=down)
-    return Outcome(letter, down=down, up=framing(reply.content, letter))
+    return Outcome(envelope, down=down, up=framing(reply.content, envelope))
 
 
 def _lost(code: int, reason: str) -> str:
     """Flower's error codes in our words."""
-    from unskew.runtime.roll import printable
+    from unskew.runtime.membership import printable
 
     kind = {3: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
     return f"{kind}: {printable(reason) or 'no reason was given'} (Flower's code {code})"
@@ -236,7 +236,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the server's folder on the clients that Flower connects."""
     _end_with_parent()
     serve = resolve_name(SERVER)
-    serve(FlowerPost(grid), _folder_of(context.run_config, "run_config"))
+    serve(FlowerTransport(grid), _folder_of(context.run_config, "run_config"))
 
 
 def _end_with_parent() -> None:
@@ -278,18 +278,18 @@ def _reply(message: Message, context: Context) -> Message:
     return Message(content_of(resident.ask(path, _frame_or_complaint(message))), reply_to=message)
 
 
-def answer(message: Message, site: "Site") -> Message:
+def answer(message: Message, client_runtime: "ClientRuntime") -> Message:
     """A client's reply to a message."""
-    return Message(content_of(answered(site, _frame_or_complaint(message))), reply_to=message)
+    return Message(content_of(answered(client_runtime, _frame_or_complaint(message))), reply_to=message)
 
 
-def answered(site: "Site", frame: Frame) -> Frame:
+def answered(client_runtime: "ClientRuntime", frame: Frame) -> Frame:
     """A client's reply to a frame; one that holds no letter is answered too."""
     try:
-        letter = letter_of(frame)
+        envelope = letter_of(frame)
     except WireError as error:
-        letter = letter_of(_complaint(error))
-    return frame_of(site.answer(letter))
+        envelope = letter_of(_complaint(error))
+    return frame_of(client_runtime.answer(envelope))
 
 
 def _frame_or_complaint(message: Message) -> Frame:
@@ -304,9 +304,9 @@ def _complaint(error: WireError) -> Frame:
     return Frame(f"unreadable: {error}", "", "[]", b"")
 
 
-def _site_of(context: Context) -> "Site":
-    site: Site = resolve_name(CLIENT)(_folder_of(context.node_config, "node_config"))
-    return site
+def _site_of(context: Context) -> "ClientRuntime":
+    client_runtime: ClientRuntime = resolve_name(CLIENT)(_folder_of(context.node_config, "node_config"))
+    return client_runtime
 
 
 def _folder_of(config: Mapping[str, Any], name: str) -> Path:

@@ -1,0 +1,64 @@
+"""Should I join?, printed: what groups promised each client and what they brought it."""
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from unskew.report import Record
+from unskew.report.members import Joining, Member, joining
+from unskew.report.tables import percent, points
+
+MOST_ROWS = 40
+"""Rows of all methods together up to which clients are printed one by one; beyond, the report's figures have them."""
+
+
+def should_join(record: Record) -> list[Table | str]:
+    """For each method that forms groups a table of its clients, or where these are many a sentence alone."""
+    found = joining(record)
+    small = sum(len(j.members) for j in found) <= MOST_ROWS
+    return [part for j in found for part in ((clients(j), j.words) if small else (j.words,))]
+
+
+def clients(j: Joining) -> Table:
+    """The clients of a method in the last round of a seed; columns without a number are left out."""
+    columns = [
+        ("client", [str(m.client) for m in j.members]),
+        ("group", [_groups(m) for m in j.members]),
+        ("utility", [_utility(m.utility) for m in j.members]),
+        ("alone", [_utility(m.utility_alone) for m in j.members]),
+        ("accuracy", [_accuracy(m.accuracy) for m in j.members]),
+        ("alone", [_accuracy(m.accuracy_alone) for m in j.members]),
+        ("gain", ["–" if m.gain is None else points(m.gain) for m in j.members]),
+    ]
+    told = []
+    if any(m.utility is not None for m in j.members):
+        told.append("utility: agreement with the group less what a small group costs, and that of being alone")
+    told.append("accuracy: percent, on the client's own test data" + (f", and under {j.base}" if j.base else ""))
+    if any(m.gain is not None for m in j.members):
+        told.append("gain: points; who is alone now may have learned in a group before")
+    table = Table(
+        title=f"Should I join? {escape(j.method)}, seed {j.seed}, round {j.round}",
+        caption=escape("; ".join(told)),
+        box=SIMPLE,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    shown = [(head, cells) for head, cells in columns if any(cell != "–" for cell in cells)]
+    for head, _ in shown:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in zip(*(cells for _, cells in shown), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _groups(m: Member) -> str:
+    return ", ".join(map(str, m.groups)) or ("alone" if m.there else "–")
+
+
+def _utility(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
+
+
+def _accuracy(value: float | None) -> str:
+    return "–" if value is None else percent(value)

@@ -1,0 +1,464 @@
+"""An experiment as a value, from TOML and back.
+
+    name = "digits"
+    rounds = 30
+    seeds = [0, 1, 2]
+    task = { data = "digits", model = "mlp" }
+    split = { name = "dirichlet", num_clients = 20, alpha = 0.1 }
+    local = { lr = 0.1, local_epochs = 2, batch_size = 32 }
+
+    [[methods]]
+    name = "fedavg"
+    [[methods]]
+    name = "fedprox"
+    mu = 0.1
+
+`[algorithm]` instead of `[[methods]]` runs a single one.  `[local]` is every method's local optimisation unless the
+method says otherwise.  TOML has no word for nothing: "none" stands for it, as in `batch_size = "none"`.  A resolved
+configuration spells everything out and reads back to an equal experiment.
+"""
+
+import dataclasses
+import hashlib
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from annotated_types import Ge, Gt, Interval, MinLen
+
+from unskew import algorithms
+from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
+from unskew.errors import ConfigError, meant
+from unskew.experiment import schema
+from unskew.protocol import SgdConfig
+from unskew.tree import is_record
+from unskew.world.channel import Even
+from unskew.world.outage import Outage
+from unskew.world.wireless import Radio
+
+BOUNDS = ("independent", "fedavg", "centralised")
+LONGEST_LABEL = 60
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What is learned from what.
+
+    Attributes:
+        data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
+        model: A name from `unskew list models`.
+        model_options: The network's own settings.
+        loss: cross_entropy or multi_margin; by default what the model is meant for.
+        augment: Applied to training batches only.
+        data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
+    """
+
+    data: str = "digits"
+    model: str = "mlp"
+    model_options: dict[str, Any] = field(default_factory=dict)
+    loss: Literal["cross_entropy", "multi_margin"] | None = None
+    augment: Literal["none", "crop", "flip", "crop+flip"] = "none"
+    data_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a method's training ends before its last round.
+
+    Attributes:
+        accuracy: Accuracy over all clients' validation examples reaches this fraction; the test set decides nothing.
+        megabytes: Everything sent so far, in 10^6 bytes.
+        seconds: Wall-clock time of this method and seed; where it falls differs from run to run.
+    """
+
+    accuracy: Annotated[float, Interval(gt=0.0, le=1.0)] | None = None
+    megabytes: Annotated[float, Gt(0.0)] | None = None
+    seconds: Annotated[float, Gt(0.0)] | None = None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How the work is done; recorded, because another executor or device agrees only within rounding.
+
+    Attributes:
+        executor: auto chooses by rule: stacked on CUDA; on a CPU workers, or sequential where there is one core or
+            little to do.
+        workers: Worker processes; by default one per core.
+        device: auto takes a CUDA device if there is one.
+        threads: PyTorch threads; by default one, and all cores for networks above five million parameters.
+        deterministic: On CUDA, refuse kernels whose sums depend on timing.
+        checkpoint_every: Rounds between checkpoints; 0 saves after about ten seconds' work instead.
+        codec: Send every message through the wire's bytes and back, as a network would.
+    """
+
+    executor: Literal["auto", "sequential", "workers", "stacked"] = "auto"
+    workers: Annotated[int, Interval(ge=1, le=256)] | None = None
+    device: str = "auto"
+    threads: Annotated[int, Interval(ge=1, le=256)] | None = None
+    deterministic: bool = False
+    checkpoint_every: Annotated[int, Ge(0)] = 0
+    codec: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    """What is true outside the algorithms.
+
+    Attributes:
+        outage: Which clients a round loses.
+        channel: What a method that probes its links is told: even, or radio.
+    """
+
+    outage: Outage = Outage()
+    channel: Even | Radio = Even()
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """An algorithm with its settings, and what tables and figures call it."""
+
+    label: str
+    name: str
+    options: Mapping[str, Any]
+    algorithm: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and (self.label, self.name, self.options) == (
+            other.label,
+            other.name,
+            other.options,
+        )
+
+    @property
+    def kind(self) -> str:
+        """global, personal or bound."""
+        entry = algorithms.TABLE.get(self.name.partition("+")[0])  # an addition leaves a method of its kind
+        return entry.kind if entry else "global"
+
+    @property
+    def is_fedavg(self) -> bool:
+        """Whether this is FedAvg as published, which others are compared with; not its relatives of the same class."""
+        return self.name == "fedavg" and not self.algorithm.personal and not self.algorithm.terms
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Methods on one task, split and set of seeds.
+
+    Attributes:
+        methods: What is compared; every method meets the same split, the same cohorts and the same initial model.
+        rounds: Communication rounds.
+        seeds: Each draws its own split, initial model, cohorts and batches.
+        name: Of the run; a line that is not empty.
+        task, split: What is learned, and who holds what.
+        fraction, clients_per_round: Cohort size, by share or by number; all clients if neither is given.
+        test_fraction: Part of each client's own data kept for personal tests.
+        val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
+        eval_every: Rounds between evaluations; the last round is always evaluated.
+        evaluate: personal_on_global adds each personal model's accuracy on the global test set.
+        mean_last: How many evaluations the "mean of last" averages.
+        stop: Early stopping.
+        world: Losses and channel.
+        runtime: Executor, device, checkpoints.
+        track: Who else gets the numbers: tensorboard, mlflow, wandb; none unless asked for.
+    """
+
+    methods: tuple[Method, ...]
+    rounds: Annotated[int, Ge(1)]
+    seeds: Annotated[tuple[int, ...], MinLen(1)] = (0,)
+    name: str = "experiment"
+    task: TaskConfig = TaskConfig()
+    split: Split = IID()
+    fraction: Annotated[float, Interval(gt=0.0, le=1.0)] | None = None
+    clients_per_round: Annotated[int, Ge(1)] | None = None
+    test_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.2
+    val_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
+    eval_every: Annotated[int, Ge(1)] = 1
+    evaluate: tuple[Literal["global", "personal", "personal_on_global"], ...] = ("global", "personal")
+    mean_last: Annotated[int, Ge(1)] = 5
+    stop: Stop = Stop()
+    world: World = World()
+    runtime: Runtime = Runtime()
+    track: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ConfigError("methods must name at least one algorithm, got none")
+        if self.fraction is not None and self.clients_per_round is not None:
+            raise ConfigError(
+                f"fraction and clients_per_round exclude each other, got {self.fraction:g} and "
+                f"{self.clients_per_round}; leave one out"
+            )
+        labels = [m.label for m in self.methods]
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"two methods are called {twice!r}; give one of them another label")
+        if min(self.seeds, default=0) < 0:
+            raise ConfigError(f"seeds must be >= 0, got {min(self.seeds)}")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
+        if not self.name.strip() or not self.name.isprintable():
+            raise ConfigError(f"name must be a line that is not empty, got {schema.show(self.name)}")
+        for name in self.track:
+            if name not in TRACKERS:
+                near = meant(name, TRACKERS)
+                raise ConfigError(f"track: no tracker is called {name!r}{near} (known: {', '.join(TRACKERS)})")
+        if len(set(self.track)) != len(self.track):
+            raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
+        if self.stop.accuracy is not None and self.val_fraction == 0.0:
+            object.__setattr__(self, "val_fraction", 0.1)
+
+    def cohort(self, num_clients: int) -> int:
+        """Clients per round: `max(floor(fraction N), 1)`, or the number asked for.
+
+        Raises:
+            ConfigError: If more are asked for than there are.
+        """
+        if self.clients_per_round is not None:
+            if self.clients_per_round > num_clients:
+                raise ConfigError(
+                    f"clients_per_round must be at most the {num_clients} clients, got {self.clients_per_round}"
+                )
+            return self.clients_per_round
+        # 0.29 * 100 is 28.999999999999996, but 29 clients are meant.
+        return num_clients if self.fraction is None else max(math.floor(self.fraction * num_clients + 1e-9), 1)
+
+
+def method(
+    name: str, options: Mapping[str, Any], label: str | None = None, place: str = "algorithm", where: str = ""
+) -> Method:
+    """An algorithm from the table with checked options.
+
+    Raises:
+        ConfigError: If the name or an option is not known, or a value is not allowed.
+    """
+    with schema.placed(f"{place}.name", where):
+        target = algorithms.resolve(name)
+    values = schema.checked(target, options, place, where)
+    algorithm = schema.made(target, values, place, where)
+    lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
+    if lacks:
+        raise ConfigError(f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.at(where)}")
+    return Method(label or name, name, _spelled_out(schema.parameters(target), values), algorithm)
+
+
+def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings with their values, defaults included, as TOML has them."""
+    return {
+        name: schema.NONE if (value := values.get(name, default)) is None else plain(value)
+        for name, (_, default) in parameters.items()
+        if values.get(name, default) is not None or default is not None
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON and TOML have it; what is None by default is left out, None elsewhere is "none"."""
+    if is_record(value):
+        fields = {f.name: (f.type, f.default) for f in dataclasses.fields(value)}
+        return _spelled_out(fields, {name: getattr(value, name) for name in fields})
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    return value
+
+
+# ---------------------------------------------------------------- reading
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment a TOML file describes, with `key.path=value` overrides.
+
+    Raises:
+        ConfigError: If the file is missing, is no TOML, or describes no possible experiment.
+    """
+    return parse(override(read_toml(path), overrides), str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says.
+
+    Raises:
+        ConfigError: If the file is missing or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}; write one as in the README, "
+            "or name a built-in one (unskew list experiments)"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    except ValueError as error:  # an integer of thousands of digits, too
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply to be an experiment") from None
+
+
+def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """`raw` with settings such as `algorithm.mu=0.1` or `methods.1.mu=0.1`; values are read as TOML, else as text.
+
+    Raises:
+        ConfigError: If a setting is not of that form or leads through something that is no table.
+    """
+    out: dict[str, Any] = _copy(raw)
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        *path, last = (part.strip() for part in key.split("."))
+        if not sign or not all((*path, last)):
+            raise ConfigError(f"--set takes key.path=value, got {setting!r}")
+        table: Any = out
+        for part in path:
+            table = table[_entry(table, part, key)] if isinstance(table, list) else table.setdefault(part, {})
+            if not isinstance(table, dict | list):
+                raise ConfigError(f"--set {key}: {part} is a value, not a table")
+        table[_entry(table, last, key) if isinstance(table, list) else last] = _value(text)
+    return out
+
+
+def _entry(entries: Sequence[Any], part: str, key: str) -> int:
+    if not part.isdecimal() or int(part) >= len(entries):
+        raise ConfigError(
+            f"--set {key}: {part!r} is no entry of a list of {len(entries)}; say which one, counting from 0"
+        )
+    return int(part)
+
+
+def _value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):
+        return text.strip()
+    return found["v"] if len(found) == 1 else text
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _copy(v) for k, v in value.items()}
+    return [_copy(v) for v in value] if isinstance(value, list) else value
+
+
+def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
+    """The experiment a table of settings describes.
+
+    Raises:
+        ConfigError: If a key is unknown, a value is out of range, or settings contradict each other.
+    """
+    table = dict(raw)
+    known = (*schema.parameters(Experiment), "algorithm", "local", "bounds", "seed")
+    for key in table:
+        if key == "sweep":
+            file = where or "FILE"
+            raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew sweep {file}")
+        if key not in known:
+            raise schema.unknown(key, known, "", "an experiment", where, _elsewhere())
+    if "seed" in table:
+        if "seeds" in table:
+            raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.at(where)}")
+        table["seeds"] = [table.pop("seed")]
+    local = table.pop("local", {})
+    schema.build(SgdConfig, local, "local", where)
+    bounds = table.pop("bounds", False)
+    if not isinstance(bounds, bool):
+        raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.at(where)}")
+    if ("algorithm" in table) == ("methods" in table):
+        raise ConfigError(f"give either [algorithm] or [[methods]]{schema.at(where)}")
+    single = "algorithm" in table
+    entries = [table.pop("algorithm")] if single else table.pop("methods")
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"methods must be a list of at least one table, got {schema.show(entries)}{schema.at(where)}")
+    methods = [
+        _method(entry, local, "algorithm" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
+    ]
+    if bounds:
+        methods = with_bounds(methods, local)
+    split = parse_split(table.pop("split", {"name": "iid"}), where)
+    kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"))
+    with schema.placed("", where):
+        return Experiment(methods=tuple(methods), split=split, **kwargs)
+
+
+def _elsewhere() -> dict[str, str]:
+    """Settings that are no key of an experiment but of one of its tables, and where they belong."""
+    tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop, "runtime": Runtime}
+    return {f.name: f"{table}.{f.name}" for table, kind in tables.items() for f in dataclasses.fields(kind)}
+
+
+def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        raise ConfigError(f"{place} must be a table with a name, got {schema.show(entry)}{schema.at(where)}")
+    options = {k: v for k, v in entry.items() if k not in ("name", "label")}
+    label = entry.get("label", entry["name"])
+    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
+        raise ConfigError(
+            f"{place}.label must be a line of at most {LONGEST_LABEL} characters, got {schema.show(label)}"
+            f"{schema.at(where)}"
+        )
+    with schema.placed(f"{place}.name", where):
+        options = _with_local(entry["name"], options, local)
+    return method(entry["name"], options, label, place, where)
+
+
+def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
+    """`[local]` under the method's own `local`, if the method has one; steps of its own put epochs aside."""
+    own = options.get("local", {})
+    if not local or not isinstance(own, Mapping) or "local" not in schema.parameters(algorithms.resolve(name)):
+        return dict(options)
+    work = {"local_epochs", "local_steps"}
+    common = {k: v for k, v in local.items() if k not in work or not work & own.keys()}
+    return {**options, "local": {**common, **own}}
+
+
+def with_bounds(methods: Sequence[Method], local: Mapping[str, Any]) -> list[Method]:
+    """The methods with what they must beat and what they cannot: local only, FedAvg, and pooled data."""
+    have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
+    more = [method(name, _with_local(name, {}, local)) for name in BOUNDS if name not in have]
+    return [*methods, *more]
+
+
+def parse_split(raw: Any, where: str = "") -> Split:
+    """A split from its table.
+
+    Raises:
+        ConfigError: If its name or one of its fields is not known, or a value is not allowed.
+    """
+    name = raw.get("name") if isinstance(raw, Mapping) else raw
+    if not isinstance(raw, Mapping) or not isinstance(name, str) or name not in SPLITS:
+        got = "none" if name is None else schema.show(name)
+        raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.at(where)}")
+    options = {k: v for k, v in raw.items() if k != "name"}
+    split: Split = schema.build(SPLITS[name], options, "split", where)
+    return split
+
+
+# ---------------------------------------------------------------- writing
+def resolved(experiment: Experiment) -> dict[str, Any]:
+    """Everything spelled out; `parse` gives back an equal experiment."""
+    table: dict[str, Any] = {
+        f.name: plain(getattr(experiment, f.name))
+        for f in dataclasses.fields(experiment)
+        if f.name not in ("methods", "split") and getattr(experiment, f.name) is not None
+    }
+    split = {k: v for k, v in record(experiment.split).items() if v is not None}
+    methods: list[dict[str, Any]] = [{"name": m.name, "label": m.label, **m.options} for m in experiment.methods]
+    return {**table, "split": split, "methods": methods}
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The resolved experiment as TOML."""
+    return tomli_w.dumps(resolved(experiment))
+
+
+def fingerprint(experiment: Experiment) -> str:
+    """SHA-256 of the resolved experiment, without its name and without what does not change the numbers."""
+    table = resolved(experiment)
+    table.pop("name", None)
+    table.pop("track", None)
+    for key in ("checkpoint_every", "codec"):
+        table["runtime"].pop(key, None)
+    table["task"].pop("data_dir", None)
+    return hashlib.sha256(tomli_w.dumps(table).encode()).hexdigest()

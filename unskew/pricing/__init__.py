@@ -1,0 +1,1 @@
+"""What a recorded run costs in a radio cell."""

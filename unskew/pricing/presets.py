@@ -1,0 +1,63 @@
+"""What a price depends on, but for the run: a cell, its carrier and its devices, by name or from a file."""
+
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unskew.errors import ConfigError
+from unskew.experiment import schema
+from unskew.world import spectrum as spectra
+from unskew.world import wireless
+from unskew.world.energy import Energy
+from unskew.world.spectrum import Spectrum
+from unskew.world.wireless import Radio
+
+
+@dataclass(frozen=True)
+class PricingPreset:
+    """A cell, its carrier and its devices."""
+
+    channel: Radio
+    spectrum: Spectrum = spectra.PAPER
+    energy: Energy = Energy()
+
+
+PRESETS = {
+    "paper": PricingPreset(wireless.PAPER, spectra.PAPER),
+    "p000": PricingPreset(wireless.P000, spectra.P000),
+    "p001": PricingPreset(wireless.P001, spectra.P001),
+}
+
+
+def preset(name: str) -> PricingPreset:
+    """A tariff by name, or from a TOML file.
+
+    The file has up to three tables, [channel], [spectrum] and [energy], and may begin with `preset = "p001"`: what the
+    tables leave out is as there, else as in `paper`.
+
+    Raises:
+        ConfigError: If there is no such name or file, or a setting in it is not known or not allowed.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise ConfigError(f"no channel is called {name!r}; choose {', '.join(PRESETS)}, or a file that ends in .toml")
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; choose {', '.join(PRESETS)}, or write it") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    preset = table.pop("preset", "paper")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {schema.show(preset)} ({path})")
+    parts: dict[str, Any] = {name: getattr(PRESETS[preset], name) for name in ("channel", "spectrum", "energy")}
+    for key, settings in table.items():
+        if key not in parts:
+            raise schema.unknown(key, ["preset", *parts], "", "a tariff", str(path))
+        values = schema.checked(type(parts[key]), settings, key, str(path))
+        with schema.placed(key, str(path)):
+            parts[key] = replace(parts[key], **values)
+    return PricingPreset(**parts)

@@ -1,0 +1,351 @@
+"""What a recorded run cost on the air: its ledger, priced under a radio.
+
+A channel is a pure function of its key, and the ledger says what went from where to where, so a run of any method can
+be priced under a cell it was never run in: bytes, Hertz-seconds, resource blocks, sub-frames, seconds, joules.
+
+Order      An exchange (a hop of the ledger) takes three turns on the air: down, device to device, up.  Turns and
+           exchanges follow each other; seconds are those on the air.
+Channel    A plan probes the channel by its own count of diffusion rounds, the ledger counts exchanges.  Here the
+           channel's hop is the number of exchanges of the round before this one in which a model went from device to
+           device: devices are placed anew after those, and FedDif's transfers meet the channel they were planned for.
+           A diffusion round without a move leaves no such exchange; where a method's facts list its hops, it counts.
+Ledgers    honest            the bytes of our wire, every message
+           feddif_table3     P000's Table 3, 3.11 MB M (T + I): megabytes only
+           feddif_subframes  P001's Table II: every model is 40e6 bits, a compressed one in proportion, and other
+                             messages are free
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.errors import RunError
+from unskew.keys import Key
+from unskew.ledger import SERVER, Direction
+from unskew.pricing.traffic import Columns, Ints, Training, Work, read
+from unskew.units import MB, Bytes, bits
+from unskew.world import spectrum as spectra
+from unskew.world import wireless
+from unskew.world.energy import Energy
+from unskew.world.spectrum import Airtime, Spectrum
+from unskew.world.wireless import Radio
+
+Floats = npt.NDArray[np.float64]
+Flow = Mapping[Direction, float]
+Ledger = Literal["honest", "feddif_table3", "feddif_subframes"]
+
+DIRECTIONS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
+BITS_PER_BYTE = bits(Bytes(1))
+TABLE3_MODEL_MB = 3.11
+SUBFRAMES_MODEL_BITS = 40e6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one round of a training cost; what a ledger does not know is None.
+
+    Attributes:
+        bytes: By direction, as all that follow down to `receive_j`.  Under `feddif_table3` 10^6 are the paper's MB.
+        hz_s: Bandwidth times time, bits / gamma, Hz·s.
+        rbs: Resource blocks.
+        subframes: Until the last transfer of each turn is done.
+        seconds: The same in seconds.
+        transmit_j, receive_j: Joules of the senders, and of receiving devices.
+        below_qos: Transfers on links below the minimum quality of service.
+        compute_j: Joules of local training.
+        compute_s: Seconds of local training, those of the slowest client of each exchange.
+    """
+
+    method: str
+    seed: int
+    round: int
+    bytes: Flow
+    hz_s: Flow | None = None
+    rbs: Flow | None = None
+    subframes: Flow | None = None
+    seconds: Flow | None = None
+    transmit_j: Flow | None = None
+    receive_j: Flow | None = None
+    below_qos: int | None = None
+    compute_j: float | None = None
+    compute_s: float | None = None
+
+
+FLOWS = ("bytes", "hz_s", "rbs", "subframes", "seconds", "transmit_j", "receive_j")
+SCALARS = ("below_qos", "compute_j", "compute_s")
+
+
+def price(
+    what: Path | Iterable[Training],
+    channel: Radio = wireless.PAPER,
+    spectrum: Spectrum = spectra.PAPER,
+    energy: Energy = Energy(),
+    ledger: Ledger = "honest",
+    model_bytes: int | None = None,
+) -> tuple[Cost, ...]:
+    """Price trainings round by round.
+
+    A pure function: neither the order of rows matters nor what else is priced.
+
+    Args:
+        what: A run folder, or trainings in memory (`recorded.training`).  Bounds that pool the data are left out.
+        channel: The cell.
+        spectrum: Its carrier.
+        energy: What devices take.
+        ledger: What counts as sent.
+        model_bytes: Size of a plain model, for `feddif_subframes`: a smaller one counts in proportion, a larger one as
+            one.  Of a run folder it is known; without it every model counts whole.
+
+    Returns:
+        One entry for each method, seed and round in which something was sent or computed: trainings in their order,
+        rounds ascending.
+
+    Raises:
+        RunError: If the folder is no run, or rows or facts are not as a run writes them.
+    """
+    if isinstance(what, Path):
+        run = read(what)
+        what, model_bytes = run.trainings, run.model_bytes
+    found: list[Cost] = []
+    for one in what:
+        if one.bound == "pooled":
+            continue
+        if ledger == "feddif_table3":
+            found += _table3(one)
+        else:
+            found += _on_air(one, channel, spectrum, energy, ledger, model_bytes)
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- the order of the air
+@dataclass(frozen=True, eq=False)
+class _Air:
+    """Rows in the order of the air; `turn` indexes DIRECTIONS, `spans` are (first, last + 1) of each turn."""
+
+    rows: Columns
+    turn: Ints
+    spans: list[tuple[int, int]]
+
+    def of(self, round: int) -> "_Air":
+        """The rows of one round, without spans."""
+        part = slice(*np.searchsorted(self.rows.round, [round, round + 1]).tolist())
+        return _Air(_taken(self.rows, part), self.turn[part], [])
+
+
+def _in_order(sent: Columns) -> _Air:
+    turn = np.where(sent.src == SERVER, 0, np.where(sent.dst == SERVER, 2, 1))
+    # All columns take part: a sum of floats must not depend on the order of the rows either.
+    order = np.lexsort((sent.bytes, sent.model, sent.dst, sent.src, turn, sent.hop, sent.round))
+    rows, turn = _taken(sent, order), turn[order]
+    if not len(turn):
+        return _Air(rows, turn, [])
+    fresh = (np.diff(rows.round) != 0) | (np.diff(rows.hop) != 0) | (np.diff(turn) != 0)
+    cuts = [0, *(np.flatnonzero(fresh) + 1).tolist(), len(turn)]
+    return _Air(rows, turn, list(itertools.pairwise(cuts)))
+
+
+def _taken(rows: Columns, which: Ints | slice) -> Columns:
+    return Columns(*(c[which] for c in (rows.round, rows.hop, rows.src, rows.dst, rows.model, rows.bytes)))
+
+
+def _channel_hops(air: _Air, info: Mapping[str, Any]) -> dict[int, int]:
+    """The channel's hop for each hop of a round's ledger."""
+    moved = np.unique(air.rows.hop[(air.turn == 1) & (air.rows.model == 1)]).tolist()
+    told = info.get("hops")
+    told = told if isinstance(told, list | tuple) else ()
+    planned = [k for k, hop in enumerate(told) if isinstance(hop, Mapping) and hop.get("moves")]
+    if len(planned) != len(moved):  # a method whose facts do not tell, or tell of something else
+        planned = list(range(len(moved)))
+    planned.append(planned[-1] + 1 if planned else 0)
+    return {hop: planned[int(np.searchsorted(moved, hop))] for hop in np.unique(air.rows.hop).tolist()}
+
+
+# ---------------------------------------------------------------- honest, and P001's Table II
+def _on_air(
+    one: Training, channel: Radio, spectrum: Spectrum, energy: Energy, ledger: Ledger, model_bytes: int | None
+) -> list[Cost]:
+    air = _in_order(one.sent)
+    load = _bits(one, air.rows, ledger, model_bytes)
+    key = Key(one.seed) / "channel"
+    flows: dict[int, dict[str, dict[Direction, float]]] = {}
+    below: dict[int, int] = {}
+    hops: dict[int, dict[int, int]] = {}
+    for start, stop in air.spans:
+        round, hop, direction = int(air.rows.round[start]), int(air.rows.hop[start]), DIRECTIONS[air.turn[start]]
+        if round not in hops:
+            hops[round] = _channel_hops(air.of(round), one.info.get(round, {}))
+        sums = flows.setdefault(round, _nothing())
+        carried = np.flatnonzero(load[start:stop]) + start
+        if not len(carried):
+            continue
+        src, dst = air.rows.src[carried], air.rows.dst[carried]
+        gamma = channel.links(key, round, hops[round][hop], src, dst)
+        hz_s = load[carried] / gamma
+        taken = _airtime(spectrum, key / "spectrum" / round / hop / direction, direction, src, dst, hz_s)
+        transmit = energy.transmit_j(channel.power_w(src), hz_s, channel.bandwidth_hz)
+        receive = energy.receive_j(hz_s, channel.bandwidth_hz)
+        sums["bytes"][direction] += float(load[carried].sum()) / BITS_PER_BYTE
+        sums["hz_s"][direction] += float(hz_s.sum())
+        sums["rbs"][direction] += taken.rbs
+        sums["subframes"][direction] += taken.subframes
+        sums["seconds"][direction] += taken.subframes * spectrum.subframe_s
+        sums["transmit_j"][direction] += float(transmit.sum())
+        sums["receive_j"][direction] += float(receive.sum()) if direction != "up" else 0.0
+        below[round] = below.get(round, 0) + int((gamma < spectrum.min_efficiency).sum())
+    computed = _computed(one.work, energy)
+    idle = _Computed(None, None) if one.work is None else _Computed(0.0, 0.0)
+    costs = []
+    for t in sorted({*flows, *computed}):
+        known: dict[str, Any] = flows.get(t, _nothing())
+        joules, seconds = computed.get(t, idle)
+        costs.append(
+            Cost(one.method, one.seed, t, **known, below_qos=below.get(t, 0), compute_j=joules, compute_s=seconds)
+        )
+    return costs
+
+
+def _nothing() -> dict[str, dict[Direction, float]]:
+    return {name: dict.fromkeys(DIRECTIONS, 0.0) for name in FLOWS}
+
+
+def _bits(one: Training, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
+    """Bits that each transfer counts for."""
+    if ledger == "honest":
+        return np.asarray(rows.bytes * BITS_PER_BYTE)
+    # A compressed update holds no parameters by name; a method that returns nothing else pays for all it sends.
+    compressed = len(rows.src) > 0 and not (rows.model[rows.src != SERVER] == 1).any()
+    if model_bytes is None:
+        if compressed:
+            raise RunError(
+                f"{one.method}, seed {one.seed}: no client ever sends a whole model, so the sub-frame ledger needs the "
+                "size of one; give model_bytes"
+            )
+        return np.asarray(SUBFRAMES_MODEL_BITS * rows.model)
+    share = np.minimum(rows.bytes / model_bytes, 1.0)
+    return np.asarray(SUBFRAMES_MODEL_BITS * (share if compressed else share * rows.model))
+
+
+def _airtime(spectrum: Spectrum, key: Key, direction: Direction, src: Ints, dst: Ints, hz_s: Floats) -> Airtime:
+    """How long a turn takes; messages on one link are one transfer."""
+    links, which = np.unique(src * (dst.max() + 1) + dst, return_inverse=True)
+    needed = np.bincount(which, hz_s, len(links)) / spectrum.rb_hz_s
+    return spectrum.queued(key, needed) if direction == "d2d" else spectrum.shared(key, needed)
+
+
+class _Computed(NamedTuple):
+    """Local training of one round."""
+
+    joules: float | None
+    seconds: float | None
+
+
+def _computed(work: Work | None, energy: Energy) -> dict[int, _Computed]:
+    if work is None:
+        return {}
+    keys, which = np.unique(np.stack([work.round, work.hop, work.client]), axis=1, return_inverse=True)
+    examples = np.bincount(which.reshape(-1), work.examples, keys.shape[1])
+    slowest: dict[tuple[int, int], float] = {}
+    whole: dict[int, float] = {}
+    for t, hop, n in zip(keys[0].tolist(), keys[1].tolist(), examples.tolist(), strict=True):
+        slowest[t, hop] = max(slowest.get((t, hop), 0.0), n)
+        whole[t] = whole.get(t, 0.0) + n
+    in_turn = dict.fromkeys(whole, 0.0)
+    for (t, _), n in slowest.items():
+        in_turn[t] += n
+    return {t: _Computed(energy.compute_j(n), energy.compute_s(in_turn[t])) for t, n in whole.items()}
+
+
+# ---------------------------------------------------------------- P000's Table 3
+def table3_mb(rounds: int, iterations: int, models: int = 15, model_mb: float = TABLE3_MODEL_MB) -> float:
+    """P000's cost of a training, `3.11 M (T + I)`, in the paper's MB.
+
+    Each of M models goes down once a round, and somewhere after each local-training pass.
+
+    Args:
+        rounds: T, communication rounds.
+        iterations: I, local-training passes over all rounds: one a round, and one more for each diffusion or swap.
+        models: M.
+        model_mb: Size of a model; 815,332 float32 are 3.11 MiB.
+
+    >>> round(table3_mb(294, 294), 1)
+    27430.2
+    """
+    return model_mb * models * (rounds + iterations)
+
+
+def _table3(one: Training) -> list[Cost]:
+    air = _in_order(one.sent)
+    found = []
+    for t in np.unique(air.rows.round).tolist():
+        info = one.info.get(t, {})
+        models = _fact(one, t, "models", info.get("models", _models(air.of(t))), 0)
+        passes = _fact(one, t, "iterations", info.get("iterations", _passes(one.work, t)), 1)
+        each = table3_mb(1, 0, models) * MB
+        # M go down and M up; the rest of M (1 + I) goes from device to device, by whatever way it really went.
+        found.append(Cost(one.method, one.seed, t, {"down": each, "d2d": (passes - 1) * each, "up": each}))
+    return found
+
+
+def _models(air: _Air) -> int:
+    """M: clients that a model goes to in the first exchange that sends any down, else those that one comes from."""
+    for turn, ends in ((0, air.rows.dst), (2, air.rows.src), (1, air.rows.src)):
+        chosen = (air.turn == turn) & (air.rows.model == 1)
+        if chosen.any():
+            return len(np.unique(ends[chosen & (air.rows.hop == air.rows.hop[chosen].min())]))
+    return 0
+
+
+def _passes(work: Work | None, t: int) -> int:
+    """Exchanges of a round in which clients trained, at least one: those who train at the same time count once."""
+    return 1 if work is None else max(len(np.unique(work.hop[work.round == t])), 1)
+
+
+def _fact(one: Training, round: int, name: str, value: Any, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise RunError(
+            f"{one.method}, seed {one.seed}, round {round}: the fact {name!r} must be a whole number >= {least}, "
+            f"got {value!r:.60}; restore info.jsonl or run again"
+        )
+    return value
+
+
+# ---------------------------------------------------------------- sums
+def summed(costs: Iterable[Cost]) -> dict[tuple[str, int], Cost]:
+    """The sum over rounds for each method and seed; `round` is the last one."""
+    found: dict[tuple[str, int], Cost] = {}
+    for cost in costs:
+        at = cost.method, cost.seed
+        found[at] = _plus(found[at], cost) if at in found else cost
+    return found
+
+
+def _plus(a: Cost, b: Cost) -> Cost:
+    sums: dict[str, Any] = {}
+    for name in FLOWS:
+        x, y = getattr(a, name), getattr(b, name)
+        sums[name] = None if x is None or y is None else {d: x[d] + y[d] for d in DIRECTIONS}
+    for name in SCALARS:
+        x, y = getattr(a, name), getattr(b, name)
+        sums[name] = None if x is None or y is None else x + y
+    return replace(a, round=max(a.round, b.round), **sums)
+
+
+NAMES = {"bytes": "megabytes", "transmit_j": "joules.transmit", "receive_j": "joules.receive"}
+
+
+def measures(cost: Cost) -> dict[str, float]:
+    """A cost's known numbers by name: megabytes, hz_s, rbs, ...; each flow as a whole and by direction, `hz_s.up`."""
+    found: dict[str, float] = {}
+    for attribute in FLOWS:
+        flow: Flow | None = getattr(cost, attribute)
+        if flow is not None:
+            name, unit = NAMES.get(attribute, attribute), MB if attribute == "bytes" else 1
+            found[name] = sum(flow.values()) / unit
+            found |= {f"{name}.{d}": flow[d] / unit for d in DIRECTIONS}
+    scalars = {"joules.compute": cost.compute_j, "seconds.compute": cost.compute_s, "below_qos": cost.below_qos}
+    return found | {name: float(value) for name, value in scalars.items() if value is not None}

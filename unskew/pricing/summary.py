@@ -1,0 +1,148 @@
+"""What the methods of a run cost, and what an accuracy cost: means over seeds, from the prices of single rounds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unskew.errors import ConfigError
+from unskew.experiment import config
+from unskew.pricing.radio import Cost, measures, summed
+from unskew.pricing.traffic import RecordedRun
+from unskew.run.metrics import spread
+
+FEDAVG_PEAK = "fedavg-peak"
+
+
+# ---------------------------------------------------------------- cost to an accuracy
+def targets(run: RecordedRun, target: str) -> dict[int, float]:
+    """The accuracy to reach, by seed: a number, or `fedavg-peak`, the best of FedAvg's test curve under that seed.
+
+    That is reporting, as the papers do it: nothing is chosen by it.
+
+    Raises:
+        ConfigError: If the target is neither, or the run has no FedAvg under some seed.
+    """
+    seeds = tuple(dict.fromkeys(t.seed for t in run.trainings))
+    if target == FEDAVG_PEAK:
+        label = next((m.label for m in config.load(run.folder / "config.toml").methods if m.is_fedavg), "")
+        curves = {s: run.accuracy.get((label, s), {}) for s in seeds}
+        if not all(curves.values()):
+            raise ConfigError(
+                f"{run.folder} does not have FedAvg's accuracy under every seed; give a number, as in --target 0.7"
+            )
+        return {s: max(curve.values()) for s, curve in curves.items()}
+    try:
+        value = float(target)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= 1.0:
+        raise ConfigError(f"--target must be {FEDAVG_PEAK} or an accuracy in (0, 1], got {target!r}")
+    return dict.fromkeys(seeds, value)
+
+
+def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, int], int | None]:
+    """The first evaluated round in which each method and seed had the accuracy; None if it never had."""
+    return {
+        (method, seed): next((t for t, value in series.items() if value >= wanted[seed]), None)
+        for (method, seed), series in run.accuracy.items()
+    }
+
+
+# ---------------------------------------------------------------- the table
+@dataclass(frozen=True)
+class CostSummary:
+    """What a run's methods cost.
+
+    Attributes:
+        rows: As `unskew run --json` has them: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
+            `accuracy` is the last round's; `to_target.X` is X until the target was reached, over seeds that reached it.
+        remarks: What is not in the rows.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    remarks: tuple[str, ...]
+
+
+def bill(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
+    """Means over seeds of what the methods of a run cost, and of what an accuracy cost.
+
+    Of a run that has not finished, those seeds count that came as far as the furthest of their method.
+
+    Raises:
+        ConfigError: If the target is none (`targets`).
+    """
+    rows: list[Mapping[str, Any]] = []
+    remarks = _remarks(run, costs)
+
+    def add(method: str, found: Sequence[Mapping[str, float]], prefix: str = "") -> None:
+        for metric in dict.fromkeys(name for one in found for name in one):
+            values = [one[metric] for one in found if metric in one]
+            rows.append(
+                {
+                    "method": method,
+                    "setting": run.setting,
+                    "metric": prefix + metric,
+                    "mean": float(np.mean(values)),
+                    "std": spread(values),
+                    "seeds": values,
+                }
+            )
+
+    first = {} if target is None else reached(run, targets(run, target))
+    totals = summed(costs)
+    until = summed(c for c in costs if c.round <= (first.get((c.method, c.seed)) or 0))
+    furthest = _furthest(run, costs)
+    for method in dict.fromkeys(t.method for t in run.trainings):
+        seeds = [t.seed for t in run.trainings if t.method == method and (method, t.seed) in furthest]
+        series = {s: run.accuracy[method, s] for s in seeds if run.accuracy[method, s]}
+        add(method, [{"accuracy": curve[max(curve)]} for curve in series.values()])
+        add(method, [measures(totals[method, s]) for s in seeds if (method, s) in totals])
+        if target is None:
+            continue
+        if seeds and not series:
+            remarks.append(f"{method}: it has no global model, so it reaches no accuracy on the test set")
+        there = {s: t for s in series if (t := first[method, s]) is not None}
+        if len(there) < len(series):
+            under = f"under {len(there)} of {len(series)} seeds, which alone count" if there else "under any seed"
+            remarks.append(f"{method}: the target was {'' if there else 'not '}reached {under}")
+        add(method, [{"rounds": float(t)} for t in there.values()], "to_target.")
+        # Who is there at round 0 has cost nothing, and counts.
+        cost = {s: measures(totals[method, s]) for s in there if (method, s) in totals}
+        nothing = {s: dict.fromkeys(measured, 0.0) for s, measured in cost.items()}
+        add(method, [measures(until[method, s]) if (method, s) in until else nothing[s] for s in cost], "to_target.")
+    return CostSummary(tuple(rows), tuple(remarks))
+
+
+def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
+    """The cells that count: all of a finished run; else, by method, those whose last round is the latest."""
+    cells = {(t.method, t.seed) for t in run.trainings}
+    if run.finished:
+        return cells
+    rounds = {cell: max(run.accuracy.get(cell, ()), default=0) for cell in cells}
+    for c in costs:
+        rounds[c.method, c.seed] = max(rounds[c.method, c.seed], c.round)
+    last = {method: max(rounds[m, s] for m, s in cells if m == method) for method, _ in cells}
+    return {cell for cell in cells if rounds[cell] == last[cell[0]] > 0}
+
+
+def _remarks(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
+    found = []
+    if not run.finished:
+        found.append(
+            f"{run.folder} is not finished: these are its costs so far, over the seeds that came as far as the "
+            "furthest of their method"
+        )
+    pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
+    if pooled:
+        found.append(f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is no method's cost")
+    if any(t.work is None for t in run.trainings):
+        found.append(f"{run.folder} recorded no local work (it has no work.jsonl): no joules of computing")
+    below = sum(c.below_qos or 0 for c in costs)
+    if below:
+        found.append(
+            f"{below} transfers were on links below the minimum quality of service; they are priced all the same"
+        )
+    return found

@@ -1,0 +1,114 @@
+"""Should I join?  What the groups of a method promised each client, and what they brought it, as numbers and words.
+
+A promise is the utility of HCCT, (9) of its paper, beside what the client's would be alone; other methods that form
+groups promise nothing.  What came of it is the client's accuracy on its own test data beside that of training alone.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unskew.record.reader import Record
+from unskew.report import tables
+from unskew.report.sections import groups
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client at the end of a run; accuracies are fractions on its own test data.
+
+    Attributes:
+        groups: Numbers of its groups of two or more, from 1, as in the report's figures.
+        there: Whether it was in any group, be it by itself.
+        utility, utility_alone: In its group and by itself, no unit; None where the method has none.
+        accuracy, accuracy_alone: In its group, and under training alone; None where that was not measured.
+    """
+
+    client: int
+    groups: tuple[int, ...]
+    there: bool
+    utility: float | None
+    utility_alone: float | None
+    accuracy: float | None
+    accuracy_alone: float | None
+
+    @property
+    def gain(self) -> float | None:
+        """What joining brought, a difference of fractions."""
+        if self.accuracy is None or self.accuracy_alone is None:
+            return None
+        return self.accuracy - self.accuracy_alone
+
+
+@dataclass(frozen=True)
+class Joining:
+    """The clients of one method.
+
+    Attributes:
+        seed, round: Of `members`.
+        base: The label of training alone, None if the run has none.
+        gains: Over training alone, fractions, seed -> client -> gain.
+        words: What there is to say about all seeds, in a sentence or two.
+    """
+
+    method: str
+    seed: int
+    round: int
+    base: str | None
+    members: tuple[Member, ...]
+    gains: Mapping[int, Mapping[int, float]]
+    words: str
+
+
+def joining(record: Record) -> tuple[Joining, ...]:
+    """The clients of every method of a run that forms groups; empty if there is none.
+
+    Raises:
+        RunError: If what the run keeps contradicts itself.
+    """
+    methods = [m for m in record.methods if record.info.get(m, frozenset()) >= groups.KEYS]
+    base, settings = groups.alone(record), groups.settings(record) if methods else {}
+    found = []
+    for method in methods:
+        g = groups.grouping(record, method, base)
+        if g is not None:
+            words = f"{groups.formed(g)} {_worth(g, base)}"
+            members = _members(record, g, settings.get(method, {}), base)
+            found.append(Joining(method, g.seed, g.last.round, base, members, g.gains, words))
+    return tuple(found)
+
+
+def _members(record: Record, g: groups.Grouping, options: Mapping[str, object], base: str | None) -> tuple[Member, ...]:
+    where = groups.places(g.last.groups, g.last.numbers)
+    apart = groups.utility_alone(options, record.partitions[g.seed].sizes)
+    own = record.clients.get((g.method, g.seed), {})
+    # Without gains the two did not come to the same round, and what stands side by side must be comparable.
+    beside = record.clients.get((base, g.seed), {}) if base is not None and g.seed in g.gains else {}
+    return tuple(
+        Member(
+            client=c,
+            groups=tuple(n + 1 for n in where.get(c, ()) if n != groups.ALONE),
+            there=c in where,
+            utility=utility,
+            utility_alone=apart[c] if apart is not None and utility is not None else None,
+            accuracy=own.get(c),
+            accuracy_alone=beside.get(c),
+        )
+        for c, utility in enumerate(g.judged.utility or (None,) * g.clients)
+    )
+
+
+def _worth(g: groups.Grouping, base: str | None) -> str:
+    """What joining brought, over all seeds."""
+    if base is None:
+        return "What joining brought is not known: no method of this run trains every client alone; add “independent”."
+    each = [v for row in g.gains.values() for v in row.values()]
+    if not each:
+        return f"What joining brought is not known: there are no accuracies of clients beside those of {base}."
+    better, worse = groups.better_and_worse(each)
+    together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
+    mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())
+    return (
+        f"Against {base}, {better} of {len(each)} clients{together} are better off and {worse} worse off: "
+        f"{tables.points(mean)} points on average, {tables.points(min(each))} at worst."
+    )

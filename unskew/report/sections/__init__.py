@@ -1,0 +1,1 @@
+"""Parts of a report, each for what certain methods tell of their rounds."""

@@ -1,0 +1,234 @@
+"""What each method had spent when it became as good as a target: rounds, models, MB, and what a radio makes of them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from unskew.pricing import traffic
+from unskew.pricing.radio import Cost, price
+from unskew.record.reader import Direction, Record
+from unskew.report import figures, tables
+from unskew.report.section import Entry, Section, Table
+from unskew.report.tables import ACCURACY, DIRECTIONS, Curve, Spread, amount, count
+from unskew.units import MB
+from unskew.world import spectrum as spectra
+from unskew.world import wireless
+from unskew.world.energy import Energy
+
+By = Mapping[tuple[str, int], Mapping[int, float]]
+"""(method, seed) -> {round: spent in that round}."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that is spent round by round.
+
+    Attributes:
+        name, unit: As a table's head has them.
+        spent: What each method and seed spent in each round; a cell that is not there was not recorded.
+        said: How an amount is written.
+    """
+
+    name: str
+    unit: str
+    spent: By
+    said: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The accuracy to reach, a fraction for each seed, and where it comes from."""
+
+    by_seed: Mapping[int, float]
+    words: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a method had spent at its first evaluation at or above the target.
+
+    Attributes:
+        seeds: Seeds that have a target and were evaluated.
+        rounds: Of the seeds that reached it; None if none did.
+        spent: Quantity -> amounts of those seeds, None where it was not recorded.
+    """
+
+    method: str
+    seeds: int
+    rounds: Spread | None
+    spent: Mapping[str, Spread | None]
+
+
+def target(record: Record) -> Target | None:
+    """FedAvg's peak on the test curve, seed by seed; without FedAvg the lowest of the methods' peaks.
+
+    None if nothing was evaluated, or if there is neither FedAvg nor a second method.
+    """
+    base = tables.reference(record)
+    methods = [m for m in record.methods if record.cell(m).bound is None]
+    peaks = {
+        (m, s): max(record.series[m, s, ACCURACY].values())
+        for m in methods
+        for s in tables.counted(record, m)
+        if record.series.get((m, s, ACCURACY))
+    }
+    if base is not None:
+        found = {s: peak for (m, s), peak in peaks.items() if m == base}
+        return Target(found, f"{base}’s peak on the test curve") if found else None
+    if len({m for m, _ in peaks}) < 2:
+        return None
+    seeds = sorted({s for _, s in peaks})
+    lowest = {s: min(peak for (_, at), peak in peaks.items() if at == s) for s in seeds}
+    return Target(lowest, "the lowest of the methods’ peaks on the test curve")
+
+
+def quantities(record: Record) -> tuple[Quantity, ...]:
+    """What a run spends whatever the radio: local-training legs, models, MB."""
+    cells = [(c.method, c.seed) for c in record.cells]
+    sent = {
+        (m, s): {t: sum(row.get(t, 0.0) for row in rows) / MB for t in set().union(*rows)}
+        for m, s in cells
+        if any(rows := [record.series.get((m, s, f"bytes.{d}"), {}) for d in DIRECTIONS])
+    }
+    return (
+        Quantity("Iterations", "training legs", record.passes, count),
+        Quantity("Models", "sent", record.models, count),
+        Quantity("Traffic", "MB", sent, amount),
+    )
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A run's ledger under a radio: sub-frames, time and energy by round, and which radio it was."""
+
+    quantities: tuple[Quantity, ...]
+    words: str
+
+
+def priced(record: Record) -> Priced | None:
+    """What the run cost on the air, under its own radio, else under the paper's; None if nothing travelled.
+
+    Raises:
+        RunError: If the run's folder cannot be priced.
+    """
+    if not record.flows:
+        return None
+    run, carrier, energy = traffic.read(record.folder), spectra.PAPER, Energy()
+    costs = price(run.trainings, run.channel or wireless.PAPER, carrier, energy)
+    trained = all(c.compute_j is not None for c in costs)
+    what = "radio and training" if trained else "radio"
+
+    def by(part: Callable[[Cost], float]) -> By:
+        found: dict[tuple[str, int], dict[int, float]] = {}
+        for c in costs:
+            found.setdefault((c.method, c.seed), {})[c.round] = part(c)
+        return found
+
+    whose = "this run’s own radio" if run.channel else "the paper’s radio cell, though this run modelled no radio"
+    return Priced(
+        (
+            Quantity("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", by(lambda c: _sum(c.subframes)), count),
+            Quantity("Time", f"s, {what}", by(lambda c: _sum(c.seconds) + (c.compute_s or 0.0)), amount),
+            Quantity(
+                "Energy", f"J, {what}",
+                by(lambda c: _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)), amount,
+            ),
+        ),
+        f"Priced under {whose}: of {carrier.rbs} resource blocks in a sub-frame {carrier.free_rbs:g} are free on "
+        f"average, training takes {energy.cycles_per_example:g} cycles an example at "
+        f"{energy.clock_hz / 1e9:g} GHz. “unskew price” sets other prices.",
+    )  # fmt: skip
+
+
+def _sum(flow: Mapping[Direction, float] | None) -> float:
+    return 0.0 if flow is None else math.fsum(flow.values())
+
+
+def reached(record: Record, aim: Target, spent: tuple[Quantity, ...]) -> tuple[Reached, ...]:
+    """A row for each method that is no bound, in the order of the run."""
+    return tuple(_reached(record, m, aim, spent) for m in record.methods if record.cell(m).bound is None)
+
+
+def _reached(record: Record, method: str, aim: Target, quantities: tuple[Quantity, ...]) -> Reached:
+    curves = {
+        s: curve
+        for s in tables.counted(record, method)
+        if s in aim.by_seed and (curve := record.series.get((method, s, ACCURACY)))
+    }
+    first = {s: min(at) for s, curve in curves.items() if (at := [t for t, a in curve.items() if a >= aim.by_seed[s]])}
+
+    def upto(q: Quantity) -> Spread | None:
+        if not first or not all((method, s) in q.spent for s in first):
+            return None
+        return Spread(
+            tuple(math.fsum(v for t, v in q.spent[method, s].items() if t <= end) for s, end in first.items())
+        )
+
+    rounds = Spread(tuple(map(float, first.values()))) if first else None
+    return Reached(method, len(curves), rounds, {q.name: upto(q) for q in quantities})
+
+
+def section(
+    record: Record, marks: Mapping[str, figures.Look], spent: tuple[Quantity, ...], priced: Priced | None
+) -> Section | None:
+    """The table of costs to target; None if there is no target.
+
+    Args:
+        record: The run.
+        marks: How figures draw the methods.
+        spent: Its columns after the rounds.
+        priced: What the radio adds to them.
+    """
+    spent = (*spent, *(priced.quantities if priced is not None else ()))
+    aim = target(record)
+    if aim is None:
+        return None
+    rows = [row for row in reached(record, aim, spent) if row.seeds]
+    head = (
+        ("Method", ""), ("Seeds", "that reached it"), ("Rounds", ""),
+        *((q.name, q.unit) for q in spent),
+    )  # fmt: skip
+    entries = tuple(
+        Entry(
+            row.method,
+            (
+                f"{len(row.rounds.values) if row.rounds else 0} of {row.seeds}",
+                *(["not reached"] if row.rounds is None else [_told(row.rounds, count)]),
+                *(_told(row.spent[q.name], q.said) for q in spent),
+            ),
+            figures.swatch(marks[row.method]),
+        )
+        for row in rows
+    )
+    level = tables.with_spread(Spread(tuple(aim.by_seed.values())))
+    lead = (
+        f"The target is {aim.words}: {level} %, each seed its own. That is a reporting choice, as the papers do: it is "
+        "picked on the test data and no method knew of it."
+    )
+    return Section("Cost to target", lead, (), (Table(
+        "Spent up to and including the first evaluated round at or above the target; mean ± standard deviation over "
+        "the seeds that reached it",
+        head, entries,
+        "An iteration is one leg of local training: clients that train at the same time count once, clients that train "
+        f"one after the other each time. {'' if priced is None else priced.words}",
+    ),))  # fmt: skip
+
+
+def _told(spread: Spread | None, said: Callable[[float], str]) -> str:
+    if spread is None:
+        return "–"
+    mean = said(spread.mean)
+    if spread.std is None:
+        return mean
+    # As many decimals as the mean has, but a count below a hundred has one when it is a mean.
+    digits = max(len(mean.partition(".")[2]), int(said is count and spread.mean < 100))
+    digits = 0 if said is count and spread.mean >= 100 else digits
+    return f"{spread.mean:,.{digits}f} ± {spread.std:,.{digits}f}"
+
+
+def curve(record: Record, method: str, spent: Quantity) -> Curve | None:
+    """Accuracy against what was spent up to then, the mean over the counted seeds; None if it was not recorded."""
+    rows = [spent.spent.get((method, s)) for s in tables.counted(record, method)]
+    return (
+        tables.against(record, method, ACCURACY, [row for row in rows if row is not None], 1.0) if all(rows) else None
+    )

@@ -1,0 +1,670 @@
+"""FedDif's rounds: how near to IID its models' experience came, at what price in bandwidth, and where they went.
+
+S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
+Non-IID Data".
+
+Notation   d_i    class shares of client i's training examples, D_i their number
+           psi_k  degree of learning (DoL) of a model after k diffusion rounds: class shares of what it was trained on
+           D_k    examples along its chain of clients
+           u      the distribution that counts as IID
+           W      distance between two distributions; the L2 norm of their difference unless the run says otherwise
+
+The run keeps who trained what (info.jsonl) and who holds what (partition.json), but no DoL: the base station never
+sees one.  Here each model's DoL is put together again by the recursion that the clients use,
+
+    psi_k = (D_{k-1} psi_{k-1} + D_i d_i) / D_k,   D_k = D_{k-1} + D_i,                          (1)
+
+and beside it stands Lemma 2's closed form, from the pooled examples of the chain and without recursion,
+
+    W(psi_k, u) = || sum_j D_j (d_j - u) || / D_k.                                                (2)
+
+The two are equal but for rounding, whatever the chain.  What checks the run is a third number: a winner's bid, which
+the client worked out from the DoL it was shown, against what by (2) its move brought.  They part where bids are valued
+one move behind, and where clients add noise to their DoL, which is neither in (1) nor in (2).
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+
+from unskew.errors import RunError
+from unskew.experiment import schema
+from unskew.keys import Key
+from unskew.record.reader import Record, Row, configured, info_of
+from unskew.report import figures, tables
+from unskew.report.section import Chart, Entry, Section, Table
+from unskew.server.distance import Metric, iid_distance
+from unskew.world.wireless import Radio
+
+KEYS = frozenset({"starts", "hops", "sizes", "models", "iterations"})
+
+MOST_SHOWN = 3  # methods whose paths are drawn
+MOST_PANELS = 6  # diffusion rounds drawn
+MOST_MODELS = 16  # of one panel, and rows of the table of paths
+MOST_DEVICES = 200  # idle ones, of one panel
+MHZ = 1e6
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A model goes from the client that trained it to the next, which bid how much nearer to IID that brings it."""
+
+    model: int
+    src: int
+    dst: int
+    bid: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """One communication round: who began with each model, and the moves of each diffusion round with its efficiency."""
+
+    seed: int
+    round: int
+    starts: tuple[int, ...]
+    hops: tuple[tuple[Move, ...], ...]
+    efficiency: tuple[float, ...]
+    sizes: tuple[int, ...]
+
+    def chains(self) -> tuple[tuple[int, ...], ...]:
+        """The clients that trained each model, in order."""
+        found = [[c] for c in self.starts]
+        for hop in self.hops:
+            for move in hop:
+                found[move.model].append(move.dst)
+        return tuple(map(tuple, found))
+
+
+def read_round(seed: int, at: int, info: Row, clients: int) -> Round:
+    """A round from its facts.
+
+    Raises:
+        RunError: If a model or client does not exist, a model moves twice in a hop, or leaves a client it is not at.
+    """
+    starts = info.counts("starts", info.items("starts"))
+    if any(c >= clients for c in starts):
+        raise info.refuse(f"starts must name clients below {clients}, got {max(starts)}")
+    if info.whole("models") != len(starts):
+        raise info.refuse(f"models is {info.whole('models')}, but starts names {len(starts)}")
+    holders = list(starts)
+    hops: list[tuple[Move, ...]] = []
+    efficiency: list[float] = []
+    for k, hop in enumerate(info.rows("hops"), start=1):
+        if hop.whole("hop") != k:
+            raise info.refuse(f"hops must be counted from 1 without a gap, got {hop.whole('hop')} as the {k}th")
+        moves = []
+        for row in hop.rows("moves"):
+            move = Move(row.whole("model"), row.whole("src"), row.whole("dst"), row.number("bid"))
+            if move.model >= len(starts) or move.dst >= clients:
+                raise info.refuse(
+                    f"a move must name a model below {len(starts)} and clients below {clients}, "
+                    f"got model {move.model} to client {move.dst}"
+                )
+            if holders[move.model] != move.src:
+                raise info.refuse(
+                    f"model {move.model} moves from client {move.src}, but client {holders[move.model]} has it"
+                )
+            moves.append(move)
+        if len({m.model for m in moves}) < len(moves):
+            raise info.refuse(f"a model moves twice in diffusion round {k}")
+        for move in moves:
+            holders[move.model] = move.dst
+        hops.append(tuple(moves))
+        efficiency.append(hop.number("efficiency"))
+    sizes = info.counts("sizes", info.items("sizes"))
+    return Round(seed, at, starts, tuple(hops), tuple(efficiency), sizes)
+
+
+# ---------------------------------------------------------------- degrees of learning
+@dataclass(frozen=True, eq=False)
+class Learning:
+    """What the models of one round learned from, before the first hop and after each.
+
+    Attributes:
+        dol: By the recursion (1), (hops + 1, models, classes).
+        pooled: Examples along the chain by class, (hops + 1, models, classes).
+    """
+
+    dol: Floats
+    pooled: Counts
+
+    @property
+    def sizes(self) -> Counts:
+        """Examples along the chain, D_k, (hops + 1, models)."""
+        return np.asarray(self.pooled.sum(axis=2))
+
+
+def learning(round: Round, histograms: Counts) -> Learning:
+    """Follow the models of a round over the clients' class histograms, (clients, classes).
+
+    A model whose chain has no example yet has a DoL of NaN.
+    """
+    start = np.array(round.starts, dtype=np.int64)
+    sizes = histograms.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        shares = histograms / sizes[:, None]
+        psi, d, pooled = shares[start], sizes[start], histograms[start]
+        dols, pools = [psi], [pooled]
+        for hop in round.hops:
+            models = np.array([m.model for m in hop], dtype=np.int64)
+            to = np.array([m.dst for m in hop], dtype=np.int64)
+            psi, d, pooled = psi.copy(), d.copy(), pooled.copy()
+            # nan_to_num: no examples, no weight
+            had, gained = d[models, None] * np.nan_to_num(psi[models]), sizes[to, None] * np.nan_to_num(shares[to])
+            psi[models] = (had + gained) / (d[models] + sizes[to])[:, None]
+            d[models] += sizes[to]
+            pooled[models] += histograms[to]
+            dols.append(psi)
+            pools.append(pooled)
+    return Learning(np.stack(dols), np.stack(pools))
+
+
+_WORDS: dict[Metric, tuple[str, str]] = {
+    "l2": ("L2", ""),
+    "l1": ("L1", ""),
+    "tv": ("total-variation", ""),
+    "kl": ("Kullback-Leibler", ", nat"),
+    "js": ("Jensen-Shannon", ", nat"),
+    "w1": ("1-Wasserstein", ", classes"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Ruler:
+    """How far from IID a distribution is: W(., target), with the target in words."""
+
+    metric: Metric
+    target: Floats
+    goal: str
+
+    @property
+    def words(self) -> str:
+        """The measure, for an axis."""
+        name, unit = _WORDS[self.metric]
+        return f"{name} distance from {self.goal} class shares{unit}"
+
+    def between(self, p: Floats) -> Floats:
+        """W(p, u) of distributions, (..., classes)."""
+        return np.asarray(iid_distance(torch.from_numpy(p), torch.from_numpy(self.target), self.metric).numpy())
+
+    def simulated(self, found: Learning) -> Floats:
+        """W(psi_k, u) by the recursion, (hops + 1, models)."""
+        return self.between(found.dol)
+
+    def closed(self, found: Learning) -> Floats:
+        """W(psi_k, u) from the pooled examples, (hops + 1, models): (2), or with another metric W of their shares."""
+        d = found.sizes[..., None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if self.metric == "l2":
+                return np.asarray(np.linalg.norm(found.pooled - d * self.target, axis=-1) / d[..., 0])
+            return self.between(found.pooled / d)
+
+
+def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> Ruler:
+    """What a method's settings measure with; where they say nothing, L2 to uniform, as the method itself.
+
+    Args:
+        options: The method's table in config.toml.
+        histograms: Of all clients, (clients, classes).
+        where: The file the settings are from, for the error.
+
+    Raises:
+        RunError: If there is no such metric or target.
+    """
+    metric, target = options.get("metric", "l2"), options.get("target", "uniform")
+    classes = histograms.shape[1]
+    if metric not in _WORDS:
+        raise RunError(f"{where}: metric must be one of {', '.join(_WORDS)}, got {metric!r}; restore the file")
+    if target == "uniform":
+        return Ruler(metric, np.full(classes, 1 / classes), "uniform")
+    if target == "pooled":
+        return Ruler(metric, histograms.sum(axis=0) / histograms.sum(), "pooled")
+    if not isinstance(target, list) or len(target) != classes:
+        raise RunError(
+            f"{where}: target must be uniform, pooled or {classes} class shares, got {target!r:.60}; restore the file"
+        )
+    return Ruler(metric, np.array(target, dtype=np.float64), "given")
+
+
+# ---------------------------------------------------------------- one method over a run
+@dataclass
+class _Tally:
+    """What is kept of one seed's rounds: means over the models of a round, and no model."""
+
+    distance: list[Floats] = field(default_factory=list)  # of each round, (hops + 1,)
+    closed: list[Floats] = field(default_factory=list)
+    efficiency: list[tuple[float, ...]] = field(default_factory=list)
+    moves: int = 0
+    places: int = 0  # models times diffusion rounds
+    stayed: int = 0
+    models: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Diffusion:
+    """A FedDif method over a run.
+
+    Attributes:
+        distance, closed: Mean IID distance of the models by diffusion round, from (1) and from (2).
+        efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that came so far.
+        gap: Largest difference between (1) and (2) of any model after any hop.
+        overbid: Largest difference between a winner's bid and what by (2) its move brought.
+        chains: Models followed, all rounds and seeds.
+        rounds: Communication rounds, all seeds.
+        hops: Diffusion rounds per communication round, a mean for each seed.
+        moved: Share of the models that move in a diffusion round.
+        stayed: Share of the models that never leave their first trainer in a round.
+        mismatched: Rounds whose chain sizes in info.jsonl are not those of partition.json.
+        shown: The first round in which a model moved, with what its models learned.
+    """
+
+    method: str
+    ruler: Ruler
+    distance: tables.Curve
+    closed: tables.Curve
+    efficiency: tables.Curve | None
+    gap: float
+    overbid: float
+    chains: int
+    rounds: int
+    hops: tables.Spread
+    moved: float
+    stayed: float
+    mismatched: int
+    shown: tuple[Round, Learning] | None
+
+
+def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -> Diffusion | None:
+    """Read a method's facts; None if there is no round of a seed whose partition is known.
+
+    Args:
+        record: The run.
+        method: Its label.
+        measure: From the clients' histograms to the ruler.
+
+    Raises:
+        RunError: If the info contradicts itself.
+    """
+    seeds = tables.counted(record, method)
+    held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
+    rulers = {s: measure(h) for s, h in held.items()}
+    tallies: dict[int, _Tally] = {}
+    gap, overbid, mismatched, shown = 0.0, 0.0, 0, None
+    for seed, at, info in info_of(record, method):
+        if seed not in held:
+            continue
+        round, tally = read_round(seed, at, info, len(held[seed])), tallies.setdefault(seed, _Tally())
+        found = learning(round, held[seed])
+        simulated, closed = rulers[seed].simulated(found), rulers[seed].closed(found)
+        known = ~np.isnan(simulated)
+        if known.any():
+            gap = max(gap, float(np.abs(simulated - closed)[known].max()))
+        for k, hop in enumerate(round.hops):
+            for move in hop:
+                brought = closed[k, move.model] - closed[k + 1, move.model]
+                overbid = max(overbid, abs(move.bid - brought)) if math.isfinite(brought) else overbid
+        mismatched += tuple(found.sizes[-1].tolist()) != round.sizes
+        tally.distance.append(_over_models(simulated))
+        tally.closed.append(_over_models(closed))
+        tally.efficiency.append(round.efficiency)
+        tally.moves += sum(map(len, round.hops))
+        tally.places += len(round.starts) * len(round.hops)
+        tally.stayed += sum(len(chain) == 1 for chain in round.chains())
+        tally.models += len(round.starts)
+        if shown is None and any(round.hops):
+            shown = (round, found)
+    if not tallies:
+        return None
+    ruler, each = next(iter(rulers.values())), list(tallies.values())
+    places, models = sum(t.places for t in each), sum(t.models for t in each)
+    return Diffusion(
+        method=method,
+        ruler=ruler,
+        distance=_level([t.distance for t in each]),
+        closed=_level([t.closed for t in each]),
+        efficiency=_efficiency([t.efficiency for t in each]),
+        gap=gap,
+        overbid=float(overbid),
+        chains=models,
+        rounds=sum(len(t.distance) for t in each),
+        hops=tables.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in each)),
+        moved=sum(t.moves for t in each) / places if places else 0.0,
+        stayed=sum(t.stayed for t in each) / models if models else 0.0,
+        mismatched=mismatched,
+        shown=shown,
+    )
+
+
+def _over_models(distances: Floats) -> Floats:
+    """Mean over the models that have learned something, (hops + 1,)."""
+    known = ~np.isnan(distances)
+    total = np.where(known, distances, 0.0).sum(axis=1)
+    return np.asarray(np.divide(total, known.sum(axis=1), out=np.full(len(total), math.nan), where=known.any(axis=1)))
+
+
+def _level(seeds: Sequence[Sequence[Floats]]) -> tables.Curve:
+    """Mean over rounds, by diffusion round; a round that ended earlier stays where it ended."""
+    last = max(len(row) for rows in seeds for row in rows)
+    means = [np.mean([np.pad(row, (0, last - len(row)), mode="edge") for row in rows], axis=0) for rows in seeds]
+    return _curve(range(last), means)
+
+
+def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> tables.Curve | None:
+    """Mean over the rounds that came so far, by diffusion round from 1; None if no round had one."""
+    last = max(len(row) for rows in seeds for row in rows)
+    if not last:
+        return None
+    means = np.full((len(seeds), last), math.nan)
+    for i, rows in enumerate(seeds):
+        for k in range(last):
+            there = [row[k] for row in rows if k < len(row)]
+            means[i, k] = statistics.fmean(there) if there else math.nan
+    return _curve(range(1, last + 1), list(means))
+
+
+def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> tables.Curve:
+    columns = [[float(v) for v in column if not math.isnan(v)] or [math.nan] for column in zip(*seeds, strict=True)]
+    return tables.Curve(
+        tuple(map(float, x)),
+        tuple(map(statistics.fmean, columns)),
+        tuple(map(min, columns)),
+        tuple(map(max, columns)),
+        len(seeds),
+    )
+
+
+# ---------------------------------------------------------------- the section
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+    """What FedDif adds to a report; None if no partition is known.
+
+    Raises:
+        RunError: If the info contradicts itself.
+    """
+    options = {str(m.get("label")): m for m in configured(record).get("methods", [])}
+    where = str(record.folder / "config.toml")
+    measures = {m: partial(ruler, options.get(m, {}), where=where) for m in methods}
+    found = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
+    if not found:
+        return None
+    charts = [_distance_chart(found, marks), _efficiency_chart(found, marks)]
+    shown = [(d, *d.shown) for d in found[:MOST_SHOWN] if d.shown is not None]
+    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round, _) in enumerate(shown)]
+    return Section(
+        "Diffusion",
+        lead(found) + ("" if len(found) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
+        (*(c for c in charts if c is not None), *paths),
+        (_summary(found, marks), *(_paths(d, round, learned) for d, round, learned in shown)),
+    )
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def lead(found: Sequence[Diffusion]) -> str:
+    """What diffusion did, in a sentence for each method."""
+    said = [
+        f"{d.method}: {tables.count(d.hops.mean)} diffusion round{'' if d.hops.mean == 1 else 's'} per communication "
+        f"round on average; the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to "
+        f"{d.distance.mean[-1]:.3f}."
+        for d in found
+    ]
+    said += [
+        f"In {_counted(d.mismatched, 'round')} of {d.method} the chains’ examples in info.jsonl are not those of "
+        "partition.json, so its distances here are not what its clients saw."
+        for d in found
+        if d.mismatched
+    ]
+    return " ".join(said)
+
+
+def _distance_chart(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart:
+    lines = [figures.Line(d.method, marks[d.method], d.distance) for d in found]
+    words = list(dict.fromkeys(d.ruler.words for d in found))
+    chains, gap = sum(d.chains for d in found), max(d.gap for d in found)
+    title = "IID distance by diffusion round"
+    alt = "; ".join(f"{d.method} from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in found)
+    svg = figures.lines_chart(
+        "iid", lines, "diffusion round", words[0] if len(words) == 1 else "IID distance", 1.0,
+        f"{title}, mean over models, rounds and seeds: {alt}; Lemma 2 differs by at most {_tiny(gap)}.",
+        rings=[d.closed for d in found],
+    )  # fmt: skip
+    caption = (
+        "How far the data a model has seen are from IID, before the first transfer (0) and after each diffusion round: "
+        "mean over models and communication rounds; rounds that end earlier stay where they ended. "
+        f"{_band(lines)} Circles: Lemma 2’s closed form, from the pooled examples of each model’s clients; over "
+        f"{chains:,} chains it is never further from the simulated distance than {_tiny(gap)}."
+    )
+    legend = (*((line.name, figures.swatch(line.look)) for line in lines), ("Lemma 2, closed form", figures.RING))
+    return Chart(title, caption, svg, legend)
+
+
+def _band(lines: Sequence[figures.Line]) -> str:
+    return "Band: lowest to highest seed." if max(line.curve.seeds for line in lines) > 1 else "One seed: no band."
+
+
+def _efficiency_chart(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart | None:
+    drawn = [(d, d.efficiency) for d in found if d.efficiency is not None]
+    if not drawn:
+        return None
+    lines = [figures.Line(d.method, marks[d.method], _per_mhz(curve)) for d, curve in drawn]
+    title = "Diffusion efficiency by diffusion round"
+    alt = "; ".join(f"{line.name} from {line.curve.mean[0]:.3g} to {line.curve.mean[-1]:.3g}" for line in lines)
+    svg = figures.lines_chart(
+        "efficiency", lines, "diffusion round", "efficiency, 1/(MHz s)", 1.0, f"{title}, mean over rounds: {alt}.",
+    )  # fmt: skip
+    caption = (
+        "How much nearer to IID the winners’ bids promise to bring their models, for each MHz that a transfer occupies "
+        "for one second: the mean over all models, as the base station worked it out. Mean over the communication "
+        f"rounds that came so far. {_band(lines)}"
+    )
+    return Chart(title, caption, svg, tuple((line.name, figures.swatch(line.look)) for line in lines))
+
+
+def _per_mhz(curve: tables.Curve) -> tables.Curve:
+    mean, low, high = (tuple(MHZ * v for v in side) for side in (curve.mean, curve.low, curve.high))
+    return tables.Curve(curve.x, mean, low, high, curve.seeds)
+
+
+def _summary(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Table:
+    entries = tuple(
+        Entry(
+            d.method,
+            (
+                f"{d.rounds:,}",
+                tables.count(d.hops.mean) + (f" ± {d.hops.std:.1f}" if d.hops.std is not None else ""),
+                tables.percent(d.moved, 0),
+                tables.percent(d.stayed, 0),
+                f"{d.distance.mean[0]:.3f}",
+                f"{d.distance.mean[-1]:.3f}",
+                _tiny(d.gap),
+                _tiny(d.overbid),
+            ),
+            figures.swatch(marks[d.method]),
+        )
+        for d in found
+    )
+    head = (
+        ("Method", ""), ("Rounds", "all seeds"), ("Diffusion rounds", "per round"), ("Models that move", "% of a hop"),
+        ("Models that stay", "% of a round"), ("IID distance", "first trainer"), ("IID distance", "end of chain"),
+        ("Recursion and Lemma 2", "apart, at most"), ("Bids and Lemma 2", "apart, at most"),
+    )  # fmt: skip
+    return Table(
+        "Diffusion in numbers", head, entries,
+        "Distances are means over models, communication rounds and seeds. A bid says by how much the winner’s data "
+        "bring the model nearer to IID; lagged valuation and noise on what clients show of their data set it apart "
+        "from what Lemma 2 says of the same move.",
+    )  # fmt: skip
+
+
+def _tiny(value: float) -> str:
+    """A difference that is nothing but rounding, or not.
+
+    >>> _tiny(2.3e-16), _tiny(0.0123), _tiny(0.0)
+    ('2e-16', '0.01', '0')
+    """
+    return f"{value:.1g}"
+
+
+def _paths(d: Diffusion, round: Round, found: Learning) -> Table:
+    distances, sizes = d.ruler.simulated(found), found.sizes[-1]
+    chains = round.chains()
+    entries = tuple(
+        Entry(
+            str(m),
+            (
+                " → ".join(map(str, chains[m])),
+                f"{sizes[m]:,}",
+                f"{distances[0, m]:.3f}",
+                f"{distances[-1, m]:.3f}",
+            ),
+        )
+        for m in range(min(len(chains), MOST_MODELS))
+    )
+    some = f" The first {len(entries)} of {len(chains):,} models." if len(entries) < len(chains) else ""
+    return Table(
+        f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}",
+        (("Model", ""), ("Clients that trained it", "in order"), ("Examples", "along the path"),
+         ("IID distance", "first trainer"), ("IID distance", "end of path")),
+        entries,
+        f"One client alone: the model stayed where it began.{some}",
+        frozenset({1}),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- the cell
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """Where devices are in each diffusion round, (clients, 2), metres from the base station.
+
+    Attributes:
+        at: Positions by diffusion round, counted from 1.
+        radius: Of the cell, metres; None where no radio was modelled and the devices stand on a circle.
+        words: How the positions came about.
+    """
+
+    at: Callable[[int], Floats]
+    radius: float | None
+    words: str
+
+
+def ground(record: Record, round: Round, clients: int) -> Ground:
+    """The places that the run's own channel gave its clients, or a circle if it had none."""
+    table = configured(record).get("world", {}).get("channel", {})
+    if table.get("name") != "radio":
+        return _on_a_circle(clients)
+    radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
+    key = Key(round.seed) / "channel"
+    when = {"never": "and stay there", "round": "anew each round", "hop": "anew in each diffusion round"}
+    return Ground(
+        # The channel counts diffusion rounds from 0, and node 0 is the base station.
+        lambda hop: radio.positions(key, round.round, hop - 1, clients + 1)[1:],
+        radio.cell_radius_m,
+        f"The triangle is the base station, the circle the edge of the cell, {radio.cell_radius_m:g} m from it; "
+        f"devices are placed at random {when[radio.redeploy]}.",
+    )
+
+
+def _on_a_circle(clients: int) -> Ground:
+    turn = 2 * math.pi * np.arange(clients) / clients
+    places = np.stack([np.sin(turn), np.cos(turn)], axis=1)
+    return Ground(
+        lambda hop: places,
+        None,
+        "No radio was modelled in this run, so there are no places: clients stand on a circle, client 0 at the top and "
+        "the others clockwise.",
+    )
+
+
+def _cell_chart(record: Record, d: Diffusion, round: Round, name: str) -> Chart:
+    clients = len(record.partitions[round.seed].label_counts)
+    places = ground(record, round, clients)
+    panels = round.hops[:MOST_PANELS]
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    with figures.style(name):
+        width = figures.WIDE if columns > 1 else figures.WIDE / 2
+        figure = Figure(figsize=(width / 72, rows * (width / columns + 18) / 72), layout="constrained")
+        holders = list(round.starts)
+        for i, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).flat):
+            axes.set_axis_off()
+            if i < len(panels):
+                holders = _panel(axes, panels[i], holders, places.at(i + 1), places.radius)
+                axes.set_title(f"diffusion round {i + 1}: {len(panels[i])} of {len(holders)} move", fontsize=11)
+        svg = figures.markup(figure, name, _told(d, round))
+    some = [f"the first {MOST_PANELS} of {len(round.hops)} diffusion rounds"] if len(panels) < len(round.hops) else []
+    some += [f"the first {MOST_MODELS} of {len(holders):,} models"] if len(holders) > MOST_MODELS else []
+    some += [f"{MOST_DEVICES} of the clients that take no part"] if clients > MOST_DEVICES + len(holders) else []
+    caption = (
+        f"{d.method}, seed {round.seed}, round {round.round}, the first round in which a model moved. Grey dots are "
+        "clients; an arrow is a model, with its number, on its way from the client that trained it to the next; an "
+        f"open square is a model that stays. {places.words}" + (f" Drawn: {', '.join(some)}." if some else "")
+    )
+    return Chart(f"Where the models of {d.method} went", caption, svg, wide=columns > 1)
+
+
+def _panel(
+    axes: Axes, moves: Sequence[Move], holders: Sequence[int], places: Floats, radius: float | None
+) -> list[int]:
+    """Draw one diffusion round, and say who holds which model after it."""
+    reach = radius or 1.0
+    busy = {*holders, *(m.dst for m in moves)}
+    idle = [c for c in range(len(places)) if c not in busy][:MOST_DEVICES]
+    shown = places[sorted([*idle, *(m.dst for m in moves), *holders])]
+    if radius is not None:
+        axes.add_patch(Circle((0, 0), radius, fill=False, edgecolor=figures.BOUND, linewidth=0.8))
+        axes.plot([0], [0], "^", color=figures.INK, markersize=7)
+    axes.plot(shown[:, 0], shown[:, 1], "o", color=figures.BOUND, markersize=3.2, mew=0, alpha=0.75)
+    after, moving = list(holders), {m.model: m for m in moves}
+    for model, holder in enumerate(holders):
+        colour = figures.SERIES[model % figures.COLOURS]
+        move = moving.get(model)
+        if move is not None:
+            after[model] = move.dst
+        if model >= MOST_MODELS:
+            continue
+        if move is None:
+            axes.plot(*places[holder], "s", markersize=7, markerfacecolor="none", markeredgecolor=colour, mew=1.4)
+            _number(axes, model, places[holder], (7.0, 5.0))
+        else:
+            src, dst = places[move.src], places[move.dst]
+            axes.annotate(
+                "", tuple(dst), tuple(src),
+                # Bent, so that two models that change places are two arrows.
+                arrowprops={"arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.1", "color": colour, "linewidth": 1.5,
+                            "shrinkA": 1, "shrinkB": 1, "mutation_scale": 11},
+            )  # fmt: skip
+            step = (dst - src) / max(float(np.linalg.norm(dst - src)), 1e-9)
+            _number(axes, model, dst, (8 * float(step[0]), 8 * float(step[1])))
+    axes.set_xlim(-1.13 * reach, 1.13 * reach)
+    axes.set_ylim(-1.13 * reach, 1.13 * reach)
+    axes.set_aspect("equal")
+    return after
+
+
+def _number(axes: Axes, model: int, place: Floats, offset: tuple[float, float]) -> None:
+    axes.annotate(
+        str(model), tuple(place), offset, textcoords="offset points", ha="center", va="center", fontsize=10.5,
+        bbox={"facecolor": figures.PAGE, "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
+    )  # fmt: skip
+
+
+def _told(d: Diffusion, round: Round) -> str:
+    hops = [
+        f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop)
+        for k, hop in enumerate(round.hops[:2], start=1)
+    ]
+    return f"Moves of {d.method}, seed {round.seed}, round {round.round}. {'; '.join(hops)}."[:1000]

@@ -1,0 +1,979 @@
+"""Who trained with whom: the groups of HCCT and of every other method that forms some, and what joining was worth.
+
+Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2 and Figs. 3 to 5.  Equation
+numbers in brackets are the paper's.
+
+Notation   u_i    client i's utility in its group, -alpha_i / D_C + cos(S_C, g_i)                 (9)
+           B      benefit of a merge, the sum of all utilities after it less that before it      (15)
+           D_i    client i's training examples, alpha_i what a small group costs it
+
+A client alone agrees with itself, so that its utility is 1 - alpha_i / D_i: that is the circle beside each bar.  What
+utility foretells from gradients, the gain measures afterwards: own accuracy less that of training alone in the same
+run.
+
+Groups have no names of their own.  Here each has a number, which it keeps from round to round by the members it keeps:
+the assignment of a round's groups to the numbers so far has the largest sum of overlaps (members in common over members
+in either), so that colours stay.  Clients alone have no number.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path as Shape
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score
+
+from unskew.errors import ConfigError
+from unskew.record.reader import Record, Row, configured, info_of
+from unskew.report import figures, tables
+from unskew.report.section import Chart, Entry, Section, Table
+from unskew.server.cluster import alphas
+
+KEYS = frozenset({"groups"})
+
+MOST_SHOWN = 4  # methods whose groups are drawn
+MOST_CLIENTS = 100  # of a figure with a mark for each client
+MOST_ROUNDS = 16  # columns of the membership figure
+MOST_GROUPS = 12  # numbered ones in it
+MOST_NAMED = 24  # clients with their groups' numbers above their gains
+
+Floats = npt.NDArray[np.float64]
+Groups = tuple[tuple[int, ...], ...]
+
+ALONE, REST, NONE = -1, -2, -3
+"""Where a client can be beside a numbered group: alone, in one of the groups not drawn apart, in none."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Two groups, named by one member of each, became one; `benefit` is (15), None if it was not a finite number."""
+
+    first: int
+    second: int
+    benefit: float | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the groups of a round were judged by, as far as the method says.
+
+    Attributes:
+        utility: (9) by client, None for those nothing is known of.
+        history: Merges that were made.
+        beyond: Merges that would have come next.
+        compared: Clients of the rows and columns of `similarity`.
+        similarity: Cosine of every two gradients, NaN where one has no direction.
+    """
+
+    utility: tuple[float | None, ...] = ()
+    history: tuple[Merge, ...] = ()
+    beyond: tuple[Merge, ...] = ()
+    compared: tuple[int, ...] = ()
+    similarity: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def read_groups(info: Row, clients: int) -> Groups:
+    """The groups of a round that have members, each ascending.
+
+    Raises:
+        RunError: If a group names a client that does not exist, or one twice.
+    """
+    found = []
+    for group in info.items("groups"):
+        members = info.counts("groups", group)
+        if any(c >= clients for c in members) or len(set(members)) < len(members):
+            raise info.refuse(f"a group must name clients below {clients}, each once, got {list(members)!r:.60}")
+        found += [tuple(sorted(members))] if members else []
+    return tuple(found)
+
+
+def read_judged(info: Row, clients: int) -> Judged:
+    """What a round's facts have beside the groups; empty where they have nothing.
+
+    Raises:
+        RunError: If a merge joins a group with itself or a matrix is not square.
+    """
+    utility = info.items("utility") if "utility" in info.values else []
+    if len(utility) not in (0, clients):
+        raise info.refuse(f"utility must have a value for each of {clients} clients, got {len(utility)}")
+    history, beyond = _merges(info, "history", clients), _merges(info, "beyond", clients)
+    joined = _Forest(())
+    for merge in (*history, *beyond):
+        if not joined.join(merge.first, merge.second):
+            raise info.refuse(f"a merge joins clients {merge.first} and {merge.second}, which one group has already")
+    compared: tuple[int, ...] = ()
+    similarity = np.zeros((0, 0))
+    if "similarity" in info.values:
+        compared = info.counts("compared", info.items("compared"))
+        rows = [[_number(info, "similarity", v) for v in _list(info, row)] for row in info.items("similarity")]
+        if len(rows) != len(compared) or any(len(row) != len(compared) for row in rows):
+            raise info.refuse(f"similarity must be a square matrix of the {len(compared)} clients in compared")
+        if any(c >= clients for c in compared):
+            raise info.refuse(f"compared must name clients below {clients}, got {max(compared)}")
+        similarity = np.array([[math.nan if v is None else v for v in row] for row in rows]).reshape(
+            len(compared), len(compared)
+        )
+    values = tuple(_number(info, "utility", v) for v in utility)
+    return Judged(values, history, beyond, compared, similarity)
+
+
+def _merges(info: Row, name: str, clients: int) -> tuple[Merge, ...]:
+    found = []
+    for row in info.rows(name) if name in info.values else ():
+        pair = row.counts("merge", row.items("merge"))
+        if len(pair) != 2 or max(pair) >= clients:
+            raise info.refuse(f"a merge must name two clients below {clients}, got {list(pair)!r:.60}")
+        found.append(Merge(*pair, _number(row, "benefit", row.values.get("benefit"))))
+    return tuple(found)
+
+
+def _list(info: Row, value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise info.refuse(f"similarity must hold lists, got {value!r:.60}")
+    return value
+
+
+def _number(row: Row, name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise row.refuse(f"{name} must hold numbers or null, got {value!r:.60}")
+    return float(value)
+
+
+# ---------------------------------------------------------------- numbers for groups
+@dataclass
+class Tracks:
+    """Which number each group has: the members that each number had last, and whether that was in the last round."""
+
+    members: list[frozenset[int]] = field(default_factory=list)
+    last: set[int] = field(default_factory=set)
+
+    def number(self, groups: Groups) -> tuple[int, ...]:
+        """A number for every group of the next round, `ALONE` for one of a single client."""
+        found = [ALONE] * len(groups)
+        several = [i for i, g in enumerate(groups) if len(g) > 1]
+        overlap = np.array([[_overlap(groups[i], m) for m in self.members] for i in several])
+        if overlap.size:
+            # Of two equal overlaps the one with a group that was there a round ago.
+            overlap[:, sorted(self.last)] += 1e-9 * (overlap[:, sorted(self.last)] > 0)
+            for row, track in zip(*linear_sum_assignment(overlap, maximize=True), strict=True):
+                if overlap[row, track] > 0:
+                    found[several[row]] = int(track)
+        for i in several:
+            if found[i] == ALONE:
+                found[i] = len(self.members)
+                self.members.append(frozenset())
+            self.members[found[i]] = frozenset(groups[i])
+        self.last = {found[i] for i in several}
+        return tuple(found)
+
+
+def _overlap(a: Iterable[int], b: frozenset[int]) -> float:
+    mine = set(a)
+    return len(mine & b) / len(mine | b)
+
+
+Place = Mapping[int, tuple[int, ...]]
+"""Client -> the numbers of its groups, `ALONE` for one by itself; a client in no group is not there."""
+
+
+def places(groups: Groups, numbers: Sequence[int]) -> Place:
+    """Where each client is."""
+    found: dict[int, tuple[int, ...]] = {}
+    for members, number in zip(groups, numbers, strict=True):
+        for c in members:
+            found[c] = (*found.get(c, ()), number)
+    return found
+
+
+def flows(before: Place, after: Place, clients: int) -> dict[tuple[int, int], float]:
+    """Clients that go from one place to another between two rounds; one in several groups counts in equal parts.
+
+    What stays in a group stays; the rest of a client is spread over its new groups.
+
+    >>> flows({0: (0, 1)}, {0: (1, 2)}, 1) == {(1, 1): 0.5, (0, 2): 0.5}
+    True
+    """
+    found: dict[tuple[int, int], float] = {}
+    for c in range(clients):
+        left, right = _parts(before.get(c, (NONE,))), _parts(after.get(c, (NONE,)))
+        moved: dict[tuple[int, int], float] = {}
+        for place in left:
+            stays = min(left[place], right.get(place, 0.0))
+            if stays > 0:
+                moved[place, place] = stays
+                left[place] -= stays
+                right[place] -= stays
+        rest = math.fsum(right.values())
+        if rest > 1e-9:
+            moved |= {(a, b): x * y / rest for a, x in left.items() for b, y in right.items() if x * y > 1e-12}
+        for key, part in moved.items():
+            found[key] = found.get(key, 0.0) + part
+    return found
+
+
+def _parts(numbers: tuple[int, ...]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for n in numbers:
+        found[n] = found.get(n, 0.0) + 1 / len(numbers)
+    return found
+
+
+# ---------------------------------------------------------------- one method over a run
+@dataclass(frozen=True)
+class Seen:
+    """The groups of a round and their numbers."""
+
+    round: int
+    groups: Groups
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """A method that forms groups, over a run.
+
+    Attributes:
+        seed: Of what is drawn.
+        clients: How many there are on that seed.
+        seen: Its rounds.
+        judged: Of the last round.
+        cut: The round of the last partition that has merges to show, and what it was judged by.
+        several: Groups of two or more in the last round, by seed.
+        alone: Clients by themselves in the last round, by seed.
+        overlapping: Whether a client was in two groups at once.
+        planted: The domain of each client, empty where clients are not of one domain each.
+        rand: Adjusted Rand index against the clients' domains by round, None without domains.
+        gains: Own accuracy less that of training alone, a fraction, seed -> client.
+    """
+
+    method: str
+    seed: int
+    clients: int
+    seen: tuple[Seen, ...]
+    judged: Judged
+    cut: tuple[int, Judged] | None
+    several: tables.Spread
+    alone: tables.Spread
+    overlapping: bool
+    planted: tuple[int, ...]
+    rand: tables.Curve | None
+    gains: Mapping[int, Mapping[int, float]]
+
+    @property
+    def last(self) -> Seen:
+        """The last round."""
+        return self.seen[-1]
+
+    @property
+    def number_of(self) -> dict[int, int]:
+        """The number of each client's group in the last round, the first if it has several."""
+        return {c: numbers[0] for c, numbers in places(self.last.groups, self.last.numbers).items()}
+
+
+def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
+    """Read a method's facts; None if there is no round of a seed whose partition is known.
+
+    Args:
+        record: The run.
+        method: Its label.
+        base: The label of training alone.
+
+    Raises:
+        RunError: If the info contradicts itself.
+    """
+    seeds = [s for s in tables.counted(record, method) if s in record.partitions]
+    clients = {s: len(record.partitions[s].sizes) for s in seeds}
+    planted = {s: record.partitions[s].domains for s in seeds}
+    rand: dict[int, dict[int, float]] = {}
+    ends: dict[int, Groups] = {}
+    seen: list[Seen] = []
+    tracks, judged, cut, overlapping = Tracks(), Judged(), None, False
+    for seed, at, info in info_of(record, method):
+        if seed not in clients:
+            continue
+        groups = ends[seed] = read_groups(info, clients[seed])
+        overlapping |= len({c for g in groups for c in g}) < sum(map(len, groups))
+        where = planted[seed]
+        if len(set(where)) > 1 and groups and not overlapping:
+            rand.setdefault(seed, {})[at] = adjusted_rand(groups, where)
+        if seed == seeds[0]:
+            seen.append(Seen(at, groups, tracks.number(groups)))
+            judged = read_judged(info, clients[seed])
+            cut = (at, judged) if judged.history or judged.beyond else cut
+    if not seen:
+        return None
+    return Grouping(
+        method=method,
+        seed=seeds[0],
+        clients=clients[seeds[0]],
+        seen=tuple(seen),
+        judged=judged,
+        cut=cut,
+        several=tables.Spread(tuple(float(sum(len(g) > 1 for g in groups)) for groups in ends.values())),
+        alone=tables.Spread(tuple(float(sum(len(g) == 1 for g in groups)) for groups in ends.values())),
+        overlapping=overlapping,
+        planted=planted[seeds[0]],
+        rand=None if overlapping else _curve(list(rand.values())),
+        gains={} if base is None else gains(record, method, base),
+    )
+
+
+def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
+    """Agreement of disjoint groups with the domains, of the clients in a group: 1 is the same, 0 what chance gives."""
+    found = {c: k for k, members in enumerate(groups) for c in members}
+    return float(adjusted_rand_score([planted[c] for c in found], list(found.values())))
+
+
+def _curve(seeds: Sequence[Mapping[int, float]]) -> tables.Curve | None:
+    rounds = sorted(set.intersection(*(set(s) for s in seeds))) if seeds else []
+    if not rounds:
+        return None
+    columns = [[s[t] for s in seeds] for t in rounds]
+    return tables.Curve(
+        tuple(map(float, rounds)),
+        tuple(map(statistics.fmean, columns)),
+        tuple(map(min, columns)),
+        tuple(map(max, columns)),
+        len(seeds),
+    )
+
+
+def alone(record: Record) -> str | None:
+    """The label of training alone, the first if there are several; None if the run has none."""
+    return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
+
+
+def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]:
+    """Own accuracy of a method's clients less `base`'s, fractions, on seeds where both came to the same round."""
+    found: dict[int, dict[int, float]] = {}
+    for seed in tables.counted(record, method):
+        mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
+        if tables.reached(record, method, seed) == tables.reached(record, base, seed):
+            both = {c: a - theirs[c] for c, a in mine.items() if c in theirs}
+            found |= {seed: both} if both else {}
+    return found
+
+
+# ---------------------------------------------------------------- the section
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+    """What methods that form groups add to a report; None if no partition is known.
+
+    Raises:
+        RunError: If the info contradicts itself.
+    """
+    base = alone(record)
+    found = [g for m in methods if (g := grouping(record, m, base)) is not None]
+    if not found:
+        return None
+    options = settings(record)
+    charts: list[Chart | None] = [_rand_chart(found, marks)]
+    for i, g in enumerate(found[:MOST_SHOWN]):
+        charts.append(_flow_chart(g, f"flow{i}"))
+        if g.clients <= MOST_CLIENTS:
+            own = options.get(g.method, {})
+            charts.append(_tree_chart(g, own, f"tree{i}"))
+            charts.append(_similarity_chart(g, f"similar{i}"))
+            charts.append(_gain_chart(g, own, record.partitions[g.seed].sizes, base, f"gain{i}"))
+    drawn = in_rows([c for c in charts if c is not None])
+    return Section("Groups", lead(found, base), drawn, (_summary(found, marks, base),))
+
+
+def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
+    """The charts, where one that has no other beside it keeps to half the page: it would fill all of it."""
+    narrow = [c for c in charts if not c.wide]
+    if len(narrow) != 1:
+        return tuple(charts)
+    held = Markup(str(narrow[0].svg).replace("<svg ", '<svg style="max-width:34rem" ', 1))
+    return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
+
+
+def settings(record: Record) -> dict[str, dict[str, Any]]:
+    """Label -> the method's table in config.toml.
+
+    Raises:
+        RunError: If the file is not TOML.
+    """
+    return {str(m.get("label")): m for m in configured(record).get("methods", [])}
+
+
+def lead(found: Sequence[Grouping], base: str | None) -> str:
+    """Who trained with whom at the end, a sentence for each method, and what is not drawn."""
+    said = [formed(g) for g in found]
+    said.append("A group keeps its number and colour from round to round by the members it keeps.")
+    if base is None:
+        said.append(
+            "No method of this run trains every client alone, so what joining was worth cannot be said: add the method "
+            "“independent”."
+        )
+    if len(found) > MOST_SHOWN:
+        said.append(f"Drawn are the groups of the first {MOST_SHOWN} methods.")
+    if any(g.clients > MOST_CLIENTS for g in found):
+        said.append(
+            f"Trees of merges, similarities and the gains of single clients are drawn for up to {MOST_CLIENTS} clients."
+        )
+    return " ".join(said)
+
+
+def formed(g: Grouping) -> str:
+    """How many groups there were in the last round, and how many clients in none, in a sentence."""
+    several = sum(n != ALONE for n in g.last.numbers)
+    by_itself = len(g.last.numbers) - several
+    out = g.clients - len({c for members in g.last.groups for c in members})
+    parts = [f"{_counted(several, 'group') if several else 'no group'} of two or more"]
+    parts += [f"{_counted(by_itself, 'client')} alone"] if by_itself else []
+    parts += [f"{_counted(out, 'client')} in none"] if out else []
+    return f"{g.method}: in round {g.last.round} of seed {g.seed}, {', '.join(parts)}."
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def _summary(found: Sequence[Grouping], marks: Mapping[str, figures.Look], base: str | None) -> Table:
+    gain = f"over {base}" if base is not None else "over training alone"
+    head = [
+        ("Method", ""), ("Groups", "of two or more, last round"), ("Alone", "clients, last round"),
+        ("Better off", gain), ("Worse off", gain), ("Mean gain", "points"), ("Worst gain", "points"),
+        *([("Adjusted Rand", "index, last round")] if any(g.rand for g in found) else []),
+    ]  # fmt: skip
+    entries = tuple(
+        Entry(
+            g.method,
+            (
+                *map(_mean, (g.several, g.alone)),
+                *_worth(g.gains),
+                *([f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] if len(head) > 7 else []),
+            ),
+            figures.swatch(marks[g.method]),
+        )
+        for g in found
+    )
+    note = (
+        f"Gain: a client’s accuracy on its own test data in the last round, less its accuracy under {base}; percentage "
+        "points. Its test data may be few, so a single client’s gain is coarse; one alone now may have learned in a "
+        "group before."
+        if base is not None
+        else ""
+    )
+    return Table(
+        "Groups in the last round, and what joining one was worth; mean ± standard deviation over seeds, counts of "
+        "clients over all seeds",
+        tuple(head), entries, note,
+    )  # fmt: skip
+
+
+def _mean(spread: tables.Spread) -> str:
+    return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
+
+
+def _worth(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str]:
+    each = [v for row in gains.values() for v in row.values()]
+    if not each:
+        return "–", "–", "–", "–"
+    by_seed = tables.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
+    mean = tables.points(by_seed.mean) + ("" if by_seed.std is None else f" ± {100 * by_seed.std:.2f}")
+    better, worse = better_and_worse(each)
+    return f"{better} of {len(each)}", f"{worse} of {len(each)}", mean, tables.points(min(each))
+
+
+def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:
+    """How many gains are above zero and how many below, by more than rounding."""
+    # A billionth: the same predictions, summed in another order.
+    return sum(v > 1e-9 for v in gains), sum(v < -1e-9 for v in gains)
+
+
+# ---------------------------------------------------------------- figures
+def colour_of(number: int) -> str:
+    """A numbered group's colour; grey for all else."""
+    return figures.SERIES[number % figures.COLOURS] if number >= 0 else figures.BOUND
+
+
+def _rand_chart(found: Sequence[Grouping], marks: Mapping[str, figures.Look]) -> Chart | None:
+    lines = [figures.Line(g.method, marks[g.method], g.rand) for g in found if g.rand is not None]
+    if not lines:
+        return None
+    title = "Groups against the clients’ domains"
+    ends = "; ".join(f"{x.name} from {x.curve.mean[0]:.2f} to {x.curve.mean[-1]:.2f}" for x in lines)
+    svg = figures.lines_chart(
+        "rand", lines, "round", "adjusted Rand index, no unit", 1.0, f"{title}, adjusted Rand index: {ends}.", log=False
+    )
+    band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
+    left_out = [g.method for g in found if g.overlapping]
+    caption = (
+        "How well the groups agree with the domains that the clients’ data come from, which no method was told: 1 is "
+        "the same groups, 0 what chance would give, as when everybody is alone or all are together. "
+        f"{_planted(found[0])}{band}" + (f" Not for {', '.join(left_out)}, whose groups overlap." if left_out else "")
+    )
+    return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
+
+
+def _planted(g: Grouping) -> str:
+    """Which clients have a domain in common."""
+    members: dict[int, list[str]] = {}
+    for c, domain in enumerate(g.planted):
+        members.setdefault(domain, []).append(str(c))
+    if len(members) == len(g.planted):
+        return "Every client has a domain of its own. "
+    if len(g.planted) > MOST_NAMED:
+        return f"The {len(g.planted)} clients are of {len(members)} domains. "
+    return f"Clients with a domain in common: {'; '.join(', '.join(same) for same in members.values())}. "
+
+
+def _flow_chart(g: Grouping, name: str) -> Chart | None:
+    """Who is in which group over the rounds: a column of blocks for each round, bands of clients between them."""
+    if len(g.seen) < 2:
+        return None
+    at = sorted({round(i) for i in np.linspace(0, len(g.seen) - 1, min(len(g.seen), MOST_ROUNDS))})
+    columns = [g.seen[i] for i in at]
+    weight: dict[int, float] = {}
+    for column in columns:
+        for members, number in zip(column.groups, column.numbers, strict=True):
+            weight[number] = weight.get(number, 0.0) + len(members)
+    apart = sorted((n for n in weight if n >= 0), key=lambda n: (-weight[n], n))[:MOST_GROUPS]
+    order = [*sorted(apart), REST, ALONE, NONE]
+    where = [places(c.groups, [n if n == ALONE or n in apart else REST for n in c.numbers]) for c in columns]
+    # Between a column and itself nobody moves, which gives its blocks.
+    heights = [{a: v for (a, _), v in flows(w, w, g.clients).items()} for w in where]
+    gap = 0.02 * g.clients
+    tops = [_stacked(h, order, gap) for h in heights]
+    reach = max(t[n] + h[n] for t, h in zip(tops, heights, strict=True) for n in h)
+    with figures.style(name):
+        figure = Figure(figsize=(figures.WIDE / 72, 300 / 72), layout="constrained")
+        axes = figure.add_subplot()
+        half = 0.15
+        bands: dict[int, list[Shape]] = {}
+        for k in range(len(columns) - 1):
+            moved = flows(where[k], where[k + 1], g.clients)
+            out, into = dict(tops[k]), dict(tops[k + 1])
+            for a in order:
+                for b in order:
+                    if (v := moved.get((a, b), 0.0)) > 0:
+                        bands.setdefault(a, []).append(_band(k + half, k + 1 - half, out[a], into[b], v))
+                        out[a] += v
+                        into[b] += v
+        for a, shapes in bands.items():
+            path = Shape.make_compound_path(*shapes)
+            axes.add_patch(PathPatch(path, facecolor=colour_of(a), alpha=0.3 if a >= 0 else 0.18, linewidth=0))
+        for k, (top, height) in enumerate(zip(tops, heights, strict=True)):
+            for n, v in height.items():
+                hollow = n in (NONE, REST)
+                axes.add_patch(
+                    Rectangle(
+                        (k - half, top[n]), 2 * half, v, facecolor="none" if hollow else colour_of(n),
+                        edgecolor=colour_of(n), linewidth=0.9, linestyle=(0, (1.5, 1.2)) if n == NONE else "-",
+                    )
+                )  # fmt: skip
+                if v > 0.045 * reach and n >= 0:
+                    axes.text(k, top[n] + v / 2, str(n + 1), ha="center", va="center", fontsize=10, color=figures.PAGE)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(1.01 * reach, -0.01 * reach)
+        axes.set_xticks(range(len(columns)), [str(c.round) for c in columns])
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("round")
+        told = "; ".join(f"round {c.round}: {_told(c.groups)}" for c in (columns[0], columns[-1]))
+        svg = figures.markup(figure, name, f"Groups of {g.method}, seed {g.seed}. {told}."[:1000])
+    marked = {n for h in heights for n in h}
+    caption = (
+        f"{g.method}, seed {g.seed}, {g.clients:,} clients. Each column is a round, each block a group of two or more "
+        "with its number, as high as it has members; bands are the clients on their way from a round’s group to the "
+        "next round’s."
+        + (" Solid grey: clients alone." if ALONE in marked else "")
+        + (f" Hollow: the groups beyond the {MOST_GROUPS} largest, together." if REST in marked else "")
+        + (" Dashed: clients in no group, not yet or no longer there or not heard of." if NONE in marked else "")
+        + (" A client in several groups counts in equal parts." if g.overlapping else "")
+        + (f" Colours return after {figures.COLOURS} groups; numbers do not." if max(marked) >= figures.COLOURS else "")
+        + (f" Drawn are {len(columns)} of {len(g.seen):,} rounds." if len(columns) < len(g.seen) else "")
+    )
+    return Chart(f"Who was in which group of {g.method}", caption, svg, wide=True)
+
+
+def _stacked(height: Mapping[int, float], order: Sequence[int], gap: float) -> dict[int, float]:
+    top, found = 0.0, {}
+    for n in order:
+        if n in height:
+            found[n] = top
+            top += height[n] + gap
+    return found
+
+
+def _band(x0: float, x1: float, y0: float, y1: float, v: float) -> Shape:
+    """A ribbon of height v from (x0, y0) to (x1, y1)."""
+    mid = (x0 + x1) / 2
+    corners = [(x0, y0), (mid, y0), (mid, y1), (x1, y1), (x1, y1 + v), (mid, y1 + v), (mid, y0 + v), (x0, y0 + v),
+               (x0, y0)]  # fmt: skip
+    codes = [Shape.MOVETO, *[Shape.CURVE4] * 3, Shape.LINETO, *[Shape.CURVE4] * 3, Shape.CLOSEPOLY]
+    return Shape(corners, codes)
+
+
+def _told(groups: Groups) -> str:
+    several = ["clients " + ", ".join(map(str, members)) for members in groups if len(members) > 1]
+    return " | ".join(several) if several else "everybody alone"
+
+
+class _Forest:
+    """Clients and the groups they have been merged into, each with its members in drawing order."""
+
+    def __init__(self, clients: Iterable[int]) -> None:
+        self.root = {c: c for c in clients}
+        self.members = {c: [c] for c in self.root}
+
+    def find(self, client: int) -> int:
+        """The smallest member of a client's group; a client never heard of is a group of its own."""
+        if client not in self.root:
+            self.root[client], self.members[client] = client, [client]
+        return self.root[client]
+
+    def join(self, a: int, b: int) -> bool:
+        """Merge two clients' groups; False if they are one already."""
+        a, b = sorted((self.find(a), self.find(b)))
+        if a == b:
+            return False
+        self.members[a] += self.members.pop(b)
+        for c in self.members[a]:
+            self.root[c] = a
+        return True
+
+
+def _tree_chart(g: Grouping, options: Mapping[str, Any], name: str) -> Chart | None:
+    """The merges of the last partition from left to right, the cut, and below each merge its benefit."""
+    if g.cut is None:
+        return None
+    at, judged = g.cut
+    seen = next(s for s in g.seen if s.round == at)
+    merges, made = (*judged.history, *judged.beyond), len(judged.history)
+    leaves = sorted({c for m in merges for c in (m.first, m.second)})
+    forest = _Forest(leaves)
+    for m in merges:
+        forest.join(m.first, m.second)
+    row = {c: i for i, c in enumerate(c for root in sorted(forest.members) for c in forest.members[root])}
+    number = {c: ns[0] for c, ns in places(seen.groups, seen.numbers).items()}
+    with figures.style(name):
+        high = (11.0 if len(row) > 30 else 15.0) * len(row)
+        figure = Figure(figsize=(figures.WIDE / 72, (high + 150) / 72), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(max(high, 60), 90))
+        _branches(above, merges, made, row, number)
+        above.set_yticks(range(len(row)), [str(c) for c in row], fontsize=10 if len(row) <= 30 else 8)
+        above.set_ylim(len(row) - 0.4, -0.6)
+        above.set_ylabel("client")
+        above.tick_params(axis="both", length=0, labelbottom=False)
+        above.grid(visible=False)
+        above.spines["left"].set_visible(False)
+        above.spines["bottom"].set_visible(False)
+        benefits = [m.benefit for m in merges]
+        known = [(k, b) for k, b in enumerate(benefits, start=1) if b is not None]
+        below.bar(
+            [k for k, _ in known], [b for _, b in known], width=0.6,
+            color=[figures.INK if k <= made else figures.BOUND for k, _ in known],
+            alpha=0.8,
+        )  # fmt: skip
+        below.axhline(0, color=figures.INK, linewidth=0.8)
+        # The first merges bring many times what the last ones do, and the cut is among the last.
+        below.set_yscale("symlog", linthresh=0.1)
+        below.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
+        below.set_yticks(_ticks([b for _, b in known], -1))
+        below.minorticks_off()
+        below.set_ylabel("benefit")
+        below.set_xlabel("merge, in the order of the algorithm")
+        below.set_xticks(range(1, len(merges) + 1, max(1, math.ceil(len(merges) / 25))))
+        below.set_axisbelow(True)
+        below.grid(axis="x", visible=False)
+        for axes in (above, below):
+            axes.axvline(made + 0.5, color=figures.INK, linewidth=1.1, linestyle=(0, (4, 2)))
+        below.set_xlim(0, len(merges) + 0.6)
+        svg = figures.markup(
+            figure, name, f"Merges of {g.method}, seed {g.seed}, round {at}: {_spelled(judged)}"[:1000]
+        )
+    fixed = options.get("groups") is not None
+    last = benefits[made - 1] if made else None
+    following = benefits[made] if made < len(benefits) else None
+    cut = "The dashed line is the cut: merges left of it were made, those right of it, in grey, would have come next."
+    why = (
+        " It is where the number of groups asked for was reached, whatever the benefit."
+        if fixed
+        else " A merge is made while it brings more than nothing."
+    )
+    sides = [
+        *([f"the last merge made brought {_signed(last)}"] if last is not None else []),
+        *([f"the next would have brought {_signed(following)}"] if following is not None else []),
+    ]
+    lone = len({c for s in seen.groups for c in s} - set(row))
+    caption = (
+        f"{g.method}, seed {g.seed}, round {at}. Clients begin alone on the left; where two lines meet, two groups "
+        f"become one. {cut}{why}" + (f" Here {' and '.join(sides)}." if sides else "")
+        + " Below: each merge’s benefit, the sum of all clients’ utilities after it less before it (no unit; linear up "
+        "to ±0.1, logarithmic beyond)."
+        + (f" Not in the tree: {_counted(lone, 'client')} not compared in that partition." if lone else "")
+    )  # fmt: skip
+    return Chart(f"How the groups of {g.method} formed", caption, svg, wide=True)
+
+
+def _branches(
+    axes: Axes, merges: Sequence[Merge], made: int, row: Mapping[int, int], number: Mapping[int, int]
+) -> None:
+    """The tree: merges that were made in their groups' colours, the groups' numbers on the cut, the others in grey."""
+    forest, place, edge = _Forest(row), {c: (0.0, float(y)) for c, y in row.items()}, made + 0.5
+    solid: dict[int, list[tuple[float, float]]] = {}
+    dashed: list[tuple[float, float]] = []
+    gap = (math.nan, math.nan)
+
+    def merge(k: int, m: Merge, into: list[tuple[float, float]]) -> None:
+        a, b = forest.find(m.first), forest.find(m.second)
+        (xa, ya), (xb, yb) = place[a], place[b]
+        into += [(xa, ya), (k, ya), (k, yb), (xb, yb), gap]
+        forest.join(a, b)
+        place[forest.find(a)] = (float(k), (ya + yb) / 2)
+
+    for k, m in enumerate(merges[:made], start=1):
+        merge(k, m, solid.setdefault(number.get(m.first, ALONE), []))
+    for root in forest.members:
+        (x, y), n = place[root], number.get(root, ALONE)
+        solid.setdefault(n, []).extend([(x, y), (edge, y), gap])
+        place[root] = (edge, y)
+        if n >= 0:
+            axes.annotate(
+                str(n + 1), (edge, y), ha="center", va="center", fontsize=10, color=colour_of(n),
+                bbox={"facecolor": figures.PAGE, "edgecolor": "none", "pad": 1.2},
+            )  # fmt: skip
+    for k, m in enumerate(merges[made:], start=made + 1):
+        merge(k, m, dashed)
+    for n, points in solid.items():
+        xs, ys = zip(*points, strict=True)
+        axes.plot(xs, ys, color=colour_of(n), linewidth=1.8 if n >= 0 else 1.2, solid_capstyle="projecting")
+    if dashed:
+        xs, ys = zip(*dashed, strict=True)
+        axes.plot(xs, ys, color=figures.BOUND, linewidth=1.2, linestyle=(0, (3, 1.5)))
+
+
+def _ticks(values: Sequence[float], smallest: int) -> list[float]:
+    """0 and powers of ten from 10^smallest on, as far as the values reach on each side; at most four a side."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+
+    def side(most: float) -> list[float]:
+        powers = [10.0**e for e in range(smallest, 12) if 10.0**e <= most]
+        return powers[:: max(1, math.ceil(len(powers) / 3))]
+
+    return sorted([0.0, *side(high), *(-p for p in side(-low))])
+
+
+def _spelled(judged: Judged) -> str:
+    def said(merges: Sequence[Merge]) -> str:
+        return ", ".join(
+            f"{m.first} with {m.second}" + ("" if m.benefit is None else f" ({_signed(m.benefit)})") for m in merges
+        )
+
+    made = f"made: {said(judged.history)}" if judged.history else "none made"
+    return f"{made}; not made: {said(judged.beyond)}." if judged.beyond else f"{made}."
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "−")
+
+
+BLUE, ORANGE = "#2b83c4", "#e07b1a"  # these read on white and on black, and to colour-blind eyes
+
+
+def shade(colour: str, opacity: float) -> Markup:
+    """A square of a heatmap's colour, for legends."""
+    return Markup(
+        '<svg class="swatch" viewBox="0 0 32 12" aria-hidden="true"><rect x="8" y="0.5" width="16" height="11" '
+        f'style="fill:{colour};fill-opacity:{opacity:.2f};stroke:currentColor;stroke-width:.5"/></svg>'
+    )
+
+
+def shades(values: Floats) -> npt.NDArray[np.uint8]:
+    """Pixels for numbers in [-1, 1]: blue above 0, orange below, the opacity |value|; NaN is clear, (..., 4)."""
+    known = np.nan_to_num(values)
+    pixels = np.zeros((*values.shape, 4), dtype=np.uint8)
+    for colour, there in ((BLUE, known >= 0), (ORANGE, known < 0)):
+        pixels[there, :3] = tuple(bytes.fromhex(colour[1:]))
+    pixels[..., 3] = np.round(255 * np.clip(np.abs(known), 0.0, 1.0))
+    return pixels
+
+
+def _similarity_chart(g: Grouping, name: str) -> Chart | None:
+    if not g.judged.compared:
+        return None
+    number = g.number_of
+    there = [c for c in range(g.clients) if c in set(g.judged.compared)]
+    # Groups by number, then who is alone, then who is in none.
+    order = sorted(there, key=lambda c: (number.get(c, NONE) < 0, -number.get(c, NONE) if number.get(c, NONE) < 0
+                                         else number[c], c))  # fmt: skip
+    at = {c: i for i, c in enumerate(g.judged.compared)}
+    rows = [at[c] for c in order]
+    cosines = g.judged.similarity[np.ix_(rows, rows)]
+    n = len(order)
+    with figures.style(name):
+        figure = Figure(figsize=(380 / 72, 360 / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.imshow(
+            shades(np.sign(cosines) * figures.opacity(np.abs(cosines))), aspect="equal", interpolation="none",
+            origin="upper",
+        )  # fmt: skip
+        axes.grid(visible=False)
+        for k, members in _runs([number.get(c, NONE) for c in order]):
+            if k >= 0:
+                start, width = members
+                axes.add_patch(
+                    Rectangle((start - 0.5, start - 0.5), width, width, fill=False, edgecolor=colour_of(k), linewidth=2)
+                )
+                axes.annotate(
+                    str(k + 1), (n - 0.35, start + (width - 1) / 2), ha="left", va="center", fontsize=10,
+                    color=colour_of(k), annotation_clip=False,
+                )  # fmt: skip
+        every = max(1, math.ceil(n / 25))
+        names = [str(c) for c in order[::every]]
+        axes.set_xticks(range(0, n, every), names, fontsize=9, rotation=90 if n > 12 else 0)
+        axes.set_yticks(range(0, n, every), names, fontsize=9)
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+        axes.set_xlabel("client")
+        axes.set_ylabel("client")
+        inside, across = _in_and_out(cosines, [number.get(c, NONE) for c in order])
+        said = " ".join(
+            f"{what} {v:.2f}." for what, v in (("Mean inside groups", inside), ("Mean across", across)) if v is not None
+        )
+        svg = figures.markup(
+            figure, name, f"Cosine of every two clients’ updates, {g.method}, seed {g.seed}, ordered by groups. {said}"
+        )
+    blank = bool(np.isnan(cosines).any())
+    caption = (
+        f"{g.method}, seed {g.seed}: cosine of every two clients’ updates of the round before round {g.last.round}, "
+        "which its groups follow from. 1 is the same direction, 0 nothing in common, −1 opposite. Squares are the "
+        f"groups with their numbers, then clients alone. {said}"
+        + (" Blank rows: clients whose update has no direction." if blank else "")
+        + (f" Every {every}th client is named." if every > 1 else "")
+    )
+    legend = (
+        *((f"−{v:g}", shade(ORANGE, float(figures.opacity(v)))) for v in (1.0, 0.25)),
+        *((f"{v:g}", shade(BLUE, float(figures.opacity(v)))) for v in (0.0, 0.05, 0.25, 0.5, 1.0)),
+    )
+    return Chart(f"How alike the clients of {g.method} are", caption, svg, legend)
+
+
+def _runs(values: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
+    """Stretches of equal values: value, (where it begins, how long it is)."""
+    found: list[tuple[int, tuple[int, int]]] = []
+    for i, v in enumerate(values):
+        if found and found[-1][0] == v:
+            found[-1] = (v, (found[-1][1][0], found[-1][1][1] + 1))
+        else:
+            found.append((v, (i, 1)))
+    return found
+
+
+def _in_and_out(cosines: Floats, numbers: Sequence[int]) -> tuple[float | None, float | None]:
+    """Mean cosine of two clients of one group, and of two that are in none together."""
+    k = np.array(numbers)
+    same = (k[:, None] == k) & (k[:, None] >= 0)
+    known = ~np.isnan(cosines) & ~np.eye(len(k), dtype=bool)
+    inside, across = cosines[same & known], cosines[~same & known]
+    return (float(inside.mean()) if inside.size else None, float(across.mean()) if across.size else None)
+
+
+def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[float, ...] | None:
+    """1 - alpha_i / D_i of each client, from a method's table in config.toml; None if it has no alpha of (9)."""
+    alpha = options.get("alpha")
+    if alpha is None or not all(sizes):
+        return None
+    try:
+        costs = alphas(tuple(alpha) if isinstance(alpha, list) else alpha, sizes)
+    except (ConfigError, TypeError):
+        return None
+    return tuple(1.0 - float(a) / d for a, d in zip(costs, sizes, strict=True))
+
+
+def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
+    """Above each client the number of its group, a dash for one alone, nothing for one in none."""
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(
+        range(len(numbers)), ["" if n == NONE else str(n + 1) if n >= 0 else "–" for n in numbers], fontsize=9
+    )
+    for text, n in zip(above.get_xticklabels(), numbers, strict=True):
+        text.set_color(colour_of(n))
+    above.tick_params(length=0)
+    above.spines["top"].set_visible(False)
+    above.set_xlabel("group")
+
+
+def _gain_chart(
+    g: Grouping, options: Mapping[str, Any], sizes: Sequence[int], base: str | None, name: str
+) -> Chart | None:
+    """Should I join?  By client what its group promised and what it brought."""
+    utility = {c: u for c, u in enumerate(g.judged.utility) if u is not None}
+    gain = {c: 100 * v for c, v in g.gains.get(g.seed, {}).items()}
+    panels = [p for p, there in (("utility", utility), ("gain", gain)) if there]
+    if not panels:
+        return None
+    number = g.number_of
+    apart = utility_alone(options, sizes) if utility else None
+    with figures.style(name):
+        figure = Figure(figsize=(380 / 72, (50 + 155 * len(panels)) / 72), layout="constrained")
+        grid = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+        for axes, panel in zip(grid, panels, strict=True):
+            values = utility if panel == "utility" else gain
+            inside = [c for c in values if c in number]
+            axes.bar(inside, [values[c] for c in inside], width=0.7, color=[colour_of(number[c]) for c in inside])
+            outside = [c for c in values if c not in number]
+            axes.bar(
+                outside, [values[c] for c in outside], width=0.7, facecolor="none",
+                edgecolor=colour_of(NONE), linewidth=0.9, linestyle=(0, (1.5, 1.2)),
+            )  # fmt: skip
+            axes.axhline(0, color=figures.INK, linewidth=0.8)
+            axes.set_axisbelow(True)
+            axes.grid(axis="x", visible=False)
+            axes.set_ylabel("utility" if panel == "utility" else "gain, points")
+            if panel == "utility" and apart is not None:
+                axes.plot(
+                    list(utility), [apart[c] for c in utility], "o", markersize=min(6.0, 300 / g.clients),
+                    markerfacecolor="none",
+                    markeredgecolor=figures.INK, mew=1.0,
+                )  # fmt: skip
+                if min(apart[c] for c in utility) < -3:
+                    axes.set_yscale("symlog", linthresh=1.0)
+                    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
+                    axes.set_yticks(_ticks([*utility.values(), *(apart[c] for c in utility)], 0))
+                    axes.minorticks_off()
+        bottom = grid[-1]
+        bottom.set_xlim(-0.7, g.clients - 0.3)
+        if g.clients <= MOST_NAMED:
+            _name_groups(grid[0], [number.get(c, NONE) for c in range(g.clients)])
+        bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+        bottom.set_xlabel("client")
+        told = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
+        told += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points"] if gain else []
+        svg = figures.markup(figure, name, f"By client of {g.method}, seed {g.seed}: {'; '.join(told)}.")
+    upper = (
+        "Utility (no unit): how well a client’s update agrees with its group’s, less what a small group costs; from "
+        "it the method decides."
+        + (" Circle: the utility it would have alone; a bar above its circle says join." if apart is not None else "")
+        if utility
+        else ""
+    )
+    lower = (
+        f"Gain, in percentage points: accuracy on the client’s own test data in the last round, less that under "
+        f"{base}; no bar, no difference."
+        if gain
+        else "The run has no accuracies of training alone beside these, so the gain is not drawn."
+    )
+    caption = (
+        f"{g.method}, seed {g.seed}, round {g.last.round}. Colours are those of the groups, grey is alone"
+        + (", dashed is in no group" if any(c not in number for c in (*utility, *gain)) else "")
+        + (", of several groups it is the first’s" if g.overlapping else "")
+        + ("; the groups’ numbers stand above. " if g.clients <= MOST_NAMED else ". ")
+        + " ".join(part for part in (upper, lower) if part)
+    )
+    return Chart(f"Should I join? The clients of {g.method}", caption, svg)

@@ -1,0 +1,103 @@
+"""What a run was and what it found, in plain sentences."""
+
+from collections.abc import Sequence
+
+from unskew.record.reader import Record, described
+from unskew.report.tables import (
+    Difference,
+    Headline,
+    bracket,
+    headline,
+    paired,
+    percent,
+    reached,
+    reference,
+    with_spread,
+)
+
+
+def what(record: Record) -> str:
+    """Data, split, clients, rounds, methods and seeds."""
+    competitors = [m for m in record.methods if record.cell(m).bound is None]
+    bounds = [m for m in record.methods if record.cell(m).bound is not None]
+    trained = f"{_number(len(competitors), 'method')} ({_list(competitors)})" if competitors else "no competing method"
+    also = f", with {_list(bounds)} as {'a bound' if len(bounds) == 1 else 'bounds'}," if bounds else ""
+    rounds = max(reached(record, c.method, c.seed) for c in record.cells)
+    so_far = "" if record.finished else " so far"
+    return (
+        f"This run trained {trained}{also} on {_data(record)}, for {_number(rounds, 'round')}{so_far}, "
+        f"with {_number(len(record.seeds), 'seed')} ({_list([str(s) for s in record.seeds])})."
+    )
+
+
+def found(record: Record, base: str | None = None) -> str:
+    """Which methods differ from `base` by the paired interval, which cannot be told apart, or why that is not known.
+
+    Without `base` it is the run's FedAvg.
+    """
+    base = reference(record) if base is None else base
+    rows = [d for d in paired(record, base=base) if d.bound is None]
+    best = _best(headline(record))
+    if base is None:
+        return f"{best}No method here is plain FedAvg, so no difference to it is given."
+    if not rows:
+        return (
+            f"{best}No other competing method was evaluated on the seeds of {base}, so there is no difference to give."
+        )
+    # Of the rows that have no interval, only the number of seeds is common to all.
+    if all(len(d.seeds) < 2 for d in rows):
+        return (
+            f"{best}With fewer than two seeds no interval is possible: differences to {base} "
+            f"({_list([f'{d.method} {bracket(d)} points' for d in rows])}) may be chance."
+        )
+    said = [best]
+    for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
+        chosen = [d for d in rows if d.verdict == verdict]
+        if chosen:
+            said.append(f"{_told(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
+    undecided = [d for d in rows if d.verdict == "undecided"]
+    if undecided:
+        said.append(f"{_told(undecided)} cannot be told apart from {base} at this number of seeds. ")
+    without = [d for d in rows if d.verdict == "no interval"]
+    if without:
+        said.append(f"For {_told(without)} no interval is possible: too few seeds, or no spread between them. ")
+    n = sorted({len(d.seeds) for d in rows})
+    return (
+        f"{''.join(said)}This is by the 95 % t-interval of paired differences in last-round accuracy over "
+        f"{' to '.join(map(str, n))} seeds, percentage points, each comparison by itself."
+    )
+
+
+def _best(rows: Sequence[Headline]) -> str:
+    means = {r.method: r.accuracy.mean for r in rows if r.accuracy is not None and r.bound is None}
+    if not means:
+        return "No method has a global accuracy. "
+    highest = max(means.values())
+    alike = [r for r in rows if means.get(r.method) == highest]
+    if len(alike) > 1:
+        names = _list([r.method for r in alike])
+        return f"{names} share the highest last-round global accuracy, {percent(highest)} %. "
+    return f"{alike[0].method} has the highest last-round global accuracy, {with_spread(alike[0].accuracy)} %. "
+
+
+def _told(rows: Sequence[Difference]) -> str:
+    return _list([f"{d.method} ({bracket(d)})" for d in rows])
+
+
+def _data(record: Record) -> str:
+    if not record.partitions:
+        known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
+        return f"{known}, {record.cells[0].setting}"
+    first = next(iter(record.partitions.values()))
+    return (
+        f"{first.dataset} ({first.n:,} examples), split over {_number(len(first.sizes), 'client')} "
+        f"by {described(first.split)}"
+    )
+
+
+def _number(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def _list(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else "none"

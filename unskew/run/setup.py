@@ -1,0 +1,357 @@
+"""From names to things: the task, the clients, the executor.  The only place that knows them all."""
+
+import dataclasses
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from unskew import models, version
+from unskew.data.augment import augmentation
+from unskew.data.batches import num_steps
+from unskew.data.dataset import Dataset
+from unskew.data.federated import FederatedData, federate, pooled
+from unskew.data.sources import load
+from unskew.errors import ConfigError, DataError, ProtocolError
+from unskew.experiment.config import Experiment, Method, TaskConfig
+from unskew.experiment.config import load as read
+from unskew.keys import Key
+from unskew.local import imagery
+from unskew.local.executor import Executor, Sequential
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import DeviceData, LocalTrainer, kernels
+from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
+from unskew.machine import cores, processor
+from unskew.protocol import SgdConfig
+from unskew.runtime.in_process import Population, Simulator
+from unskew.runtime.network import Runtime
+from unskew.task import Task, make_task, parameter_count
+from unskew.tree import is_record
+
+THREADS_FROM = 5_000_000
+# Parameters times examples per client; the MLP on digits has 0.3 million, logistic regression on MNIST 3 million.
+WORKERS_FROM = 3_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What all methods and seeds of a run share.
+
+    Attributes:
+        dataset: The examples, on the CPU.
+        task: Network and loss.
+        device: Where the work is done.
+        executor: Name of the executor the rule chose.
+        parameters: Trainable numbers of the network.
+    """
+
+    dataset: Dataset
+    task: Task
+    device: torch.device
+    executor: str
+    parameters: int
+
+
+def setup(experiment: Experiment) -> Setup:
+    """Read the data, build the network once, choose device and executor.
+
+    Raises:
+        DataError, ConfigError: If data, network or device are not to be had.
+    """
+    device = choose_device(experiment.runtime.device)
+    dataset = load(experiment.task.data, Path(experiment.task.data_dir) if experiment.task.data_dir else None)
+    if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
+        raise ConfigError(
+            f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
+        )
+    task = make_named_task(experiment.task, dataset)
+    count = parameter_count(task.init(Key(0)), task.layout)
+    torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
+    if experiment.runtime.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    wanted = experiment.runtime.executor
+    if wanted == "workers" and device.type != "cpu":
+        raise ConfigError(f"runtime.executor = 'workers' needs the CPU, got {device}; leave it at auto")
+    share = len(dataset.y_train) / (experiment.split.num_clients or 10)
+    executor = executor_by_rule(device, count, share) if wanted == "auto" else wanted
+    return Setup(dataset, task, device, executor, count)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; auto prefers CUDA.
+
+    Raises:
+        ConfigError: If PyTorch does not know or have it.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"runtime.device must be auto, cpu or cuda[:n], got {name!r}") from None
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise ConfigError(
+            f"runtime.device {name} is not there: PyTorch sees {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"runtime.device must be auto, cpu or cuda[:n], got {name!r}")
+    return device
+
+
+def make_named_task(config: TaskConfig, dataset: Dataset) -> Task:
+    """The network and loss a configuration names, in the data's shape."""
+    shape, classes = dataset.input_shape, dataset.num_classes
+    return make_task(
+        lambda: models.build(config.model, shape, classes, **config.model_options),
+        classes,
+        loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
+        head="head" if config.model in models.TABLE else None,
+    )
+
+
+def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData:
+    """Who holds what under this seed.
+
+    Raises:
+        DataError, ConfigError: If the data cannot be divided as asked, or a choice needs validation data nobody has.
+    """
+    key = Key(seed) / "data"
+    fed = federate(dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction)
+    if experiment.stop.accuracy is not None and not any(len(c.val) for c in fed.clients):
+        raise DataError(
+            "stop.accuracy needs validation data, and no client has any; raise val_fraction or the clients' sizes"
+        )
+    experiment.cohort(fed.num_clients)
+    return fed
+
+
+def clients(
+    experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, seed: int
+) -> tuple[LocalTrainer, Population, FederatedData]:
+    """What meets the clients' requests, what they know, and whom a method trains.
+
+    A pooled bound trains one client that holds everything.
+    """
+    train = pooled(fed) if _is_pooled(method) else fed
+    device, dataset = setup.device, setup.dataset
+    device_data = DeviceData(
+        dataset.x_train.to(device),
+        dataset.y_train.to(device),
+        tuple(c.train.to(device) for c in train.clients),
+        tuple(c.val.to(device) for c in train.clients),
+        None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
+        dataset.x_test.to(device),
+        dataset.y_test.to(device),
+        None if dataset.groups is None else dataset.groups.to(device),
+        dataset.levels,
+    )
+    trainer = LocalTrainer(setup.task, device_data, device)
+    population = Population(
+        torch.from_numpy(train.label_counts),
+        setup.task.layout,
+        {n: t.to(device) for n, t in setup.task.init(Key(seed) / "init").items()},
+        lambda key: {n: t.to(device) for n, t in setup.task.init(key).items()},
+        trainer,
+    )
+    return trainer, population, train
+
+
+def simulator(
+    experiment: Experiment,
+    method: Method,
+    setup: Setup,
+    fed: FederatedData,
+    seed: int,
+    workers: tuple[Pool, int] | None = None,
+) -> tuple[Simulator[Any], FederatedData]:
+    """The simulator of one method and seed, and whom it trains; `workers` is a pool and the number of its cell."""
+    trainer, population, train = clients(experiment, method, setup, fed, seed)
+    executor: Executor = Sequential(trainer)
+    if workers:
+        executor = Workers(*workers, method.algorithm)
+    elif setup.executor == "stacked":
+        executor = Stacked(trainer)
+    alone = _is_pooled(method)
+    made = Simulator(
+        method.algorithm,
+        population,
+        executor,
+        seed=seed,
+        clients_per_round=1 if alone else experiment.cohort(train.num_clients),
+        outage=None if alone else experiment.world.outage,
+        channel=experiment.world.channel,
+        codec=experiment.runtime.codec,
+    )
+    return made, train
+
+
+def _is_pooled(method: Method) -> bool:
+    return bool(getattr(method.algorithm, "pooled", False))
+
+
+# ---------------------------------------------------------------- where the clients are
+class Backend(Protocol):
+    """Where a run takes place: what the run loop asks for whatever depends on where the clients are."""
+
+    def setup(self, experiment: Experiment) -> Setup:
+        """What all methods and seeds share."""
+        ...
+
+    def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
+        """Who holds what; clients that keep their data to themselves have no examples in it."""
+        ...
+
+    def rehearse(self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+        """Refuse what the first round would refuse."""
+        ...
+
+    def runtime(
+        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
+    ) -> tuple[Runtime, FederatedData]:
+        """Who answers the plans of a cell, and whom the method trains."""
+        ...
+
+
+class InProcess:
+    """All clients in this process, and the workers it has."""
+
+    def setup(self, experiment: Experiment) -> Setup:
+        """What all methods and seeds share."""
+        return setup(experiment)
+
+    def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
+        """Who holds what."""
+        return divide(experiment, setup.dataset, seed)
+
+    def rehearse(self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+        """Refuse what the first round would refuse."""
+        rehearse(experiment, method, setup, feds)
+
+    def runtime(
+        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
+    ) -> tuple[Runtime, FederatedData]:
+        """A simulator."""
+        seed, _ = cells(experiment)[cell]
+        return simulator(experiment, method, setup, fed, seed, (pool, cell) if pool else None)
+
+
+IN_PROCESS = InProcess()
+
+
+# ---------------------------------------------------------------- executors
+def executor_by_rule(device: torch.device, parameters: int, examples_per_client: float) -> str:
+    """Stacked on CUDA; on a CPU workers, if it has several cores and a client's training is worth handing over.
+
+    A rule, not a timing: the same run, the same choice.
+    """
+    if device.type == "cuda":
+        return "stacked"
+    large = parameters * examples_per_client >= WORKERS_FROM
+    return "workers" if cores() > 1 and large else "sequential"
+
+
+def cells(experiment: Experiment) -> list[tuple[int, Method]]:
+    """Seed and method of each cell of a run, in the run's order."""
+    return [(seed, method) for seed in experiment.seeds for method in experiment.methods]
+
+
+def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> Open:
+    """What a worker calls to begin with a cell."""
+
+    def open_cell(index: int) -> Cell:
+        seed, method = cells(experiment)[index]
+        trainer, population, _ = clients(experiment, method, setup, feds[seed], seed)
+        return Cell(method.algorithm, trainer, population.me)
+
+    return open_cell
+
+
+def opener_of(config: str) -> Open:
+    """The same from a resolved configuration, for workers that cannot be forked."""
+    experiment = read(Path(config))
+    made = setup(experiment)
+    return opener(experiment, made, {seed: divide(experiment, made.dataset, seed) for seed in experiment.seeds})
+
+
+def pool(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData], config: Path) -> Pool | None:
+    """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
+    if setup.executor != "workers":
+        return None
+    model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
+    recipe = Recipe("unskew.run.setup:opener_of", (str(config),))
+    return Pool(opener(experiment, setup, feds), experiment.runtime.workers or cores(), model_bytes, recipe)
+
+
+def rehearse(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+    """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
+    prior that is not to be had or takes no such inputs, data without the domains a method goes by.
+
+    Raises:
+        ConfigError, DataError, ProtocolError: As a run would, naming the method.
+    """
+    layout = setup.task.layout
+    prior = getattr(method.algorithm, "prior", None)
+    try:
+        if isinstance(prior, str):
+            data = setup.dataset
+            imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
+        setting = getattr(method.algorithm, "needs_domains", "")
+        if setting and setup.dataset.groups is None:
+            raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
+        for i, (seed, fed) in enumerate(feds.items()):
+            sim, train = simulator(experiment, method, setup, fed, seed)
+            if i == 0:
+                sim.start()
+            for local in _optimisations(method.algorithm):
+                if not layout.select(local.trainable).intersection(layout.trainable):
+                    raise ConfigError(
+                        f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to "
+                        "train"
+                    )
+                num_steps(
+                    int(train.label_counts.sum(1).min()),
+                    batch_size=local.batch_size,
+                    epochs=local.epochs,
+                    steps=local.local_steps,
+                    min_batch=2 if setup.task.batch_norm else 1,
+                )
+    except (ConfigError, DataError, ProtocolError) as error:
+        raise type(error)(f"{method.label}: {error}") from error
+
+
+def _optimisations(value: Any) -> Iterator[SgdConfig]:
+    """Every local optimisation an algorithm is made with."""
+    if isinstance(value, SgdConfig):
+        yield value
+    elif is_record(value):
+        for f in dataclasses.fields(value):
+            yield from _optimisations(getattr(value, f.name))
+
+
+def environment(setup: Setup) -> dict[str, str]:
+    """What bits depend on; resume compares it."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "unskew": version.__version__,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "cpu": processor(),
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "device": torch.cuda.get_device_name(setup.device) if setup.device.type == "cuda" else "cpu",
+        "executor": setup.executor,
+        "kernels": kernels(setup.task, setup.device),
+    }
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What has changed between two environments, as `torch 2.12 -> 2.13`."""
+    return [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

@@ -1,0 +1,332 @@
+"""Trackers: a run's numbers in TensorBoard, MLflow or Weights & Biases too, if the experiment asks for it.
+
+    track = ["tensorboard"]            in the experiment, or `unskew run --track tensorboard`
+
+A tracker reads what the run has written, round by round: each row of metrics.jsonl that is of no single client becomes
+a scalar with the round as its step, under a run called METHOD/SEED; beside it the configuration and, at the end, the
+table of results.  Nothing is imported unless asked for, and nothing goes over a network unless the environment of who
+runs it says so: TensorBoard writes into the run's folder, MLflow to where MLFLOW_TRACKING_URI says or else its own
+local store, Weights & Biases into the run's folder unless WANDB_MODE says otherwise.
+
+A tracker that fails while a run goes on is left out from there with a note; the run's own folder has every number.
+After a resume the rest of an interrupted cell is, in MLflow and Weights & Biases, a second run of the same name.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from unskew.data.federated import FederatedData
+from unskew.errors import ConfigError, RunError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run.callbacks import Callback, Progress
+from unskew.run.setup import Setup
+
+Scalars = Mapping[str, float]
+Table = Sequence[Mapping[str, Any]]
+
+
+class Tracker(Protocol):
+    """Takes the numbers of one run."""
+
+    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
+        """Numbers of one round of a cell; cells come one after the other."""
+        ...
+
+    def close(self, table: Table | None) -> None:
+        """The table of results, as the rows of summary.json; None if the run did not come to its end."""
+        ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a tracker is come by: what must be importable, what installs it, what opens it."""
+
+    module: str
+    package: str
+    open: Callable[[Experiment, Path], Tracker]
+
+
+# ---------------------------------------------------------------- from the run's log to the trackers
+def check(names: Sequence[str]) -> None:
+    """Whether these trackers can be had.
+
+    Raises:
+        ConfigError: If one is not installed, with the line that installs it.
+    """
+    for name in names:
+        entry = TRACKERS[name]
+        try:
+            there = importlib.util.find_spec(entry.module) is not None
+        except (ImportError, ValueError):
+            there = False
+        if not there:
+            raise ConfigError(
+                f"track: {name} is not installed; pip install {entry.package} (all trackers: "
+                "pip install 'unskew[track]'), or leave it out"
+            )
+
+
+@contextmanager
+def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterator[Callback]:
+    """The watcher, and beside it the experiment's trackers, which are closed at the end.
+
+    Raises:
+        ConfigError: As `check`.
+    """
+    if not experiment.track:
+        yield callback
+        return
+    check(experiment.track)
+    tracked = _Tracked(experiment, folder, callback)
+    try:
+        yield tracked
+    finally:
+        tracked.close()
+
+
+class _Tracked:
+    """A watcher that passes on what the log has gained since it last looked."""
+
+    def __init__(self, experiment: Experiment, folder: Path, callback: Callback) -> None:
+        self._experiment, self._folder, self._watcher = experiment, folder, callback
+        self._log, self._seen = folder / "metrics.jsonl", 0
+        self._trackers: dict[str, Tracker] = {}
+
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
+        """Open the trackers.
+
+        Raises:
+            RunError: If one cannot be opened: who asked for it wants to know now, not after the last round.
+        """
+        self._seen = self._log.stat().st_size  # what a resumed run has already told
+        for name in self._experiment.track:
+            try:
+                self._trackers[name] = TRACKERS[name].open(self._experiment, self._folder)
+            except Exception as error:  # a stranger's code, which raises what it likes
+                raise RunError(
+                    f"the tracker {name} could not be started: {_said(error)}; nothing has been trained, mend that and "
+                    f"continue with: unskew resume {self._folder}"
+                ) from error
+        self._watcher.start(experiment, setup, feds)
+
+    def progress(self, progress: Progress) -> None:
+        """Pass on the round."""
+        self._pass_on()
+        self._watcher.progress(progress)
+
+    def note(self, text: str) -> None:
+        """Nothing for a tracker."""
+        self._watcher.note(text)
+
+    def close(self) -> None:
+        """Pass on what is left, and the table if there is one."""
+        if not self._trackers:
+            return
+        self._pass_on()
+        summary = self._folder / "summary.json"
+        table = json.loads(summary.read_text("utf-8"))["rows"] if summary.exists() else None
+        for name in list(self._trackers):
+            self._try(name, lambda tracker: tracker.close(table))
+
+    def _pass_on(self) -> None:
+        for (method, seed, round), values in self._fresh().items():
+            for name in list(self._trackers):
+                self._try(name, lambda tracker: tracker.scalars(method, seed, round, values))  # noqa: B023
+
+    def _fresh(self) -> dict[tuple[str, int, int], dict[str, float]]:
+        found: dict[tuple[str, int, int], dict[str, float]] = {}
+        with self._log.open("rb") as f:
+            f.seek(self._seen)
+            whole = f.read().rpartition(b"\n")[0]
+        self._seen += len(whole) + 1 if whole else 0
+        for line in whole.splitlines():
+            row = json.loads(line)
+            if "client" not in row:
+                found.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
+        return found
+
+    def _try(self, name: str, call: Callable[[Tracker], None]) -> None:
+        try:
+            call(self._trackers[name])
+        except Exception as error:  # a stranger's code; hours of training must not end with it
+            del self._trackers[name]
+            self._watcher.note(f"the tracker {name} failed and is left out from here: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+
+
+# ---------------------------------------------------------------- the trackers
+class TensorBoard:
+    """Event files in the folder `tensorboard` of the run: `tensorboard --logdir runs`."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        self._writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        self._root, self._cell = folder / "tensorboard", ("", -1)
+        self._open: Any = None
+        self._whole = self._writer(log_dir=str(self._root))
+        self._whole.add_text("config", _fenced(config.to_toml(experiment)))
+        self._whole.flush()
+
+    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
+        """A file for each cell; `global.accuracy` is called `global/accuracy`, so that TensorBoard groups it."""
+        if (method, seed) != self._cell:
+            self._end()
+            place = self._root / quote(method, safe=" ()=,+") / str(seed)
+            # Rounds after the last checkpoint come again when a run is resumed: the earlier ones are to be forgotten.
+            again = {"purge_step": round} if place.exists() else {}
+            self._cell, self._open = (method, seed), self._writer(log_dir=str(place), **again)
+        for name, value in values.items():
+            self._open.add_scalar(name.replace(".", "/", 1), value, global_step=round)
+        self._open.flush()
+
+    def close(self, table: Table | None) -> None:
+        """The table as text."""
+        self._end()
+        if table is not None:
+            self._whole.add_text("results", _markdown(table))
+        self._whole.close()
+
+    def _end(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+
+class MLflow:
+    """A run for the experiment with configuration and table, and under it one for each cell."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported
+        self._mlflow = importlib.import_module("mlflow")
+        self._client = self._mlflow.MlflowClient()
+        self._settings, self._options = _settings(experiment)
+        found = self._client.get_experiment_by_name(experiment.name)
+        self._experiment_id = found.experiment_id if found else self._client.create_experiment(experiment.name)
+        self._whole = self._begin(experiment.name, {"unskew.folder": str(folder.absolute())})
+        self._client.log_text(self._whole, config.to_toml(experiment), "config.toml")
+        self._cell, self._open = ("", -1), ""
+
+    def _begin(self, name: str, tags: Mapping[str, str]) -> str:
+        run = self._client.create_run(self._experiment_id, run_name=name, tags=dict(tags))
+        return str(run.info.run_id)
+
+    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
+        """One request for each round."""
+        if (method, seed) != self._cell:
+            self._end("FINISHED")
+            self._cell, self._open = (
+                (method, seed),
+                self._begin(f"{method}/{seed}", {"mlflow.parentRunId": self._whole}),
+            )
+            settings = {**self._settings, **self._options[method], "seed": seed}
+            param = self._mlflow.entities.Param
+            params = [param(key, str(value)[:500]) for key, value in settings.items()]
+            self._client.log_batch(self._open, params=params)
+        metric, now = self._mlflow.entities.Metric, int(1000 * time.time())
+        self._client.log_batch(self._open, metrics=[metric(name, v, now, round) for name, v in values.items()])
+
+    def close(self, table: Table | None) -> None:
+        """The table as results.json and results.md."""
+        status = "KILLED" if table is None else "FINISHED"
+        self._end(status)
+        if table is not None:
+            self._client.log_text(self._whole, json.dumps(list(table), indent=1), "results.json")
+            self._client.log_text(self._whole, _markdown(table), "results.md")
+        self._client.set_terminated(self._whole, status)
+
+    def _end(self, status: str) -> None:
+        if self._open:
+            self._client.set_terminated(self._open, status)
+
+
+class Wandb:
+    """A run for each cell, all in one group, and one with the table; offline unless WANDB_MODE says otherwise."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        self._wandb = importlib.import_module("wandb")
+        self._folder, self._group = folder, experiment.name
+        self._settings, self._options = _settings(experiment)
+        self._cell: tuple[str, int] = ("", -1)
+        self._open: Any = None
+
+    def _begin(self, name: str, settings: Mapping[str, Any]) -> Any:
+        return self._wandb.init(
+            project="unskew",
+            group=self._group,
+            name=name,
+            config=dict(settings),
+            dir=str(self._folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            settings=self._wandb.Settings(silent=True, console="off"),  # stdout is the results' alone
+        )
+
+    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
+        """One entry for each round."""
+        if (method, seed) != self._cell:
+            self._end(0)
+            settings = {**self._settings, **self._options[method], "seed": seed}
+            self._cell, self._open = (method, seed), self._begin(f"{method}/{seed}", settings)
+        self._open.log(dict(values), step=round)
+
+    def close(self, table: Table | None) -> None:
+        """The table as a table."""
+        self._end(1 if table is None else 0)
+        if table is not None:
+            run = self._begin("results", self._settings)
+            rows = [[row[key] for key in _COLUMNS] for row in table]
+            run.log({"results": self._wandb.Table(columns=list(_COLUMNS), data=rows)})
+            run.finish(exit_code=0)
+
+    def _end(self, code: int) -> None:
+        if self._open is not None:
+            self._open.finish(exit_code=code)
+
+
+_COLUMNS = ("method", "setting", "metric", "mean", "std")
+
+TRACKERS: dict[str, Entry] = {
+    "tensorboard": Entry("tensorboard", "tensorboard", TensorBoard),
+    "mlflow": Entry("mlflow", "mlflow", MLflow),
+    "wandb": Entry("wandb", "wandb", Wandb),
+}
+"""By the names of `config.TRACKERS`."""
+
+
+def _settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Every setting under its dotted path: those of all methods, and those of each, by label."""
+    whole = config.resolved(experiment)
+    methods = {m["label"]: _flat(m, "method") for m in whole.pop("methods")}
+    return _flat(whole, ""), methods
+
+
+def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, held in value.items():
+        place = f"{path}.{key}" if path else key
+        flat.update(_flat(held, place) if isinstance(held, Mapping) else {place: held})
+    return flat
+
+
+def _fenced(text: str) -> str:
+    """Text as TensorBoard's Markdown shows it unchanged: indented by four."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _markdown(table: Table) -> str:
+    lines = [_COLUMNS, ("---",) * len(_COLUMNS)]
+    for row in table:
+        cells = [row[key] for key in _COLUMNS]
+        shown = ("–" if c is None else f"{c:.6g}" if isinstance(c, float) else str(c) for c in cells)
+        lines.append(tuple(cell.replace("|", "\\|") for cell in shown))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,246 @@
+"""Which node of a network is which client.
+
+A node says who it is when it is met first.  Nodes come and go: a client that was restarted may be a new node, so a
+client's number belongs to a node only as long as that node is connected.
+"""
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from unskew.errors import QuorumError, WireError
+from unskew.protocol import ClientId
+from unskew.runtime.message import (
+    ANSWERED,
+    Envelope,
+    Hello,
+    Introduction,
+    Node,
+    Note,
+    Outcome,
+    Refused,
+    Transport,
+    read,
+    write,
+)
+from unskew.tree import Params
+
+# A node that keeps silent is asked again after ten times as long as it was waited for.
+PATIENCE = 10.0
+HELLO_S = 60.0
+"""Seconds that a round waits at most for new nodes to say who they are."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every client must have in common with the server.
+
+    Attributes:
+        num_clients: Of the run.
+        library: Version of unskew.
+        config: SHA-256 of the resolved experiment.
+        classes: Names of the task's classes.
+        layout: `layout_hash` of the model.
+    """
+
+    num_clients: int
+    library: str
+    config: str
+    classes: tuple[str, ...]
+    layout: str
+
+    def differs(self, found: Introduction) -> str | None:
+        """What is not as expected, in words; None if nothing is."""
+        if not 0 <= found.client < self.num_clients:
+            return f"it says it is client {found.client}, there are clients 0 to {self.num_clients - 1}"
+        for name in (f.name for f in fields(self)):
+            ours, theirs = getattr(self, name), getattr(found, name)
+            if ours != theirs:
+                return f"{_WHAT[name]} must be {_short(ours)}, got {_short(theirs)}"
+        return None
+
+
+_WHAT = {
+    "num_clients": "the number of clients",
+    "library": "the version of unskew",
+    "config": "the experiment (SHA-256 of its resolved form)",
+    "classes": "the classes of its data",
+    "layout": "the model (SHA-256 of its tensors' names and shapes)",
+}
+
+
+def _short(value: object) -> str:
+    return printable(", ".join(value) if isinstance(value, tuple) else str(value), 60)
+
+
+def layout_hash(model: Params) -> str:
+    """SHA-256 of a model's tensor names, shapes and element types."""
+    table = [[name, str(t.dtype), list(t.shape)] for name, t in model.items()]
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a client said of its data when it was met first: their SHA-256, and whether they are its own."""
+
+    data: str
+    own: bool
+
+
+class Membership:
+    """Who is there.
+
+    Args:
+        post: The network.
+        run: The run's random name.
+        expected: What clients must have in common.
+        registered: Whose key each node has, where keys were registered; any other node then takes no part.
+        known: What clients said of their data when they were met first; those met now are added to it.
+        note: Told once of every node that is let in or kept out, and why.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        run: str,
+        expected: Expected,
+        registered: Mapping[Node, ClientId] | None = None,
+        known: dict[ClientId, Known] | None = None,
+        note: Note = lambda text: None,
+    ) -> None:
+        self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
+        self.known: dict[ClientId, Known] = {} if known is None else known
+        self.kind: Known | None = None
+        self._node: dict[ClientId, Node] = {}
+        self._refused: dict[Node, tuple[ClientId, str]] = {}
+        self._again: dict[Node, float] = {}
+        self._noted: set[tuple[Node, str]] = set()
+        self._unreported: list[tuple[ClientId, str]] = []
+
+    @property
+    def present(self) -> tuple[ClientId, ...]:
+        """Clients that are connected, ascending, as of the last call."""
+        return tuple(sorted(self._node))
+
+    def refused(self) -> list[tuple[ClientId, str]]:
+        """(client as it calls itself, reason) of nodes kept out since this was last asked, of those that said so."""
+        found, self._unreported = self._unreported, []
+        return found
+
+    def call(self, deadline_s: float = HELLO_S) -> None:
+        """Notice who is gone, and greet who is new."""
+        here = self.transport.nodes()
+        for client, node in list(self._node.items()):
+            if node not in here:
+                del self._node[client]
+                self.note(f"client {client} is gone")
+        self._refused = {n: r for n, r in self._refused.items() if n in here}
+        known, now = {*self._node.values(), *self._refused}, time.monotonic()
+        new = [n for n in sorted(here - known) if self._again.get(n, 0.0) <= now]
+        nonces = {n: secrets.token_hex(16) for n in new}
+        hello = {n: write("hello", Hello(self.run, self.expected.config, nonces[n])) for n in new}
+        if not hello:
+            return
+        for node, outcome in self.transport.exchange(hello, deadline_s).items():
+            self._met(node, outcome, nonces[node], deadline_s)
+
+    def settle(self, own: bool, data: str | None) -> None:
+        """From now on take part only clients with data of their own, or with these very data; others are sent away."""
+        self.kind = Known(data or "", own)
+        for client, node in list(self._node.items()):
+            wrong = self._other_data(self.known[client])
+            if wrong is not None:
+                del self._node[client], self.known[client]
+                self._keep_out(node, client, wrong)
+
+    def _other_data(self, found: Known) -> str | None:
+        """What is wrong with a client's data, as far as that can be told from here."""
+        if self.kind is None or found == self.kind or (found.own and self.kind.own):
+            return None
+        if found.own != self.kind.own:
+            mine, others = ("data of its own", "none") if found.own else ("no data of its own", "such")
+            return f"it declares {mine}, the others declare {others}"
+        return "it divides another data set, or divides it otherwise, than the server does"
+
+    def wait(self, at_least: int, wait_s: float, pause_s: float = 0.5) -> None:
+        """Greet nodes until so many clients are there.
+
+        Raises:
+            QuorumError: If they are not after `wait_s` seconds.
+        """
+        end = time.monotonic() + wait_s
+        while True:
+            self.call(min(HELLO_S, max(end - time.monotonic(), 1.0)))
+            if len(self._node) >= at_least:
+                return
+            if time.monotonic() >= end:
+                why = "".join(f"; refused: {reason}" for _, reason in self._refused.values())
+                raise QuorumError(
+                    f"{len(self._node)} of {self.expected.num_clients} clients are connected after {wait_s:g} s, "
+                    f"{at_least} needed; present: {', '.join(map(str, self.present)) or 'none'}{why}"
+                )
+            time.sleep(pause_s)
+
+    def exchange(self, envelopes: Mapping[ClientId, Envelope], deadline_s: float) -> dict[ClientId, Outcome]:
+        """Send each client its letter; answered in that order."""
+        nodes = {c: self._node[c] for c in envelopes if c in self._node}
+        found = self.transport.exchange({n: envelopes[c] for c, n in nodes.items()}, deadline_s) if nodes else {}
+        absent = Outcome(None, "client lost: it is not connected", sent=False)
+        return {c: found[nodes[c]] if c in nodes else absent for c in envelopes}
+
+    def _met(self, node: Node, outcome: Outcome, nonce: str, waited_s: float) -> None:
+        if outcome.reply is None:
+            # A node that is still busy with an old message, or died and is still listed.
+            self._again[node] = time.monotonic() + PATIENCE * waited_s
+            self._keep_out(node, -1, f"it did not say hello ({outcome.lost})", for_now=True)
+            return
+        try:
+            head = read(outcome.reply, {k: ANSWERED[k] for k in ("hello", "refused")})
+        except WireError as error:
+            self._keep_out(node, -1, f"its hello is none: {error}")
+            return
+        if isinstance(head, Refused):
+            self._keep_out(node, -1, f"it refuses: {printable(head.reason)}")
+            return
+        wrong = self.expected.differs(head)
+        if head.nonce != nonce:
+            wrong = "its hello answers another question"
+        elif self.registered is not None and self.registered.get(node) != head.client:
+            owner = self.registered.get(node)
+            wrong = f"it says it is client {head.client}, its key is " + (
+                "not registered" if owner is None else f"client {owner}'s"
+            )
+        elif head.client in self._node:
+            # Its other self may only be listed still, for a minute after it died.
+            self._keep_out(node, head.client, f"client {head.client} is connected already, as another node", True)
+            self._again[node] = time.monotonic() + 1.0
+            return
+        now = Known(head.data, head.own)
+        wrong = wrong or self._other_data(now)
+        if wrong is None and self.known.get(head.client, now) != now:
+            wrong = f"client {head.client} had other data when it was met first"
+        if wrong is not None:
+            self._keep_out(node, head.client, wrong)
+            return
+        self._node[head.client] = node
+        self.known[head.client] = now
+        self.note(f"client {head.client} is here")
+
+    def _keep_out(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
+        reason = printable(reason)
+        if not for_now:
+            self._refused[node] = (client, reason)
+        if (node, reason) not in self._noted:
+            self._noted.add((node, reason))
+            if client in range(self.expected.num_clients):
+                self._unreported.append((client, reason))
+            self.note(f"a node takes no part: {reason}")
+
+
+def printable(text: str, longest: int = 300) -> str:
+    """What somebody else wrote, in one line fit for a terminal and a log."""
+    line = "".join(ch if ch.isprintable() else " " for ch in text[: longest + 1])
+    return line if len(line) <= longest else line[: longest - 3] + "..."

@@ -1,0 +1,253 @@
+"""What a message from outside must be beyond its type, before anything is done with it.
+
+The codec builds only what a step's signature names.  This module refuses what has the right type and is still no
+message of this run: tensors that are not the model's, NaN and infinity, norms and counts beyond reason, too many bytes.
+"""
+
+import dataclasses
+import math
+import operator
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NewType, Union, get_args, get_origin
+
+import torch
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
+from torch import Tensor
+
+from unskew import wire
+from unskew.errors import WireError
+from unskew.protocol import ClientId, Layout
+from unskew.runtime.message import COUNT
+from unskew.tree import Params, is_record, leaves
+
+_HOLDING = (tuple, list, dict, Mapping, Sequence)
+
+
+@dataclass(frozen=True, eq=False)
+class Validator:
+    """What messages may be.
+
+    Attributes:
+        like: The model; a table of named tensors must hold tensors of it, in its shapes and element types.
+        max_bytes: Length of an encoded message.
+        max_norm: L2 norm of all floating-point tensors of a message together.
+        least: Smallest whole number in a message: 0 in replies, which hold counts and choices.
+        sizes: Lengths of the dimensions that types name, as in `Float[Tensor, "classes features"]`; of another name
+            only that it is one length in all of a message.
+    """
+
+    like: Params
+    max_bytes: int
+    max_norm: float = 1e6
+    least: int = -COUNT
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def decode(self, data: bytes, of: Any) -> Any:
+        """The value of type `of` that `data` holds.
+
+        Raises:
+            WireError: If the bytes are no such value, or it is one that may not be.
+        """
+        value = wire.decode(data, of, self.max_bytes)
+        self.check(value, of)
+        return value
+
+    def check(self, value: Any, of: Any = Any) -> None:
+        """Refuse a value of type `of` that is yet no message of this run.
+
+        Raises:
+            WireError: Naming the place and what is wrong there.
+        """
+        for path, table, part_names in _tables(value):
+            for name, t in table.items():
+                if name in part_names:
+                    continue
+                model = self.like.get(name)
+                if model is None or part_names:
+                    raise WireError(f"the model has no tensor {name!r} (at {path or 'top'})")
+                if (t.shape, t.dtype) != (model.shape, model.dtype):
+                    raise WireError(
+                        f"tensor {name} must be {model.dtype} {tuple(model.shape)}, got {t.dtype} {tuple(t.shape)} "
+                        f"(at {path or 'top'})"
+                    )
+        bound: dict[str, int | tuple[int, ...]] = dict(self.sizes)
+        for path, leaf, kinds in _declared(value, of):
+            if isinstance(leaf, Tensor):
+                named = next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(leaf, m)), None)
+                dims = [] if named is None else named.dim_str.split()
+                for name, found in _lengths(dims, leaf.shape if dims else ()):
+                    if found != bound.setdefault(name, found):
+                        raise WireError(
+                            f"a tensor must have {bound[name]} {name}, got the shape {tuple(leaf.shape)} for "
+                            f"({', '.join(dims)}) (at {path or 'top'})"
+                        )
+            elif isinstance(leaf, int | float):
+                broken = [_broken(leaf, said) for m, said in kinds if m is type(leaf)]
+                if broken and all(broken):
+                    raise WireError(f"a number must be {broken[0]}, got {_shown(leaf)} (at {path or 'top'})")
+        squares = 0.0
+        for path, leaf in leaves(value):
+            if isinstance(leaf, Tensor):
+                squares += _square(leaf, path)
+            elif isinstance(leaf, float) and not abs(leaf) <= COUNT:  # written so that NaN is refused too
+                wanted = "at most 2**53 in size" if math.isfinite(leaf) else "finite"
+                raise WireError(f"a number must be {wanted}, got {leaf:g} (at {path or 'top'})")
+            elif isinstance(leaf, int) and not self.least <= leaf <= COUNT:
+                raise WireError(
+                    f"a whole number must be {self.least} to 2**53, got {_shown(leaf)} (at {path or 'top'})"
+                )
+        # Written so that NaN, the norm of finite numbers whose squares overflow, is refused too.
+        if not math.sqrt(squares) <= self.max_norm:
+            raise WireError(f"tensors of norm {math.sqrt(squares):.3g} exceed the {self.max_norm:g} allowed")
+
+
+def limit_bytes(like: Params, models: int) -> int:
+    """Bytes allowed to a message that may carry so many models: four times their size and a mebibyte."""
+    return (1 << 20) + 4 * models * sum(t.numel() * t.element_size() for t in like.values())
+
+
+def sizes_of(classes: int, layout: Layout, model: Params) -> dict[str, int]:
+    """What both sides know of the lengths of dimensions: `classes`, and `features` that the last layer sees."""
+    last = model.get(layout.classifier) if layout.classifier is not None else None
+    return {"classes": classes, **({"features": last.shape[1]} if last is not None and last.ndim == 2 else {})}
+
+
+def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[ClientId, str]:
+    """Whose reply has another outline than the other replies to the same ask, and what is odd about it.
+
+    One step sends the same parts of the model from every client, and in each field tensors of one element type and
+    number of dimensions; a reply that does not was made by something else, and averaged it would end the round.  A
+    tensor that is the whole value, one that was kept on a client, has one shape on all.  The majority of those who fill
+    a field decides; between equal parties, the one that names more.  A `sketch` of the reply, as the step makes it of
+    no training, has a vote too: so a client that is alone cannot leave parts of the model out.
+    """
+    outlines = {c: dict(_outline(r)) for c, r in replies.items()}
+    sketched = dict(_outline(sketch))
+    odd: dict[ClientId, str] = {}
+    for path in dict.fromkeys(p for outline in outlines.values() for p in outline):
+        found = {c: outline[path] for c, outline in outlines.items() if path in outline}
+        others = Counter(found.values())
+        votes = others + Counter([sketched[path]] if path in sketched else [])
+        usual = max(votes, key=lambda o: (votes[o], len(o), o == sketched.get(path), o))
+        for c, outline in found.items():
+            if outline != usual:
+                whose = f"those of {others[usual]} other clients" if others[usual] else "its step sends"
+                odd.setdefault(c, f"its reply has other tensors than {whose}")
+    return odd
+
+
+def _outline(reply: Any, path: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """By place: the names in each table of tensors; element type and dimensions of each tensor in a record's field."""
+    if isinstance(reply, Tensor):
+        yield path, (str(reply.dtype), f"{reply.ndim} dimensions" if path else str(tuple(reply.shape)))
+    elif is_record(reply):
+        for f in dataclasses.fields(reply):
+            yield from _outline(getattr(reply, f.name), f"{path}/{f.name}")
+    else:
+        yield from ((where, tuple(sorted(table))) for where, table, _ in _tables(reply, path))
+
+
+def _square(t: Tensor, path: str) -> float:
+    if not t.is_floating_point() or not t.numel():
+        return 0.0
+    if not bool(torch.isfinite(t).all()):
+        raise WireError(f"a tensor must be finite, got NaN or infinity (at {path or 'top'})")
+    return float(t.double().square().sum())
+
+
+def _tables(
+    value: Any, path: str = "", part_names: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Mapping[str, Tensor], frozenset[str]]]:
+    """Tables of tensors by name with their paths; tables with other keys are no models.
+
+    A record that keeps something else in such a table says so with an attribute `part_names`, the names it may have.
+    """
+    if isinstance(value, dict):
+        if all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
+            yield path, value, part_names
+        else:
+            for k, v in value.items():
+                yield from _tables(v, f"{path}/{k}")
+    elif isinstance(value, tuple | list):
+        for i, v in enumerate(value):
+            yield from _tables(v, f"{path}/{i}")
+    elif is_record(value):
+        for f in dataclasses.fields(value):
+            yield from _tables(getattr(value, f.name), f"{path}/{f.name}", getattr(value, "part_names", frozenset()))
+
+
+Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
+"""What a value may be: the members of its type, each with what `Annotated` says of it."""
+
+
+def _kinds(of: Any, said: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    if get_origin(of) is Annotated:
+        inner, *own = get_args(of)
+        yield from _kinds(inner, (*said, *own))
+    elif isinstance(of, NewType):
+        yield from _kinds(of.__supertype__, said)
+    elif get_origin(of) in (Union, types.UnionType):
+        for member in get_args(of):
+            yield from _kinds(member, said)
+    else:
+        yield of, said
+
+
+def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, Kinds]]:
+    """Leaves with their paths and what their types say; of a value whose type is not known nothing."""
+    kinds = list(_kinds(of))
+    if is_record(value):
+        kind: type = type(value)
+        for name, hint in wire.hints_of(kind).items():
+            yield from _declared(getattr(value, name), hint, f"{path}/{name}")
+    elif isinstance(value, tuple | list | dict):
+        inner = next((get_args(m) for m, _ in kinds if get_origin(m) in _HOLDING), ())
+        for i, (k, v) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
+            if inner:
+                fixed = isinstance(value, tuple) and Ellipsis not in inner
+                part = inner[i] if fixed else inner[-1 if isinstance(value, dict) else 0]
+                yield from _declared(v, part, f"{path}/{k}")
+    else:
+        yield path, value, kinds
+
+
+def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, int | tuple[int, ...]]]:
+    """Named dimensions of a tensor that is of this type, and how long they are; of `*name`, all its lengths."""
+    free = [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]
+    if free:
+        (i,) = free
+        end = len(shape) - (len(dims) - i - 1)
+        found: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]
+    else:
+        found = list(shape)
+    for name, length in zip(dims, found, strict=True):
+        if name.lstrip("*").isidentifier() and not name.lstrip("*").startswith("_"):
+            yield name, length
+
+
+_BOUNDS: tuple[tuple[type, str, Callable[[Any, Any], bool], str], ...] = (
+    (Ge, "ge", operator.ge, "at least"),
+    (Gt, "gt", operator.gt, "more than"),
+    (Le, "le", operator.le, "at most"),
+    (Lt, "lt", operator.lt, "less than"),
+)
+
+
+def _broken(number: float, said: Sequence[Any]) -> str | None:
+    """The first bound of its type that a number does not keep, in words."""
+    for each in said:
+        for bound in each if isinstance(each, GroupedMetadata) else (each,):
+            for kind, name, holds, words in _BOUNDS:
+                if isinstance(bound, kind) and not holds(number, limit := getattr(bound, name)):
+                    return f"{words} {limit:g}"
+    return None
+
+
+def _shown(number: float) -> str:
+    """A number that somebody else wrote; one of thousands of digits by its length."""
+    if isinstance(number, int):
+        return str(number) if abs(number) <= COUNT else f"one of {number.bit_length()} bits"
+    return f"{number:g}"
