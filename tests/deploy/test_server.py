@@ -112,7 +112,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
     """Each client is given its shard as a file of its own: the run is that of the split, and no label is known here."""
     experiment = small("split.num_clients=3", 'evaluate=["global","personal"]', "runtime.executor='sequential'")
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     data = setup.dataset
     files = []
     for c, mine in enumerate(run_setup.divide(experiment, data, 0).clients):

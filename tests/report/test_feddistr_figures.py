@@ -462,7 +462,7 @@ def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: I
 # ---------------------------------------------------------------- the built-in experiment
 def test_the_built_in_experiment_is_nearly_disentangled(digits: Any) -> None:
     """Every client has nine tenths of two digits and a few of the others."""
-    experiment = config.load(Path(run_setup.__file__).parent / "builtin" / "feddistr.toml")
+    experiment = config.load(Path(config.__file__).parent / "builtin" / "feddistr.toml")
     fed = run_setup.divide(experiment, digits, experiment.seeds[0])
     assert fed.num_clients == 5
     assert fed.entanglement().average < 0.1

@@ -153,28 +153,28 @@ def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
 ) -> None:
     """FedAvg serves one object to everybody; served as copies, each client is tested by itself."""
     experiment = tiny("val_fraction=0.2")
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
     sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
     state, _ = sim.round(sim.start(), 1)
-    papers: list[int] = []
-    evaluate = Sequential.evaluate
+    sizes_evaluated: list[int] = []
+    genuine = Sequential.evaluate
 
     def counted(self: Sequential, given: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
-        graded = evaluate(self, given)
-        papers.extend(len(correct) for correct, _ in graded)
+        graded = genuine(self, given)
+        sizes_evaluated.extend(len(correct) for correct, _ in graded)
         return graded
 
     monkeypatch.setattr(Sequential, "evaluate", counted)
     together = evaluate(sim, state, 1, eval_set(fed, CPU), ALL, last=True)
     everything = len(fed.dataset.y_test)
     sizes = [sum(len(getattr(c, part)) for c in fed.clients) for part in ("test", "val")]
-    assert sorted(papers) == sorted([everything, *sizes, everything])
-    papers.clear()
+    assert sorted(sizes_evaluated) == sorted([everything, *sizes, everything])
+    sizes_evaluated.clear()
     serve = FedAvg.serve
     monkeypatch.setattr(FedAvg, "serve", lambda self, s, c: dict(serve(self, s, c) or {}))
     apart = evaluate(sim, state, 1, eval_set(fed, CPU), ALL, last=True)
-    assert len(papers) == 1 + 3 * fed.num_clients
+    assert len(sizes_evaluated) == 1 + 3 * fed.num_clients
     for one, other in zip(together, apart, strict=True):
         assert (one.name, one.client, one.weight) == (other.name, other.client, other.weight)
         assert one.value == pytest.approx(other.value, rel=1e-6)

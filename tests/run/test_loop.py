@@ -157,7 +157,7 @@ def test_all_methods_begin_with_the_same_model_on_the_same_split(mixed: Path) ->
 
 
 def test_the_saved_model_is_the_one_that_was_measured(mixed: Path, tiny: Callable[..., Experiment]) -> None:
-    setup = run_setup.setup(tiny())
+    setup = run_setup.prepare(tiny())
     params = safetensors.torch.load_file(mixed / "models" / "fedavg-seed0.safetensors")
     data = setup.dataset
     with torch.no_grad():
@@ -273,7 +273,7 @@ def test_stopping_by_accuracy_looks_at_validation_data_only(tiny: Callable[..., 
 
 def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("stop.accuracy=0.9")
-    fed = run_setup.divide(experiment, run_setup.setup(experiment).dataset, 0)
+    fed = run_setup.divide(experiment, run_setup.prepare(experiment).dataset, 0)
     val, test, train = (
         torch.cat([getattr(c, part) for c in fed.clients]).tolist() for part in ("val", "test", "train")
     )
@@ -345,7 +345,7 @@ def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experi
     message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
     assert message.startswith("fedavg: batch_size must be >= 2")
     experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     run_setup.rehearse(experiment, experiment.methods[0], setup, {0: run_setup.divide(experiment, setup.dataset, 0)})
 
 

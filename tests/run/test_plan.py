@@ -73,7 +73,7 @@ def means(folder: Path) -> dict[tuple[str, str], float]:
 
 
 def parts(experiment: Experiment) -> tuple[Any, dict[int, Any]]:
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     return setup, {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
 
 

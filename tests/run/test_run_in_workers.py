@@ -145,7 +145,7 @@ def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
 
 def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(experiment))
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
     mine, theirs = run_setup.opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
     for index in range(CELLS):

@@ -75,12 +75,12 @@ def open_site(folder: Path) -> ClientRuntime:
     own = config.data is not None
     if config.data is not None:
         task = replace(experiment.task, data=config.data, data_dir=config.data_dir)
-        setup = run_setup.setup(replace(experiment, task=task))
+        setup = run_setup.prepare(replace(experiment, task=task))
         data = setup.dataset.sha256
     else:
         if config.data_dir is not None:
             experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
-        setup = run_setup.setup(experiment)
+        setup = run_setup.prepare(experiment)
         data = split_hash(experiment, setup, config.num_clients)
     introduction = Introduction(
         client=config.client,

@@ -36,7 +36,7 @@ def clients_of(experiment: Experiment) -> int:
         DataError: If data or split cannot be had.
     """
     refuse_pooled(experiment)
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     found = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
     if len(set(found.values())) > 1:
         raise ConfigError(

@@ -83,7 +83,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     pooled = next((m.label for m in experiment.methods if getattr(m.algorithm, "pooled", False)), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
-    setup = replace(run_setup.setup(experiment), executor=EXECUTOR)
+    setup = replace(run_setup.prepare(experiment), executor=EXECUTOR)
     registered = _registered(folder)
     number = len(registered) if registered else _number(experiment, setup)
     if config.min_clients > number:
@@ -213,7 +213,7 @@ class OverNetwork:
     terms: Terms
     own: bool
 
-    def setup(self, experiment: Experiment) -> Setup:
+    def prepare(self, experiment: Experiment) -> Setup:
         """What all methods and seeds share."""
         return self.ready
 

@@ -169,7 +169,7 @@ def plan(experiment: Experiment) -> Forecast:
         ConfigError, DataError, ProtocolError: As a run would; and ConfigError if it needs more memory than there is.
         QuorumError: If the losses of `world.outage` will leave a round with too few clients.
     """
-    setup = run_setup.setup(experiment)
+    setup = run_setup.prepare(experiment)
     feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
     first_look(experiment, setup, feds)
     for method in experiment.methods:

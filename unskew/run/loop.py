@@ -81,7 +81,7 @@ def start(
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
     trackers.check(experiment.track)
-    setup = backend.setup(experiment)
+    setup = backend.prepare(experiment)
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     for method in experiment.methods:
         backend.rehearse(experiment, method, setup, feds)
@@ -122,7 +122,7 @@ def resume(
         saved = checkpoint.latest(folder)
         if saved is not None and saved.place.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
-        setup = backend.setup(experiment)
+        setup = backend.prepare(experiment)
         changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
         if changed and not force:
             raise RunError(

@@ -58,7 +58,7 @@ class Setup:
     parameters: int
 
 
-def setup(experiment: Experiment) -> Setup:
+def prepare(experiment: Experiment) -> Setup:
     """Read the data, build the network once, choose device and executor.
 
     Raises:
@@ -200,7 +200,7 @@ def _is_pooled(method: Method) -> bool:
 class Backend(Protocol):
     """Where a run takes place: what the run loop asks for whatever depends on where the clients are."""
 
-    def setup(self, experiment: Experiment) -> Setup:
+    def prepare(self, experiment: Experiment) -> Setup:
         """What all methods and seeds share."""
         ...
 
@@ -222,9 +222,9 @@ class Backend(Protocol):
 class InProcess:
     """All clients in this process, and the workers it has."""
 
-    def setup(self, experiment: Experiment) -> Setup:
+    def prepare(self, experiment: Experiment) -> Setup:
         """What all methods and seeds share."""
-        return setup(experiment)
+        return prepare(experiment)
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
         """Who holds what."""
@@ -276,7 +276,7 @@ def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedDat
 def opener_of(config: str) -> Open:
     """The same from a resolved configuration, for workers that cannot be forked."""
     experiment = read(Path(config))
-    made = setup(experiment)
+    made = prepare(experiment)
     return opener(experiment, made, {seed: divide(experiment, made.dataset, seed) for seed in experiment.seeds})
 
 

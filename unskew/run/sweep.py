@@ -195,7 +195,7 @@ def check(points: Sequence[Point]) -> None:
             key = repr((experiment.task, experiment.runtime))
             if key not in benches:
                 benches.clear()
-                benches[key] = run_setup.setup(experiment)
+                benches[key] = run_setup.prepare(experiment)
             setup = benches[key]
             feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
             for method in experiment.methods:
