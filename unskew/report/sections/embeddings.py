@@ -35,7 +35,7 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
-from unskew.record.reader import Record, Row, configured, info_of, holdings
+from unskew.record.reader import Record, Row, configured, holdings, info_of
 from unskew.report import figures, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.report.sections.groups import in_rows, settings
