@@ -40,7 +40,8 @@ def test_plan_says_what_it_will_cost_and_writes_nothing(here: Path, unskew: Unsk
     assert sorted(here.rglob("*")) == before
 
 
-def test_plan_as_json_is_only_json_and_foretells_the_run(unskew: Unskew) -> None:
+def test_plan_as_json_is_only_json_and_foretells_the_run(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available", lambda: 8_000_000_000)
     found = json.loads(unskew("plan", "tiny.toml", "--json").out)
     rows = json.loads(unskew("run", "tiny.toml", "--json", "--quiet", "--no-report").out)["rows"]
     actual = {(r["method"], r["metric"]): r["mean"] for r in rows}
@@ -89,9 +90,12 @@ def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Pa
     assert json.loads((here / "r" / "summary.json").read_text())["peak_rss"] > 10_000_000
     page = (here / "r" / "report.html").read_text()
     section = page[page.index("<h2>Predicted beside actual</h2>") : page.index("<h2>Configuration</h2>")]
-    ratios = re.findall(r"<td>(\d+\.\d\d)</td><td", section)
+    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", section)]
+    columns, *cells = lines
+    ratios = [row[columns.index("Ratio")] for row in cells]
     assert section.count('<td class="text">exact</td>') == 2
     assert len(ratios) == 2 * 2 + 2  # bytes and seconds of two methods, seconds and memory of the run
+    assert all(re.fullmatch(r"\d+\.\d\d", ratio) for ratio in ratios)
     assert ratios[0] == ratios[2] == "1.00"  # bytes
 
 

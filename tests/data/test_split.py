@@ -247,9 +247,9 @@ def test_several_clients_may_share_a_domain():
 def test_a_thousand_clients_are_served_in_well_under_a_second(by: str, alpha: float):
     y = np.random.default_rng(0).integers(0, 10, 60_000)
     split = TypeAdapter(Dirichlet).validate_python({"alpha": alpha, "by": by, "num_clients": 1000, "min_samples": 10})
-    start = time.perf_counter()
+    start = time.process_time()  # of this process: what others do at the same time does not count
     clients = assign(split, y, 10, Key(0))
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert min(map(len, clients)) >= 10
 
 
