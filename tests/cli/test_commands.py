@@ -19,7 +19,7 @@ from unskew.papers import noniid
 from unskew.run.callbacks import Progress
 from unskew.version import __version__
 
-from .conftest import Unskew
+from .conftest import Said, Unskew
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -172,7 +172,23 @@ def test_a_method_that_ended_early_says_why(unskew: Unskew) -> None:
     assert re.search(r"fedavg/0 ended early: 0\.\d+ MB sent >= 0\.001 after round 1", said.out)
 
 
-# ---------------------------------------------------------------- compare
+# ---------------------------------------------------------------- report, compare
+def test_a_report_is_written_again_equal_to_the_run_s_own(unskew: Unskew, here: Path) -> None:
+    unskew("run", "tiny.toml", "--out", "r", "-q")
+    first = (here / "r" / "report.html").read_bytes()
+    (here / "r" / "report.html").unlink()
+    assert unskew("report", "r") == Said(0, "r/report.html\n", "")
+    assert (here / "r" / "report.html").read_bytes() == first
+    assert unskew("report", "r", "--out", "page.html").out == "page.html\n"
+    assert (here / "page.html").read_bytes() == first
+
+
+def test_a_report_of_no_run_is_refused(unskew: Unskew, here: Path) -> None:
+    said = unskew("report", ".")
+    assert said.code != 0
+    assert "is not a run folder" in said.err
+
+
 def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
     one = document(unskew("run", "tiny.toml", "--out", "x/one", "--json", "--no-report").out)
     two = document(unskew("run", "tiny.toml", "--out", "two", "--json", "--no-report", "--set", "split.alpha=5.0").out)

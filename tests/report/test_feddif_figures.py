@@ -37,7 +37,7 @@ from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.experiment.config import World
 from unskew.keys import Key
-from unskew.report import figures, read, tables, write_report
+from unskew.report import figures, read, stats, write_report
 from unskew.report.sections import cost, diffusion
 from unskew.world.wireless import Radio
 
@@ -456,8 +456,8 @@ def test_each_seed_has_its_own_target_and_the_spread_is_of_those_that_reached_it
             row["value"] = 0.7
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     rows = _spent(folder)
-    assert rows["FedAvg"].rounds == tables.Spread((1.0, 2.0))
-    assert (rows["FedDif"].rounds, rows["FedDif"].seeds) == (tables.Spread((2.0,)), 2)
+    assert rows["FedAvg"].rounds == stats.Spread((1.0, 2.0))
+    assert (rows["FedDif"].rounds, rows["FedDif"].seeds) == (stats.Spread((2.0,)), 2)
     assert _rows(folder) == [
         "FedAvg 2 of 2 1.5 ± 0.7 1.5 ± 0.7 6.0 ± 2.8 0.0060 ± 0.0028",
         "FedDif 1 of 2 2 4 11 0.011",

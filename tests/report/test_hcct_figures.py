@@ -33,7 +33,7 @@ from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
-from unskew.report import figures, html, read, tables, write_report
+from unskew.report import figures, html, read, stats, write_report
 from unskew.report.sections import groups
 
 
@@ -386,7 +386,7 @@ def test_a_page_without_groups_is_what_it_was(tmp_path: Path, monkeypatch: pytes
 def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -> None:
     found = _grouping(make_run(tmp_path / "run", seeds=(3, 5)))
     assert found.seed == 3
-    assert found.several == tables.Spread((1.0, 1.0))
+    assert found.several == stats.Spread((1.0, 1.0))
     assert found.rand is not None
     assert found.rand.seeds == 2
 

@@ -16,7 +16,7 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.keys import Key
-from unskew.report import figures, read, summary_text, tables, write_comparison, write_report
+from unskew.report import figures, read, stats, summary_text, tables, write_comparison, write_report
 
 MODEL_BYTES = 31_400
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -648,7 +648,7 @@ def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_sche
 
 def test_a_level_line_leaves_the_axis_as_the_others_made_it() -> None:
     look, bound = figures.looks([False, True])
-    curves = [tables.Curve((0.0, end / 2, end), *[(0.1, 0.5, 0.9)] * 3, 1) for end in (0.05, 50.0)]
+    curves = [stats.Curve((0.0, end / 2, end), *[(0.1, 0.5, 0.9)] * 3, 1) for end in (0.05, 50.0)]
     lines = [figures.Line(f"m{i}", look, c) for i, c in enumerate(curves)]
     flat = [figures.Line("pooled", bound, curves[0])]
     ticks = [
@@ -661,7 +661,7 @@ def test_a_level_line_leaves_the_axis_as_the_others_made_it() -> None:
 
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers() -> None:
     """SVG text has no mathematics: Matplotlib's own formatter would show `$\\mathdefault{10^{-2}}$`."""
-    curve = tables.Curve((0.0, 1.0, 2.0), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), 1)
+    curve = stats.Curve((0.0, 1.0, 2.0), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), 1)
     look = figures.looks([False])[0]
     drawn = str(figures.lines_chart("x", [figures.Line("m", look, curve)], "round", "loss", 1, "falls"))
     assert "mathdefault" not in drawn

@@ -15,16 +15,15 @@ from scipy import stats
 from unskew.record.reader import Bound, Cell, Flow, Record, Summary
 from unskew.report import table
 from unskew.report.figures import looks
+from unskew.report.stats import Spread, interval
 from unskew.report.tables import (
     BOUNDS,
     Difference,
-    Spread,
     amount,
     cost_curve,
     counted,
     curve,
     headline,
-    interval,
     paired,
     reference,
     time_curve,

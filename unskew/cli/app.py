@@ -268,6 +268,22 @@ def run_names(folders: list[Path]) -> list[str]:
 
 
 @app.command()
+def report(
+    folder: Annotated[Path, typer.Argument()],
+    out: Annotated[Path | None, typer.Option(help="The page to write.", show_default="FOLDER/report.html")] = None,
+) -> None:
+    """Write a run's report again, one HTML page that needs no other file; print its path.
+
+    FOLDER is the run's, finished or not.
+
+    [dim]unskew report runs/digits-20260101-120000[/]
+    """
+    from unskew.report import write_report
+
+    print(write_report(folder, out))
+
+
+@app.command()
 def table(
     folder: Annotated[Path, typer.Argument()],
     format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from unskew.errors import ConfigError, meant
 from unskew.record.reader import Record
+from unskew.report.stats import Spread
 from unskew.report.tables import (
     ACCURACY,
     BOUNDS,
@@ -22,7 +23,6 @@ from unskew.report.tables import (
     WORST,
     Difference,
     Headline,
-    Spread,
     amount,
     bracket,
     headline,

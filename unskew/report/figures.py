@@ -25,7 +25,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from unskew.report.tables import Curve, Difference
+from unskew.report.stats import Curve
+from unskew.report.tables import Difference
 
 COLOURS = 8
 MOST_CLIENTS = 100  # columns of the label chart

@@ -43,14 +43,18 @@ class Lost:
     rounds: str
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of one run, finished or not, and return its path: `out`, or `report.html` in the folder.
+def write_report(run: Path | Record, out: Path | None = None) -> Path:
+    """Write the report of one run, finished or not, and return its path: `out`, or `report.html` in the run's folder.
+
+    Args:
+        run: The run's folder, or its record.
+        out: The page.
 
     Raises:
         RunError: If the folder cannot be read or the page cannot be written; an older page then stays as it was.
     """
-    record = read(folder)
-    return _write(_page("report.html", _run_view(record)), Path(folder) / "report.html" if out is None else Path(out))
+    record = run if isinstance(run, Record) else read(run)
+    return _write(_page("report.html", _run_view(record)), record.folder / "report.html" if out is None else Path(out))
 
 
 def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None) -> Path:

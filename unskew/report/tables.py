@@ -14,37 +14,17 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal
 
-from scipy import stats
-
 from unskew.record.reader import Bound, Direction, Flow, Kind, Record, configured
+from unskew.report.stats import Curve, Spread, curve_by_round, interval
 from unskew.units import MB
 
 ACCURACY = "global.accuracy"
 PERSONAL = "personal.accuracy.mean"
 WORST = "personal.accuracy.worst_decile"
 ACROSS = "personal.accuracy.std"
-CONFIDENCE = 0.95
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
 KINDS: tuple[Kind, ...] = ("model", "control")
 BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "pooled": "bound, pooled data"}
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Values over seeds."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """Arithmetic mean."""
-        return statistics.fmean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        """Standard deviation, ddof 1; None for a single seed."""
-        finite = len(self.values) > 1 and all(map(math.isfinite, self.values))
-        return statistics.stdev(self.values) if finite else None
 
 
 @dataclass(frozen=True)
@@ -89,17 +69,6 @@ class Difference:
         if self.low is None or self.high is None:
             return "no interval"
         return "higher" if self.low > 0 else "lower" if self.high < 0 else "undecided"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric by round over the seeds that are counted: `x`, mean, lowest and highest, all of one length."""
-
-    x: tuple[float, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -186,26 +155,6 @@ def reference(record: Record) -> str | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Student's t interval of the mean: `mean ± t_{(1 + confidence)/2, n-1} s / sqrt(n)`.
-
-    None with fewer than two values, with one that is not finite, or when all are equal but not zero: without spread
-    the formula would claim certainty from the resolution of a small test set.
-
-    >>> low, high = interval([0.01, 0.02, 0.03])
-    >>> f"{low:.4f} {high:.4f}"
-    '-0.0048 0.0448'
-    """
-    n = len(values)
-    if n < 2 or not all(map(math.isfinite, values)):
-        return None
-    mean, s = statistics.fmean(values), statistics.stdev(values)
-    if s < 1e-12:  # differences of equal fractions leave float dust
-        return (0.0, 0.0) if abs(mean) < 1e-12 else None
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * s / math.sqrt(n)
-    return mean - half, mean + half
-
-
 def paired(record: Record, metric: str = ACCURACY, base: str | None = None) -> tuple[Difference, ...]:
     """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
 
@@ -255,18 +204,7 @@ def leader(record: Record, metric: str = ACCURACY) -> str | None:
 
 def curve(record: Record, method: str, name: str) -> Curve | None:
     """`name` by round over the counted seeds, at the rounds that every one of them has; None if there are none."""
-    found = [record.series.get((method, s, name), {}) for s in counted(record, method)]
-    rounds = sorted(set.intersection(*(set(f) for f in found))) if found else []
-    if not rounds:
-        return None
-    columns = [[f[r] for f in found] for r in rounds]
-    return Curve(
-        tuple(map(float, rounds)),
-        tuple(map(statistics.fmean, columns)),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
-        len(found),
-    )
+    return curve_by_round([record.series.get((method, s, name), {}) for s in counted(record, method)])
 
 
 def cost_curve(record: Record, method: str, name: str = ACCURACY) -> Curve | None:

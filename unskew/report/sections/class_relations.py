@@ -29,7 +29,7 @@ from matplotlib.ticker import MaxNLocator
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.record.reader import Record, Row, info_of
-from unskew.report import figures, tables
+from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.report.sections.groups import BLUE, in_rows, shade, shades
 
@@ -90,7 +90,7 @@ class Term:
     """
 
     method: str
-    distance: tables.Curve | None
+    distance: stats.Curve | None
     seed: int
     shown: tuple[Relations, ...]
     classes: int
@@ -137,7 +137,7 @@ def term(record: Record, method: str) -> Term | None:
     shares = {s: _shares(record, s) for s in seeds if s in record.partitions}
     return Term(
         method=method,
-        distance=_curve([kept.distance for kept in seeds.values()]),
+        distance=stats.curve_by_round([kept.distance for kept in seeds.values()]),
         seed=first,
         shown=tuple(r for r in shown if r is not None),
         classes=max((len(s) for s in shares.values()), default=0),
@@ -204,20 +204,6 @@ def _matrix(info: Row, name: str) -> Floats:
 def _shares(record: Record, seed: int) -> tuple[float, ...]:
     counts = np.array(record.partitions[seed].label_counts, dtype=np.float64).sum(axis=0)
     return tuple((counts / counts.sum()).tolist()) if counts.ndim and counts.sum() > 0 else ()
-
-
-def _curve(seeds: Sequence[Mapping[int, float]]) -> tables.Curve | None:
-    rounds = sorted(set.intersection(*(set(s) for s in seeds))) if seeds else []
-    if not rounds:
-        return None
-    columns = [[s[t] for s in seeds] for t in rounds]
-    return tables.Curve(
-        tuple(map(float, rounds)),
-        tuple(map(statistics.fmean, columns)),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
-        len(seeds),
-    )
 
 
 # ---------------------------------------------------------------- the section

@@ -9,7 +9,8 @@ from unskew.pricing.radio import Cost, price
 from unskew.record.reader import Direction, Record
 from unskew.report import figures, tables
 from unskew.report.section import Entry, Section, Table
-from unskew.report.tables import ACCURACY, DIRECTIONS, Curve, Spread, amount, count
+from unskew.report.stats import Curve, Spread
+from unskew.report.tables import ACCURACY, DIRECTIONS, amount, count
 from unskew.units import MB
 from unskew.world import spectrum as spectra
 from unskew.world import wireless

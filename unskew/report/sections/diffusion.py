@@ -41,7 +41,7 @@ from unskew.errors import RunError
 from unskew.experiment import schema
 from unskew.keys import Key
 from unskew.record.reader import Record, Row, configured, info_of
-from unskew.report import figures, tables
+from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.distance import Metric, iid_distance
 from unskew.world.wireless import Radio
@@ -273,14 +273,14 @@ class Diffusion:
 
     method: str
     ruler: Ruler
-    distance: tables.Curve
-    closed: tables.Curve
-    efficiency: tables.Curve | None
+    distance: stats.Curve
+    closed: stats.Curve
+    efficiency: stats.Curve | None
     gap: float
     overbid: float
     chains: int
     rounds: int
-    hops: tables.Spread
+    hops: stats.Spread
     moved: float
     stayed: float
     mismatched: int
@@ -340,7 +340,7 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
         overbid=float(overbid),
         chains=models,
         rounds=sum(len(t.distance) for t in each),
-        hops=tables.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in each)),
+        hops=stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in each)),
         moved=sum(t.moves for t in each) / places if places else 0.0,
         stayed=sum(t.stayed for t in each) / models if models else 0.0,
         mismatched=mismatched,
@@ -355,14 +355,14 @@ def _over_models(distances: Floats) -> Floats:
     return np.asarray(np.divide(total, known.sum(axis=1), out=np.full(len(total), math.nan), where=known.any(axis=1)))
 
 
-def _level(seeds: Sequence[Sequence[Floats]]) -> tables.Curve:
+def _level(seeds: Sequence[Sequence[Floats]]) -> stats.Curve:
     """Mean over rounds, by diffusion round; a round that ended earlier stays where it ended."""
     last = max(len(row) for rows in seeds for row in rows)
     means = [np.mean([np.pad(row, (0, last - len(row)), mode="edge") for row in rows], axis=0) for rows in seeds]
     return _curve(range(last), means)
 
 
-def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> tables.Curve | None:
+def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> stats.Curve | None:
     """Mean over the rounds that came so far, by diffusion round from 1; None if no round had one."""
     last = max(len(row) for rows in seeds for row in rows)
     if not last:
@@ -375,15 +375,10 @@ def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> tables.Curve | 
     return _curve(range(1, last + 1), list(means))
 
 
-def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> tables.Curve:
+def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
+    """A curve of the seeds that have a number at each `x`; NaN where none has."""
     columns = [[float(v) for v in column if not math.isnan(v)] or [math.nan] for column in zip(*seeds, strict=True)]
-    return tables.Curve(
-        tuple(map(float, x)),
-        tuple(map(statistics.fmean, columns)),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
-        len(seeds),
-    )
+    return stats.curve(x, columns, len(seeds))
 
 
 # ---------------------------------------------------------------- the section
@@ -474,9 +469,9 @@ def _efficiency_chart(found: Sequence[Diffusion], marks: Mapping[str, figures.Lo
     return Chart(title, caption, svg, tuple((line.name, figures.swatch(line.look)) for line in lines))
 
 
-def _per_mhz(curve: tables.Curve) -> tables.Curve:
+def _per_mhz(curve: stats.Curve) -> stats.Curve:
     mean, low, high = (tuple(MHZ * v for v in side) for side in (curve.mean, curve.low, curve.high))
-    return tables.Curve(curve.x, mean, low, high, curve.seeds)
+    return stats.Curve(curve.x, mean, low, high, curve.seeds)
 
 
 def _summary(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Table:

@@ -35,7 +35,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from unskew.errors import ConfigError
 from unskew.record.reader import Record, Row, configured, info_of
-from unskew.report import figures, tables
+from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.cluster import alphas
 
@@ -264,11 +264,11 @@ class Grouping:
     seen: tuple[Seen, ...]
     judged: Judged
     cut: tuple[int, Judged] | None
-    several: tables.Spread
-    alone: tables.Spread
+    several: stats.Spread
+    alone: stats.Spread
     overlapping: bool
     planted: tuple[int, ...]
-    rand: tables.Curve | None
+    rand: stats.Curve | None
     gains: Mapping[int, Mapping[int, float]]
 
     @property
@@ -321,11 +321,11 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
         seen=tuple(seen),
         judged=judged,
         cut=cut,
-        several=tables.Spread(tuple(float(sum(len(g) > 1 for g in groups)) for groups in ends.values())),
-        alone=tables.Spread(tuple(float(sum(len(g) == 1 for g in groups)) for groups in ends.values())),
+        several=stats.Spread(tuple(float(sum(len(g) > 1 for g in groups)) for groups in ends.values())),
+        alone=stats.Spread(tuple(float(sum(len(g) == 1 for g in groups)) for groups in ends.values())),
         overlapping=overlapping,
         planted=planted[seeds[0]],
-        rand=None if overlapping else _curve(list(rand.values())),
+        rand=None if overlapping else stats.curve_by_round(list(rand.values())),
         gains={} if base is None else gains(record, method, base),
     )
 
@@ -334,20 +334,6 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
     """Agreement of disjoint groups with the domains, of the clients in a group: 1 is the same, 0 what chance gives."""
     found = {c: k for k, members in enumerate(groups) for c in members}
     return float(adjusted_rand_score([planted[c] for c in found], list(found.values())))
-
-
-def _curve(seeds: Sequence[Mapping[int, float]]) -> tables.Curve | None:
-    rounds = sorted(set.intersection(*(set(s) for s in seeds))) if seeds else []
-    if not rounds:
-        return None
-    columns = [[s[t] for s in seeds] for t in rounds]
-    return tables.Curve(
-        tuple(map(float, rounds)),
-        tuple(map(statistics.fmean, columns)),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
-        len(seeds),
-    )
 
 
 def alone(record: Record) -> str | None:
@@ -474,7 +460,7 @@ def _summary(found: Sequence[Grouping], marks: Mapping[str, figures.Look], base:
     )  # fmt: skip
 
 
-def _mean(spread: tables.Spread) -> str:
+def _mean(spread: stats.Spread) -> str:
     return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
 
 
@@ -482,7 +468,7 @@ def _worth(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str
     each = [v for row in gains.values() for v in row.values()]
     if not each:
         return "–", "–", "–", "–"
-    by_seed = tables.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
+    by_seed = stats.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
     mean = tables.points(by_seed.mean) + ("" if by_seed.std is None else f" ± {100 * by_seed.std:.2f}")
     better, worse = better_and_worse(each)
     return f"{better} of {len(each)}", f"{worse} of {len(each)}", mean, tables.points(min(each))
