@@ -9,18 +9,18 @@ from pathlib import Path
 
 import unskew as us
 from unskew.api import history
-from unskew.run.callbacks import Progress
+from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.loop import Interrupted, resume
 
 
-class PowerCut(Silent):
+class PowerCut(NoCallback):
     """Ends the program in the middle of the run, as Ctrl-C would."""
 
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def tick(self, tick: Progress) -> None:
-        if tick.round == self.after:
+    def progress(self, progress: Progress) -> None:
+        if progress.round == self.after:
             raise KeyboardInterrupt
 
 

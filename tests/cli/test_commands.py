@@ -11,7 +11,7 @@ import pytest
 
 from unskew import papers
 from unskew.algorithms import TABLE
-from unskew.cli.progress import describe
+from unskew.run.progress import describe
 from unskew.data.sources import SOURCES
 from unskew.data.split import SPLITS
 from unskew.models import TABLE as MODELS

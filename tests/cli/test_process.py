@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import unskew as package
-from unskew.cli import progress
+from unskew.run import progress
 
 from .conftest import Unskew
 

@@ -100,7 +100,7 @@ def run(
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
     [dim]unskew run digits --set rounds=5 --json > results.json[/]
     """
-    from unskew.cli.progress import watching
+    from unskew.run.progress import watching
     from unskew.experiment import config
     from unskew.run import loop
 
@@ -134,7 +134,7 @@ def resume(
 
     [dim]unskew resume runs/digits-20260101-120000[/]
     """
-    from unskew.cli.progress import watching
+    from unskew.run.progress import watching
     from unskew.run import loop
 
     with watching(quiet) as callback:
@@ -381,7 +381,7 @@ def reproduce(
     [dim]unskew reproduce noniid/digits[/]
     """
     from unskew import papers
-    from unskew.cli.progress import watching
+    from unskew.run.progress import watching
 
     folder = out or Path("runs") / f"{name.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:

@@ -69,7 +69,7 @@ def show(found: "Forecast", console: Console) -> None:
 
 
 def _duration(seconds: float) -> str:
-    from unskew.cli.progress import duration
+    from unskew.run.progress import duration
 
     return f"about {duration(seconds)}" if seconds >= 1 else "less than a second"
 

@@ -1,4 +1,4 @@
-"""Callbacks: what is told of a run while it goes on."""
+"""Callbacks: objects that hear of a run while it goes on."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,7 @@ from unskew.run.setup import Setup
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, for whoever watches.
+    """The state of a run after a round.
 
     Attributes:
         method, seed: The cell being run.
@@ -40,7 +40,7 @@ class Progress:
 
 
 class Callback(Protocol):
-    """Whoever wants to see a run go on."""
+    """An object that hears of the run's beginning, of every round, and of notes."""
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Before the first round."""
@@ -56,7 +56,7 @@ class Callback(Protocol):
 
 
 class NoCallback:
-    """Watches nothing."""
+    """A callback that does nothing; a base for those that need one method only."""
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Nothing."""
@@ -66,3 +66,25 @@ class NoCallback:
 
     def note(self, text: str) -> None:
         """Nothing."""
+
+
+class Several:
+    """Callbacks that are called one after the other."""
+
+    def __init__(self, *callbacks: Callback) -> None:
+        self._callbacks = callbacks
+
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
+        """Call every `start`."""
+        for callback in self._callbacks:
+            callback.start(experiment, setup, feds)
+
+    def progress(self, progress: Progress) -> None:
+        """Call every `progress`."""
+        for callback in self._callbacks:
+            callback.progress(progress)
+
+    def note(self, text: str) -> None:
+        """Call every `note`."""
+        for callback in self._callbacks:
+            callback.note(text)

@@ -1,5 +1,6 @@
-"""Progress of a run, on stderr: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a run, on stderr: a bar in a terminal or a notebook, a few lines in a log."""
 
+import importlib.util
 import sys
 import time
 from collections.abc import Iterator
@@ -22,12 +23,15 @@ PLAIN_EVERY_S = 5.0
 
 @contextmanager
 def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
-    """What fits the stream: a live display on a terminal, lines in a log, nothing if asked to be quiet."""
+    """A callback that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet."""
     stream = stream or sys.stderr
+    console = Console(file=stream)
+    # In a notebook Rich draws into a widget; without ipywidgets it would warn at every refresh and draw nothing.
+    widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
     if quiet:
         yield NoCallback()
-    elif stream.isatty():
-        live = Live(Console(file=stream))
+    elif widgets or (stream.isatty() and not console.is_jupyter):
+        live = Live(console)
         try:
             yield live
         finally:  # however the run ends: a bar that goes on turning hides the cursor and the error
@@ -37,7 +41,7 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
 
 
 def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> list[str]:
-    """What is about to be run, and how far the clients' data disagree."""
+    """A few lines that say what is about to be run, and how far the clients' data disagree."""
     fed = next(iter(feds.values()))
     cohort = experiment.cohort(fed.num_clients)
     labels = ", ".join(m.label for m in experiment.methods)
@@ -50,11 +54,12 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
     ]
 
 
-def how_skewed(found: skew.Skew) -> str:
+def how_skewed(measured: skew.Skew) -> str:
     """The measures of a split in one line."""
     return (
-        f"sizes {found.smallest} / {found.median:g} / {found.largest} (min / median / max), IID distance "
-        f"{found.iid_distance:.2f}, Jensen-Shannon {found.js:.2f} bit, {found.effective_classes:.1f} effective classes"
+        f"sizes {measured.smallest} / {measured.median:g} / {measured.largest} (min / median / max), IID distance "
+        f"{measured.iid_distance:.2f}, Jensen-Shannon {measured.js:.2f} bit, {measured.effective_classes:.1f} "
+        "effective classes"
     )
 
 
@@ -83,7 +88,7 @@ def _number(loss: float) -> str:
 
 
 def _when(progress: Progress) -> str:
-    """Of which round the numbers are, where it is not the one just done."""
+    """The round that was last evaluated, where it is not the one just done."""
     return (
         "" if progress.evaluated == progress.round or progress.accuracy is None else f"(round {progress.evaluated})  "
     )
@@ -95,34 +100,34 @@ def duration(seconds: float) -> str:
     >>> duration(75)
     '1 min 15 s'
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total_s = round(seconds)
+    if total_s < 60:
+        return f"{total_s} s"
+    if total_s < 3600:
+        return f"{total_s // 60} min {total_s % 60} s"
+    return f"{total_s // 3600} h {total_s % 3600 // 60} min"
 
 
 class Plain:
     """Lines: one when a method begins or ends, and one every few seconds between."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._said = stream, 0.0
+        self._stream, self._shown_at = stream, 0.0
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Say what is run."""
+        """Print what is run."""
         for line in headline(experiment, setup, feds):
             self.note(line)
 
     def progress(self, progress: Progress) -> None:
-        """Say how far it is, not too often."""
+        """Print how far the run is, not too often."""
         now = time.monotonic()
-        if progress.round == progress.rounds or now - self._said >= PLAIN_EVERY_S:
-            self._said = now
+        if progress.round == progress.rounds or now - self._shown_at >= PLAIN_EVERY_S:
+            self._shown_at = now
             self.note(describe(progress))
 
     def note(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
         print(text, file=self._stream, flush=True)
 
 
@@ -167,7 +172,7 @@ class Live:
             self.note(describe(progress))
 
     def note(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._console.print(text, highlight=False, markup=False)
 
     def close(self) -> None:
