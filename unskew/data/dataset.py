@@ -25,6 +25,8 @@ class Dataset:
         classes: One name per class.
         groups: Domain of each *training* example (N,), int64, or None where the data has no domains.
         group_names: One name per domain.
+        owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
+        client_names: One name per such client.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
         levels: What black, and the brightest value of the training part, have become in each channel of images; None
             where that is not known.
@@ -40,6 +42,8 @@ class Dataset:
     group_names: tuple[str, ...]
     sha256: str
     levels: tuple[tuple[float, float], ...] | None = None
+    owners: Tensor | None = None
+    client_names: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -64,6 +68,8 @@ def checked(
     group_names: Sequence[str] | None = None,
     sha256: str | None = None,
     levels: tuple[tuple[float, float], ...] | None = None,
+    owners: Tensor | None = None,
+    client_names: Sequence[str] | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -78,10 +84,12 @@ def checked(
         group_names: Names; without them the domains are 0 .. the largest of `groups`.
         sha256: Hash of the raw content; without it the tensors themselves are hashed.
         levels: What black and white have become in each channel, if that is known.
+        owners: Integer client of each training example (N,).
+        client_names: Names; without them the clients are 0 .. the largest of `owners`.
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
-            label or domain is out of range; the first offending index is named.
+            label, domain or client is out of range; the first offending index is named.
     """
     x_train, y_train = _part(name, "train", x_train, y_train)
     x_test, y_test = _part(name, "test", x_test, y_test)
@@ -99,9 +107,29 @@ def checked(
         _in_range(name, "groups", groups, len(group_names), "domains")
     elif group_names:
         raise DataError(f"{name}: {len(group_names)} domain names, but no domain for the training examples")
+    if owners is not None:
+        owners = _whole(name, "clients", owners, len(y_train))
+        client_names = _names(name, "client names", client_names, owners)
+        _in_range(name, "clients", owners, len(client_names), "clients")
+    elif client_names:
+        raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
     if sha256 is None:
-        sha256 = _sha256(x_train, y_train, x_test, y_test, *([] if groups is None else [groups]))
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, groups, tuple(group_names or ()), sha256, levels)
+        known = [extra for extra in (groups, owners) if extra is not None]
+        sha256 = _sha256(x_train, y_train, x_test, y_test, *known)
+    return Dataset(
+        name,
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        classes,
+        groups,
+        tuple(group_names or ()),
+        sha256,
+        levels,
+        owners,
+        tuple(client_names or ()),
+    )
 
 
 def _part(name: str, part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, index_sha256, read_manifest
-from unskew.data.split import BASES, FromManifest, Split, assign, check_manifest_fits, record
+from unskew.data.split import BASES, FromManifest, Natural, Split, assign, check_manifest_fits, record
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 
@@ -60,10 +60,32 @@ class FederatedData:
     @property
     def domains(self) -> list[int] | None:
         """The domain of each client, where all of a client's training examples are of one; None otherwise."""
-        if self.dataset.groups is None:
+        return self._one_each(self.dataset.groups)
+
+    @property
+    def client_names(self) -> tuple[str, ...] | None:
+        """A name per client; None where the data name neither clients nor domains, and clients are numbers.
+
+        Clients that the data come with have the data's names; clients of one domain each are named after it, with a
+        number where several share it.
+        """
+        owners = self._one_each(self.dataset.owners)
+        if owners is not None and len(set(owners)) == len(owners):
+            return tuple(self.dataset.client_names[owner] for owner in owners)
+        domains = self.domains
+        if domains is None:
             return None
-        each = [set(self.dataset.groups[c.train].tolist()) for c in self.clients]
-        return [found.pop() for found in each] if all(len(found) == 1 for found in each) else None
+        names = [self.dataset.group_names[domain] for domain in domains]
+        return tuple(
+            name if names.count(name) == 1 else f"{name} {names[:i].count(name) + 1}" for i, name in enumerate(names)
+        )
+
+    def _one_each(self, of_example: Tensor | None) -> list[int] | None:
+        """The value that all of a client's training examples share, for each client; None if some client has several."""
+        if of_example is None:
+            return None
+        values = [of_example[c.train].unique().tolist() for c in self.clients]
+        return [value[0] for value in values] if all(len(value) == 1 for value in values) else None
 
     def entanglement(self, bases: str = "both") -> Entanglement:
         """How much the clients' training parts overlap; `bases` is as in `unskew.data.split.Entangled`.
@@ -89,7 +111,7 @@ def federate(
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
-        DataError: If the data cannot be divided as asked.
+        DataError: If the data cannot be divided as asked, or come with their clients and are to be divided otherwise.
     """
     for name, value in (("test_fraction", test_fraction), ("val_fraction", val_fraction)):
         if not 0 <= value < 1:
@@ -98,8 +120,13 @@ def federate(
         fed = from_manifest(Path(split.path), dataset)
         check_manifest_fits(split, tuple(torch.cat([c.train, c.val, c.test]).numpy() for c in fed.clients))
         return fed
-    groups = None if dataset.groups is None else dataset.groups.numpy()
-    parts = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", groups)
+    if dataset.owners is not None and not isinstance(split, Natural):
+        raise DataError(
+            f"{dataset.name} comes with its {len(dataset.client_names)} clients, so it is not divided again: leave split "
+            'out (in a file: split.name = "natural"), or give the data without their clients'
+        )
+    groups, owners = (None if of is None else of.numpy() for of in (dataset.groups, dataset.owners))
+    parts = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", groups, owners)
     clients = tuple(
         _cut(indices, key / "client" / i / "parts", test_fraction, val_fraction) for i, indices in enumerate(parts)
     )
@@ -137,9 +164,9 @@ def _sha256(clients: tuple[ClientIndex, ...]) -> str:
 
 
 def to_manifest(fed: FederatedData) -> dict[str, Any]:
-    """The division as JSON (schema 1): indices per client with their hash, and statistics of the training parts."""
+    """The division as JSON (schema 1): names, indices per client with their hash, statistics of the training parts."""
     counts = fed.label_counts
-    found = skew.summary(counts)
+    measured = skew.summary(counts)
     reached: dict[str, Any] = {} if fed.domains is None else {"domains": fed.domains}
     if fed.split["name"] == "entangled" and (bases := fed.split.get("bases")) in BASES:
         both = fed.entanglement(bases)
@@ -152,13 +179,15 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
         "split": dict(fed.split),
         "seed": fed.seed,
         "sha256": fed.sha256,
+        "classes": list(fed.dataset.classes),
+        "client_names": None if fed.client_names is None else list(fed.client_names),
         "clients": [dict(zip(PARTS, parts, strict=True)) for parts in _lists(fed.clients)],
         "stats": {
             "sizes": counts.sum(1).tolist(),
             "label_counts": counts.tolist(),
-            "iid_distance": found.iid_distance,
-            "js": found.js,
-            "effective_classes": found.effective_classes,
+            "iid_distance": measured.iid_distance,
+            "js": measured.js,
+            "effective_classes": measured.effective_classes,
             **reached,
         },
     }

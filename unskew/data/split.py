@@ -129,6 +129,17 @@ class Entangled:
 
 
 @dataclass(frozen=True)
+class Natural:
+    """The clients that the data come with: each holds its own examples.
+
+    Clients are in the order of the data's client names.  `num_clients` follows from the data; where given it must agree.
+    """
+
+    num_clients: int | None = None
+    min_samples: Annotated[int, Ge(1)] = 1
+
+
+@dataclass(frozen=True)
 class FromManifest:
     """The split that a manifest file records (`unskew.data.federated.to_manifest`)."""
 
@@ -137,7 +148,7 @@ class FromManifest:
     min_samples: Annotated[int, Ge(1)] = 1
 
 
-Split = IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | Entangled | FromManifest
+Split = IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | Entangled | Natural | FromManifest
 
 SPLITS: dict[str, type[Split]] = {
     "iid": IID,
@@ -148,6 +159,7 @@ SPLITS: dict[str, type[Split]] = {
     "half_normal": HalfNormal,
     "group": ByGroup,
     "entangled": Entangled,
+    "natural": Natural,
     "manifest": FromManifest,
 }
 """Every split by the name a configuration uses."""
@@ -164,7 +176,12 @@ def record(split: Split) -> dict[str, Any]:
 
 
 def assign(
-    split: Split, labels: npt.NDArray[Any], num_classes: int, key: Key, groups: npt.NDArray[Any] | None = None
+    split: Split,
+    labels: npt.NDArray[Any],
+    num_classes: int,
+    key: Key,
+    groups: npt.NDArray[Any] | None = None,
+    owners: npt.NDArray[Any] | None = None,
 ) -> tuple[Ints, ...]:
     """The examples of each client.
 
@@ -174,6 +191,7 @@ def assign(
         num_classes: Number of classes, those without an example included.
         key: Where the draws live; the same key gives the same split.
         groups: (N,) domain of each example, needed by `ByGroup` only.
+        owners: (N,) client of each example, 0 .. clients - 1, needed by `Natural` only.
 
     Returns:
         Per client a sorted int64 index array.  Together they hold 0 .. N - 1 once each; a manifest or `max_samples`
@@ -195,6 +213,8 @@ def assign(
         return _by_manifest(split, n)
     if isinstance(split, ByGroup):
         clients = _by_group(split, n, key, groups)
+    elif isinstance(split, Natural):
+        clients = _by_owner(split, owners)
     else:
         if split.num_clients * split.min_samples > n:
             raise DataError(
@@ -476,6 +496,24 @@ def _by_group(split: ByGroup, n: int, key: Key, groups: npt.NDArray[Any] | None)
         rows = slice(g * split.clients_per_group, (g + 1) * split.clients_per_group)
         counts[rows, g] = largest_remainder(np.ones(split.clients_per_group), int(size))
     return _deal(counts, groups, key / "deal")
+
+
+def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ...]:
+    if owners is None:
+        raise DataError(
+            "a natural split needs data that come with their clients, and these do not; name the column of clients, "
+            "or choose another split"
+        )
+    sizes = np.bincount(owners)
+    if split.num_clients is not None and split.num_clients != len(sizes):
+        raise DataError(f"the data have {len(sizes)} clients, but num_clients is {split.num_clients}; leave it out")
+    if sizes.min() < split.min_samples:
+        poorest = int(sizes.argmin())
+        raise DataError(
+            f"client {poorest} has {sizes[poorest]} examples, at least {split.min_samples} are needed; leave the client "
+            "out, or lower min_samples"
+        )
+    return tuple(np.flatnonzero(owners == client) for client in range(len(sizes)))
 
 
 def _by_manifest(split: FromManifest, n: int) -> tuple[Ints, ...]:
