@@ -11,12 +11,12 @@ import pytest
 
 from unskew import papers
 from unskew.algorithms import TABLE
-from unskew.run.progress import describe
 from unskew.data.sources import SOURCES
 from unskew.data.split import SPLITS
 from unskew.models import TABLE as MODELS
 from unskew.papers import noniid
 from unskew.run.callbacks import Progress
+from unskew.run.progress import describe
 from unskew.version import __version__
 
 from .conftest import Said, Unskew

@@ -100,9 +100,9 @@ def run(
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
     [dim]unskew run digits --set rounds=5 --json > results.json[/]
     """
-    from unskew.run.progress import watching
     from unskew.experiment import config
     from unskew.run import loop
+    from unskew.run.progress import watching
 
     path = find_experiment(experiment)
     chosen = config.load(path, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
@@ -134,8 +134,8 @@ def resume(
 
     [dim]unskew resume runs/digits-20260101-120000[/]
     """
-    from unskew.run.progress import watching
     from unskew.run import loop
+    from unskew.run.progress import watching
 
     with watching(quiet) as callback:
         outcome = loop.resume(folder, callback, force)

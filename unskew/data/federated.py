@@ -81,11 +81,11 @@ class FederatedData:
         )
 
     def _one_each(self, of_example: Tensor | None) -> list[int] | None:
-        """The value that all of a client's training examples share, for each client; None if some client has several."""
+        """The value that a client's training examples share, for each client; None if some client has several."""
         if of_example is None:
             return None
-        values = [of_example[c.train].unique().tolist() for c in self.clients]
-        return [value[0] for value in values] if all(len(value) == 1 for value in values) else None
+        values = [set(of_example[c.train].tolist()) for c in self.clients]
+        return [value.pop() for value in values] if all(len(value) == 1 for value in values) else None
 
     def entanglement(self, bases: str = "both") -> Entanglement:
         """How much the clients' training parts overlap; `bases` is as in `unskew.data.split.Entangled`.
@@ -122,8 +122,8 @@ def federate(
         return fed
     if dataset.owners is not None and not isinstance(split, Natural):
         raise DataError(
-            f"{dataset.name} comes with its {len(dataset.client_names)} clients, so it is not divided again: leave split "
-            'out (in a file: split.name = "natural"), or give the data without their clients'
+            f"{dataset.name} comes with its {len(dataset.client_names)} clients, so it is not divided again: leave "
+            'split out (in a file: split.name = "natural"), or give the data without their clients'
         )
     groups, owners = (None if of is None else of.numpy() for of in (dataset.groups, dataset.owners))
     parts = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", groups, owners)

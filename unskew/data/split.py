@@ -132,7 +132,8 @@ class Entangled:
 class Natural:
     """The clients that the data come with: each holds its own examples.
 
-    Clients are in the order of the data's client names.  `num_clients` follows from the data; where given it must agree.
+    Clients are in the order of the data's client names.  `num_clients` follows from the data; where given it must
+    agree.
     """
 
     num_clients: int | None = None
@@ -510,8 +511,8 @@ def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ..
     if sizes.min() < split.min_samples:
         poorest = int(sizes.argmin())
         raise DataError(
-            f"client {poorest} has {sizes[poorest]} examples, at least {split.min_samples} are needed; leave the client "
-            "out, or lower min_samples"
+            f"client {poorest} has {sizes[poorest]} examples, at least {split.min_samples} are needed; leave the "
+            "client out, or lower min_samples"
         )
     return tuple(np.flatnonzero(owners == client) for client in range(len(sizes)))
 
