@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.task import accuracy, cross_entropy, make_task, multi_margin, parameter_count
+from unskew.task import accuracy, check_network, cross_entropy, make_task, multi_margin, parameter_count
 
 
 def batch_net() -> nn.Module:
@@ -98,9 +98,13 @@ def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
 @pytest.mark.parametrize(
     ("build", "options", "text"),
     [
-        (batch_net, {"head": "fc"}, r"Sequential has no layer 'fc'; it has 0, 1, 2"),
+        (batch_net, {"head": "fc"}, r"task.head: Sequential has no layer 'fc'; it has 0, 1, 2"),
         (batch_net, {"loss": "mse"}, r"task.loss must be one of cross_entropy, multi_margin, got 'mse'"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3)), {}, r"Sequential has no linear layer to be its head"),
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 3)),
+            {},
+            r"no linear layer to be its head; .* with task.head which layer .*\(it has 0\)",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused(build, options, text) -> None:  # type: ignore[no-untyped-def]
@@ -215,3 +219,39 @@ def test_accuracy_and_parameter_count() -> None:
     task = make_task(batch_net, 3)
     # conv 2*9+2, norm 2+2, linear 8*4+4, norm 4+4, head 4*3+3; statistics are not trained
     assert parameter_count(task.init(Key(0)), task.layout) == 20 + 4 + 36 + 8 + 15
+
+
+# ---------------------------------------------------------------- one forward pass before any work
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc(x), x
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (
+            lambda: nn.Linear(4, 1),
+            r"Linear must return floating logits of shape \(2, 3\) for 2 .*, got torch.float32 of shape ",
+        ),
+        (lambda: nn.Linear(5, 3), r"Linear cannot take examples of shape \(4,\) and torch.float32: RuntimeError: "),
+        (Pair, r"Pair must return logits of shape \(2, 3\) for 2 examples of shape \(4,\), got tuple"),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"got torch.float32 of shape \(6,\)"),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(3)), r"Sequential cannot take .*: IndexError: "),
+    ],
+)
+def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, text) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=text) as caught:
+        check_network(make_task(build, 3, head="" if build is Pair else None), torch.zeros(2, 4))
+    assert "\n" not in str(caught.value)
+
+
+def test_checking_a_network_draws_nothing_and_takes_a_single_example() -> None:
+    state = torch.get_rng_state()
+    check_network(make_task(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), 3), torch.zeros(1, 4))
+    check_network(make_task(lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), 3), torch.zeros(2, 4))
+    assert torch.equal(torch.get_rng_state(), state)

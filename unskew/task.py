@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -91,11 +92,14 @@ def make_task(
     if head is None:
         if not linear:
             raise ConfigError(
-                f"{type(module).__name__} has no linear layer to be its head; name the last layer: head=..."
+                f"{type(module).__name__} has no linear layer to be its head; say with task.head which layer makes the "
+                f"logits (it has {', '.join(filter(None, modules))})"
             )
         head = linear[-1]
     elif head not in modules:
-        raise ConfigError(f"{type(module).__name__} has no layer {head!r}; it has {', '.join(filter(None, modules))}")
+        raise ConfigError(
+            f"task.head: {type(module).__name__} has no layer {head!r}; it has {', '.join(filter(None, modules))}"
+        )
     first: dict[int, str] = {}
     for n, t in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
         if first.setdefault(id(t), n) != n:
@@ -129,6 +133,41 @@ def make_task(
         batch_norm=any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules.values()),
         random=any(_draws(m) for m in modules.values()),
     )
+
+
+def check_network(task: Task, examples: Tensor) -> None:
+    """Refuse a network that cannot take the data or does not return logits, by one forward pass.
+
+    Args:
+        task: The network, as `make_task` has read it.
+        examples: One or two examples as training meets them, (batch, *input_shape).
+
+    Raises:
+        ConfigError: Naming the network, the shape of the examples, and what it did instead.
+    """
+    module = task.module().eval()
+    name, wanted = type(module).__name__, (len(examples), task.num_classes)
+    shapes = f"examples of shape {tuple(examples.shape[1:])}"
+    try:
+        with torch.no_grad(), Key(0).ambient():
+            logits = module(examples)
+    except Exception as error:  # the network may be anybody's code
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: {reason}; give its first layer "
+            "the width of the data, or reshape in its forward"
+        ) from error
+    if not isinstance(logits, Tensor):
+        raise ConfigError(
+            f"{name} must return logits of shape {wanted} for {len(examples)} {shapes}, got {type(logits).__name__}; "
+            "return one tensor"
+        )
+    if tuple(logits.shape) != wanted or not logits.is_floating_point():
+        raise ConfigError(
+            f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes} and "
+            f"{task.num_classes} classes, got {logits.dtype} of shape {tuple(logits.shape)}; give its last layer "
+            f"{task.num_classes} outputs" + (", two classes need two" if task.num_classes == 2 else "")
+        )
 
 
 def _draws(m: nn.Module) -> bool:

@@ -53,6 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def unskew(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Unskew:
     def call(*words: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["unskew", *map(str, words)])
+        monkeypatch.setattr(sys, "path", list(sys.path))  # to which the command adds the working directory
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()

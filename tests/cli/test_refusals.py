@@ -289,3 +289,55 @@ def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch
     monkeypatch.setattr("unskew.forecast.plan.plan", fault)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         unskew("plan", "tiny.toml")
+
+
+# ---------------------------------------------------------------- a network of one's own, in the working directory
+NETWORKS = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, inputs=64, outputs=10):
+        super().__init__()
+        self.flat, self.classify = nn.Flatten(), nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.classify(self.flat(x))
+
+
+def headless(input_shape, num_classes):
+    return nn.Sequential(nn.Conv2d(1, num_classes, input_shape[1:]), nn.Flatten())
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "begin"),
+    [
+        ({"model_options.inputs": 64}, None),
+        (
+            {"model_options.outputs": 1},
+            "ConfigError: Net must return floating logits of shape (2, 10) for 2",
+        ),
+        ({"model_options.inputs": 32}, "ConfigError: Net cannot take examples of shape (1, 8, 8) and torch.float32: "),
+        ({"head": "last"}, "ConfigError: task.head: Net has no layer 'last'; it has flat, classify"),
+        (
+            {"model": "own_networks:headless"},
+            "ConfigError: Sequential has no linear layer to be its head; say with",
+        ),
+        ({"model": "own_networks:headless", "head": '"0"'}, None),
+    ],
+)
+def test_a_network_in_the_working_directory_runs_or_is_refused_in_a_sentence(
+    unskew: Unskew, here: Path, settings: dict[str, object], begin: str | None
+) -> None:
+    (here / "own_networks.py").write_text(NETWORKS)
+    settings = {"model": "own_networks:Net", **settings}
+    words = [w for key, value in settings.items() for w in ("--set", f"task.{key}={value}")]
+    said = unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report", "--set", "seeds=[0]", *words)
+    if begin is None:
+        assert said.code == 0
+    else:
+        assert said.code == 2
+        assert said.err.startswith(begin)
+        assert len(said.err.splitlines()) == 1
+        assert not (here / "r").exists()

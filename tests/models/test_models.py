@@ -646,3 +646,75 @@ def test_a_network_of_ones_own_is_named_by_module_and_factory() -> None:
     assert sum(p.numel() for p in network.parameters()) == 64 * 5 + 5 + 5 * 10 + 10
     with pytest.raises(ConfigError, match=r"cannot import model nowhere:net: No module named 'nowhere'"):
         build("nowhere:net", (1, 8, 8), 10)
+
+
+# ---- networks of one's own -----------------------------------------------------------------------------------------
+
+
+class Fixed(nn.Module):
+    """A network as a newcomer writes it: sizes of its own, an option without a type."""
+
+    def __init__(self, hidden=32):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.stack = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stack(x)  # type: ignore[no-any-return]
+
+
+def by_position(shape, classes, width=8, layers=(4,)):  # type: ignore[no-untyped-def]
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], width), nn.Linear(width, classes))
+
+
+def later(input_shape: "tuple[int, ...]", num_classes: "int", *, width: "int" = 8, of: "Undefined" = None) -> nn.Module:  # type: ignore[name-defined]
+    return nn.Linear(width, num_classes)
+
+
+def raising(input_shape: tuple[int, ...], num_classes: int, *, width: int = 8) -> nn.Module:
+    raise RuntimeError("no such\nwidth")
+
+
+def listing(input_shape: tuple[int, ...], num_classes: int) -> list[int]:
+    return [num_classes]
+
+
+def one_size(input_shape: tuple[int, ...]) -> nn.Module:
+    return nn.Linear(input_shape[0], 10)
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of this very module, under which a factory in it can be found."""
+    monkeypatch.setitem(sys.modules, "mine", sys.modules[__name__])
+    return "mine"
+
+
+def test_an_option_without_a_type_is_taken_as_it_is(mine: str) -> None:
+    assert build("mine:Fixed", (1, 8, 8), 10, hidden=5).stack[1].out_features == 5  # type: ignore[union-attr,index]
+    assert build("mine:by_position", (1, 8, 8), 3, width=6, layers=[1])[1].out_features == 6  # type: ignore[index]
+    assert options_of("mine:Fixed") == {"hidden": 32}
+    assert options_of("mine:by_position") == {"width": 8, "layers": (4,)}
+
+
+def test_types_that_cannot_be_read_are_not_checked(mine: str) -> None:
+    assert build("mine:later", (1, 8, 8), 3, width=6).in_features == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mine:Fixed", {"hiden": 5}, "model mine:Fixed has no option hiden; did you mean hidden\\?"),
+        ("mine:Fixed", {"hidden": "x"}, "model mine:Fixed cannot be built .*\\(1, 8, 8\\) and 10 classes: TypeError: "),
+        ("mine:raising", {"width": "8"}, "option width of model mine:raising should be a valid integer, got '8'"),
+        ("mine:raising", {}, "cannot be built for .*: RuntimeError: no such width"),
+        ("mine:listing", {}, "model mine:listing must make a torch.nn.Module, got list"),
+        ("mine:one_size", {}, "must take \\(input_shape, num_classes\\) or nothing, .*its parameters are \\(input_sha"),
+        ("mine:ROOT", {}, "cannot import model mine:ROOT: .* it must be module.path:factory"),
+    ],
+)
+def test_what_is_wrong_with_a_network_of_ones_own_is_one_sentence(
+    mine: str, name: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build(name, (1, 8, 8), 10, **options)
+    assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ def main() -> None:
     from unskew.cli.app import app
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
+    _find_own_code()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
             stream.reconfigure(errors="replace")
@@ -41,6 +42,16 @@ def main() -> None:
         if code == 130:
             _end("Interrupted", "stopped by request", 130)
         sys.exit(code)
+
+
+def _find_own_code() -> None:
+    """Let `model = "mine:Net"` name a file in the working directory; installed packages come before it."""
+    try:
+        here = os.getcwd()
+    except OSError:  # a folder that was removed holds no code
+        return
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def _end(name: str, text: str, code: int) -> None:

@@ -51,8 +51,9 @@ class TaskConfig:
 
     Attributes:
         data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
-        model: A name from `unskew list models`.
+        model: A name from `unskew list models`, or module:factory for a network of one's own.
         model_options: The network's own settings.
+        head: Name of the layer that makes the logits, in a network of one's own; by default its last linear layer.
         loss: cross_entropy or multi_margin; by default what the model is meant for.
         augment: Applied to training batches only.
         data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
@@ -64,6 +65,7 @@ class TaskConfig:
     loss: Literal["cross_entropy", "multi_margin"] | None = None
     augment: Literal["none", "crop", "flip", "crop+flip"] = "none"
     data_dir: str | None = None
+    head: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ global generator: construct under `Key.ambient`.
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from unskew.errors import ConfigError, meant
 
@@ -76,8 +76,9 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     """The network `name` for examples of `input_shape`, freshly initialised.
 
     Args:
-        name: A key of `TABLE`, or "module.path:factory" for a network of one's own: the factory takes input_shape,
-            num_classes and its options as keywords, and returns any module whose last linear layer makes the logits.
+        name: A key of `TABLE`, or "module.path:factory" for a network of one's own.  The factory, a function or a
+            class, takes input_shape and num_classes, or nothing where its sizes are fixed, and then its options; it
+            returns any module.  An option without a type is taken as it is.
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
         num_classes: Outputs of the network, at least 2.
         options: The network's own settings; `options_of(name)` lists them.
@@ -87,14 +88,51 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
 
     Raises:
         ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
-            for the network, or there are fewer than two classes.
+            for the network, there are fewer than two classes, or a factory of one's own fails.
     """
     factory = _factory(name)
     if not input_shape or any(type(n) is not int or n < 1 for n in input_shape):
         raise ConfigError(f"input_shape of model {name} must be positive integers, got {tuple(input_shape)}")
     if type(num_classes) is not int or num_classes < 2:
         raise ConfigError(f"num_classes of model {name} must be an integer of at least 2, got {num_classes!r}")
-    network: nn.Module = factory(tuple(input_shape), num_classes, **_checked(name, factory, options))
+    checked = _checked(name, factory, options)
+    network: nn.Module = (
+        factory(tuple(input_shape), num_classes, **checked)
+        if name in TABLE
+        else _build_own(name, factory, tuple(input_shape), num_classes, checked)
+    )
+    return network
+
+
+def _build_own(
+    name: str,
+    factory: "Callable[..., nn.Module]",
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    options: dict[str, object],
+) -> "nn.Module":
+    """The network of a factory that is not ours; whatever it does wrong is one sentence."""
+    from torch import nn
+
+    sizes = (input_shape, num_classes) if _takes_sizes(factory) else ()
+    try:
+        inspect.signature(factory).bind(*sizes, **options)
+    except TypeError as error:
+        raise ConfigError(
+            f"model {name} must take (input_shape, num_classes) or nothing, and then its options, but {error}; "
+            f"its parameters are {inspect.signature(factory)}; options are given with task.model_options"
+        ) from None
+    try:
+        network = factory(*sizes, **options)
+    except ConfigError:
+        raise
+    except Exception as error:  # anybody's code
+        raise ConfigError(
+            f"model {name} cannot be built for examples of shape {input_shape} and {num_classes} classes: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"model {name} must make a torch.nn.Module, got {type(network).__name__}")
     return network
 
 
@@ -116,33 +154,56 @@ def _factory(name: str) -> "Callable[..., nn.Module]":
     module, _, attribute = TABLE.get(name, name).partition(":")
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        inspect.signature(factory)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"cannot import model {name}: {error}; it must be module.path:factory") from None
     return factory
 
 
 def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:
-    return [p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    """The parameters of a factory that are options: all but the sizes."""
+    parameters = inspect.signature(factory).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return named[2:] if _takes_sizes(factory) else named
+
+
+def _takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
+    """Whether a factory wants the shape of an example and the number of classes; one of fixed sizes need not."""
+    parameters = inspect.signature(factory).parameters.values()
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return any(p.default is p.empty or p.name in ("input_shape", "num_classes") for p in by_position)
 
 
 def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, object]) -> dict[str, object]:
     # pydantic takes a tenth of a second to import: not needed to list the names
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
     known = {p.name: p for p in _parameters(factory)}
+    hints = _hints(factory)
     checked: dict[str, object] = {}
     for key, value in options.items():
         if key not in known:
-            raise ConfigError(f"model {name} has no option {key}{meant(key, known)} ({name} has: {', '.join(known)})")
+            has = ", ".join(known) or "none"
+            raise ConfigError(f"model {name} has no option {key}{meant(key, known)} ({name} has: {has})")
         # TOML and JSON know no tuples; everything else must already have its type: 'false' is not False
         plain = tuple(value) if isinstance(value, list) else value
         try:
-            checked[key] = TypeAdapter(known[key].annotation).validate_python(plain, strict=True)
+            checked[key] = TypeAdapter(hints.get(key, Any)).validate_python(plain, strict=True)
+        except PydanticSchemaGenerationError:  # a type of its own, which is for the network to check
+            checked[key] = value
         except ValidationError as error:
             reason = error.errors()[0]["msg"].removeprefix("Input ")
             raise ConfigError(f"option {key} of model {name} {reason}, got {value!r}") from None
-    if "groups" in options and checked.get("norm", known["norm"].default) != "group":
+    if name in TABLE and "groups" in options and checked.get("norm", known["norm"].default) != "group":
         raise ConfigError(
             f"option groups of model {name} means something only with norm = 'group': set it or drop groups"
         )
     return checked
+
+
+def _hints(factory: "Callable[..., nn.Module]") -> dict[str, Any]:
+    """The types of a factory's options; none where they cannot be read."""
+    try:
+        return get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+    except (NameError, TypeError):
+        return {}

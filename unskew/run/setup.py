@@ -31,7 +31,7 @@ from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.network import Runtime
-from unskew.task import Task, make_task, parameter_count
+from unskew.task import Task, check_network, make_task, parameter_count
 from unskew.tree import is_record
 
 THREADS_FROM = 5_000_000
@@ -71,6 +71,7 @@ def prepare(experiment: Experiment) -> Setup:
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
     task = make_named_task(experiment.task, dataset)
+    check_network(task, dataset.x_train[:2])
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
     if experiment.runtime.deterministic:
@@ -112,7 +113,7 @@ def make_named_task(config: TaskConfig, dataset: Dataset) -> Task:
         lambda: models.build(config.model, shape, classes, **config.model_options),
         classes,
         loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
-        head="head" if config.model in models.TABLE else None,
+        head=config.head or ("head" if config.model in models.TABLE else None),
     )
 
 
