@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
@@ -104,15 +105,68 @@ def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[.
 
 
 def test_own_data_say_how_many_clients_there_are(call: Callable[..., Called], tmp_path: Path) -> None:
-    code, _, _ = call("pack", "tiny.toml", "--out", "f", *(w for c in "abc" for w in ("--data", f"npz:/{c}.npz")))
+    code, out, _ = call("pack", "tiny.toml", "--out", "f", *(w for c in "abc" for w in ("--data", f"npz:/{c}.npz")))
     assert code == 0
+    assert "f/client-0 to 2 for 3 clients" in out
     assert 'data = "npz:/c.npz"' in (tmp_path / "f" / "client-2" / "client.toml").read_text()
+
+
+def test_own_data_that_are_not_here_are_said_to_be_elsewhere(call: Callable[..., Called], tmp_path: Path) -> None:
+    (tmp_path / "here.npz").write_bytes(b"")
+    code, out, err = call("pack", "tiny.toml", "--out", "f", "--data", "npz:/nope.npz")
+    assert code == 0
+    assert "f/client-0 for its only client" in out
+    assert err == (
+        "warning: /nope.npz is not on this machine; client 0's machine must have it, and unskew deploy client FOLDER "
+        "--check says there whether it can be read\n"
+    )
+    paths = (f"npz:{tmp_path}/here.npz", f"folder:{tmp_path}")
+    assert call("pack", "tiny.toml", "--out", "g", *(w for path in paths for w in ("--data", path)))[::2] == (0, "")
+
+
+def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
+    call: Callable[..., Called], tmp_path: Path
+) -> None:
+    code, out, err = call("pack", "tiny.toml", "--clients", 5, "--out", "f")
+    assert (code, out) == (2, "")
+    assert err == (
+        "ConfigError: --clients 5 must be the number of the split's clients, 2, who take their data from it; use --set "
+        "split.num_clients=5, or --own-data if clients have data of their own\n"
+    )
+    assert not (tmp_path / "f").exists()
+    assert call("pack", "tiny.toml", "--clients", 2, "--out", "f")[0] == 0
+    assert call("pack", "tiny.toml", "--clients", 5, "--set", "split.num_clients=5", "--out", "g")[0] == 0
+
+
+def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Called], tmp_path: Path) -> None:
+    port = launch.free_ports(1)[0]
+    assert call("pack", "tiny.toml", "--clients", 5, "--own-data", "--out", "f", "--port", port)[::2] == (0, "")
+    assert "write into `client.toml` where your data lie" in (tmp_path / "f" / "client-4" / "README.md").read_text()
+    code, out, err = call("client", "f/client-4", "--check")
+    assert (code, out) == (2, "")
+    assert err.startswith("ConfigError: data must say where this client's own data lie, for example data = ")
+    arrays = {"x_train": np.zeros((40, 8, 8), np.uint8), "y_train": np.arange(40) % 10}
+    np.savez(tmp_path / "f" / "client-4" / "own.npz", **arrays)
+    file = tmp_path / "f" / "client-4" / "client.toml"
+    file.write_text(file.read_text().replace('data = ""', 'data = "npz:own.npz"'))
+    _, _, err = call("client", "f/client-4", "--check")
+    assert err.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")  # the data could be read
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["tiny.toml"], "Missing option '--local'"),
+        (["status"], "unskew deploy has no command 'status' (commands: local, pack, server, client)"),
+        (["add", "x"], "unskew deploy has no command 'add' (commands: local, pack, server, client)"),
+        (["pakc", "tiny.toml"], "no command 'pakc'; did you mean pack?"),
+        (
+            ["digit"],
+            "nor is it an experiment: no file and no built-in experiment is called 'digit'; did you mean digits",
+        ),
+        (["pack", "tiny.toml", "--data", "own.npz"], "--data must be npz:PATH, folder:PATH, hub:NAME or the name of a"),
+        (["pack", "tiny.toml", "--data", "npz:"], "--data must be npz:PATH"),
+        (["pack", "tiny.toml", "--own-data"], "--own-data goes with --clients"),
         (["tiny.toml", "--local", "0"], "0 is not in the range x>=1"),
         (["nix.toml", "--local", "2"], "cannot read nix.toml"),
         (["tiny.toml", "--local", "3"], "--local 3 must be the number of the split's clients, 2"),

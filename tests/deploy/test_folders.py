@@ -1,9 +1,15 @@
 """What is packed, what is in it, and what is refused when it is read."""
 
 import json
+import os
+import re
+import shlex
 import shutil
 import stat
+import subprocess
+import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +21,9 @@ from unskew.deploy.folders import Address, Terms
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint
+from unskew.version import __version__
 
+ROOT = Path(folders.__file__).parents[1]
 LISTEN, REACHED = Address("0.0.0.0", 8443), Address("fed.example.org", 443)
 
 
@@ -85,13 +93,42 @@ def test_each_client_is_told_where_its_own_data_lie(experiment: Experiment, tmp_
     assert tomllib.loads((tmp_path / "f" / "server" / "server.toml").read_text())["min_clients"] == 1
 
 
+def commands(folder: Path) -> list[str]:
+    """The commands in the README of a packed folder."""
+    return (folder / "README.md").read_text().split("```sh\n")[1].split("```")[0].splitlines()
+
+
 def test_the_readmes_have_three_commands_each(packed: Path) -> None:
     for folder, word in (("server", "server"), ("client-0", "client")):
-        text = (packed / folder / "README.md").read_text()
-        block = text.split("```sh\n")[1].split("```")[0].splitlines()
+        block = commands(packed / folder)
         assert len(block) == 3
-        assert block[0].startswith("python -m pip install 'unskew[flower]==")
+        assert re.fullmatch(r"python -m pip install '\./unskew-[\w.+]+-py3-none-any\.whl\[flower\]'", block[0])
         assert block[1:] == [f"unskew deploy {word} . --check", f"unskew deploy {word} ."]
+
+
+def test_a_pack_carries_the_unskew_that_packed_it(packed: Path, tmp_path: Path) -> None:
+    """Its README's command installs it, here without its dependencies, and what was installed runs by itself."""
+    install = shlex.split(commands(packed / "client-1")[0])[1:]
+    assert install[:3] == ["-m", "pip", "install"]
+    run = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=300)
+    elsewhere = ["--no-index", "--no-deps", "--quiet", "--target", str(tmp_path / "there")]
+    run([sys.executable, *install, *elsewhere], cwd=packed / "client-1")
+    said = run(
+        [sys.executable, "-c", "import sys, unskew, unskew.cli; print(unskew.__file__); sys.argv[1:] = ['--version']; "
+         "unskew.cli.main()"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "there")},
+    ).stdout.splitlines()  # fmt: skip
+    assert said == [str(tmp_path / "there" / "unskew" / "__init__.py"), __version__]
+    ours = {p.relative_to(ROOT) for p in ROOT.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    there = tmp_path / "there" / "unskew"
+    assert {p.relative_to(there) for p in there.rglob("*") if p.is_file() and p.suffix != ".pyc"} == ours
+    assert (tmp_path / "there" / "bin" / "unskew").exists()
+
+
+def test_a_federation_on_this_machine_carries_no_copy_of_unskew(experiment: Experiment, tmp_path: Path) -> None:
+    folders.pack(tmp_path / "f", experiment, 1, LISTEN, LISTEN, portable=False)
+    assert list((tmp_path / "f").rglob("*.whl")) == []
+    assert not (tmp_path / "f" / "authority").exists()
 
 
 def test_a_pack_never_overwrites_one(packed: Path, experiment: Experiment) -> None:

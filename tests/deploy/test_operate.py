@@ -66,7 +66,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
 
 def test_a_deployment_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:
     address = Address("127.0.0.1", 8443)
-    folders.pack(tmp_path / "deploy", tiny(), 3, address, address, keep_authority=False)
+    folders.pack(tmp_path / "deploy", tiny(), 3, address, address, portable=False)
     with pytest.raises(RunError, match="holds a run of another experiment"):
         operate.local(tiny("rounds=3"), 3, tmp_path, print)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click import Context
+from click import Context, UsageError
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +16,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
+from unskew.errors import ConfigError, DataError, meant
 
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
@@ -23,12 +24,23 @@ if TYPE_CHECKING:
 
 
 class _Experiments(TyperGroup):
-    """A group in which what is no command's name is the experiment of `local`."""
+    """A group in which a word that is no command's name is the experiment of `local`."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            if not args[0].startswith("-"):
+                self._check_experiment(args[0])
             args = ["local", *args]
         return super().parse_args(ctx, args)
+
+    def _check_experiment(self, word: str) -> None:
+        try:
+            find_experiment(word)
+        except ConfigError as error:
+            raise UsageError(
+                f"unskew deploy has no command {word!r}{meant(word, self.commands)} (commands: "
+                f"{', '.join(self.commands)}); nor is it an experiment: {error}"
+            ) from None
 
 
 deploy = typer.Typer(
@@ -149,6 +161,9 @@ def pack(
     data: Annotated[
         list[str] | None, typer.Option(help="A client's own data (npz:PATH, folder:PATH); once for each, in order.")
     ] = None,
+    own_data: Annotated[
+        bool, typer.Option("--own-data", help="Each client writes where its own data lie into its client.toml.")
+    ] = False,
     min_clients: Annotated[int | None, typer.Option(min=1, help="The run begins with so many; default all.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds a client has to answer.")] = 600.0,
     wait: Annotated[float, typer.Option(help="Seconds the server waits for clients at the start.")] = 3600.0,
@@ -187,8 +202,17 @@ def pack(
         raise typer.BadParameter("name an experiment, or a federation to --renew")
     chosen = _experiment(experiment, settings)
     operate.refuse_pooled(chosen)
+    if own_data:
+        if clients is None or data:
+            raise typer.BadParameter("--own-data goes with --clients, and --data says already where the data lie")
+        data = [""] * clients
     number = clients or (len(data) if data else operate.clients_of(chosen))
-    said = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
+    if clients and not data:
+        try:
+            operate.check_clients(chosen, clients)
+        except DataError as error:
+            _say(f"warning: this machine cannot tell whether the split has {clients} clients: {error}")
+    settings_of_server = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
     folder = out or Path(f"federation-{as_file(chosen.name)}")
     folders.pack(
         folder,
@@ -198,10 +222,18 @@ def pack(
         folders.Address(host, port),
         names=names or [],
         data=data or [],
-        terms=schema.build(folders.Terms, said, ""),
+        terms=schema.build(folders.Terms, settings_of_server, ""),
     )
-    print(f"packed: {folder / 'server'} for the server, {folder / 'client-0'} and so on for {number} clients")
+    theirs = f"{folder / 'client-0'} to {number - 1} for {number} clients" if number > 1 else f"{folder / 'client-0'}"
+    print(f"packed: {folder / 'server'} for the server, {theirs}{' for its only client' * (number == 1)}")
     print(f"keep {folder / 'authority'} to yourself: it can sign another server certificate")
+    for client, declared in enumerate(data or []):
+        missing = folders.not_here(declared)
+        if missing is not None:
+            _say(
+                f"warning: {missing} is not on this machine; client {client}'s machine must have it, and unskew deploy "
+                "client FOLDER --check says there whether it can be read"
+            )
 
 
 @deploy.command()

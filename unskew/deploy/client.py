@@ -32,7 +32,8 @@ class ClientConfig:
         client: Its number, from 0.
         num_clients: Of the federation.
         experiment: experiment.toml, absolute or relative to the client's folder.
-        data: Its own data, in the syntax of `task.data`; None takes its part of the experiment's split.
+        data: Its own data, in the syntax of `task.data`, a path relative to the client's folder; None takes its part
+            of the experiment's split, and an empty text is still to be filled in.
         data_dir: Where named data sets lie.
         metrics: False keeps losses, counts of trained examples and its own test results to itself.
     """
@@ -74,7 +75,12 @@ def open_site(folder: Path) -> ClientRuntime:
     experiment = load(folder / config.experiment)
     own = config.data is not None
     if config.data is not None:
-        task = replace(experiment.task, data=config.data, data_dir=config.data_dir)
+        if not config.data:
+            raise ConfigError(
+                f'data must say where this client\'s own data lie, for example data = "npz:/absolute/path/own.npz" '
+                f"({path})"
+            )
+        task = replace(experiment.task, data=_beside(folder, config.data), data_dir=config.data_dir)
         setup = run_setup.prepare(replace(experiment, task=task))
         data = setup.dataset.sha256
     else:
@@ -113,6 +119,12 @@ def open_site(folder: Path) -> ClientRuntime:
         )
 
     return ClientRuntime(introduction, folder / "state", functools.lru_cache(maxsize=2)(open_desk), config.metrics)
+
+
+def _beside(folder: Path, source: str) -> str:
+    """The source with its path, if it has one, seen from a folder."""
+    kind, _, rest = source.partition(":")
+    return f"{kind}:{folder / Path(rest).expanduser()}" if kind in ("npz", "folder") and rest else source
 
 
 def split_hash(experiment: Experiment, setup: Setup, num_clients: int) -> str:

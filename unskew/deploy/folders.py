@@ -3,12 +3,12 @@
     FEDERATION/              made by `unskew deploy pack`, or by `--local` inside the run folder
         authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
         server/              goes to the server's machine
-            experiment.toml  server.toml  network.toml  README.md  nginx.conf
+            experiment.toml  server.toml  network.toml  README.md  nginx.conf  unskew-VERSION-py3-none-any.whl
             ca.crt  server.crt  server.key
             clients/0.pub    the keys that may take part, by the client's number
             made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  run/
         client-0/            goes to that client's machine
-            experiment.toml  client.toml  network.toml  README.md
+            experiment.toml  client.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
             ca.crt  node.key  node.pub
             made when it runs: flower/  node.toml  superexec.secret  resident.json  logs/  state/
 
@@ -30,9 +30,11 @@ from typing import Annotated, Any
 import tomli_w
 from annotated_types import Ge, Gt, Interval
 
+from unskew.data.sources import SOURCES
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private, write_private
-from unskew.errors import ConfigError, DeployError
+from unskew.deploy.wheel import build_wheel
+from unskew.errors import ConfigError, DeployError, meant
 from unskew.experiment import schema
 from unskew.experiment.config import Experiment, to_toml
 from unskew.run.folder import write_atomically
@@ -92,7 +94,7 @@ def pack(
     names: Sequence[str] = (),
     data: Sequence[str] = (),
     terms: Terms | None = None,
-    keep_authority: bool = True,
+    portable: bool = True,
 ) -> None:
     """Make a federation's folders, with an authority, a server certificate and a pair of keys for each client.
 
@@ -103,10 +105,11 @@ def pack(
         listen: Where the server listens.
         reached: Where clients reach it.
         names: More host names and addresses under which the server is reached.
-        data: Each client's own data, in the syntax of `task.data`; none leaves them their part of the experiment's
-            split.
+        data: Each client's own data, in the syntax of `task.data`; an empty text leaves it to the client to write it
+            into client.toml before it starts.  Without any, clients take their part of the experiment's split.
         terms: Of the server; by default it waits for everybody.
-        keep_authority: Whether the authority's key is kept, so that another server certificate can be signed.
+        portable: Whether the folders go to other machines: with the authority's key, so that another server
+            certificate can be signed, and with this very unskew to install there.
 
     Raises:
         DeployError: If the folder holds something already, or the disk refuses.
@@ -115,6 +118,8 @@ def pack(
     terms = terms or Terms(num_clients)
     if data and len(data) != num_clients:
         raise ConfigError(f"--data must be given once for each of {num_clients} clients, got {len(data)}")
+    for source in filter(None, data):
+        _check_declared(source)
     if terms.min_clients > num_clients:
         raise ConfigError(f"min_clients must be at most the {num_clients} clients, got {terms.min_clients}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -123,10 +128,11 @@ def pack(
     try:
         make_private(new)
         signer = certificates.authority(experiment.name)
-        if keep_authority:
+        if portable:
             certificates.save_authority(signer, make_private(new / "authority"))
-        keys = [_pack_client(new, signer, experiment, c, num_clients, reached, data) for c in range(num_clients)]
-        _pack_server(new / "server", signer, experiment, keys, listen, reached, names, terms)
+        wheel = build_wheel() if portable else None
+        keys = [_pack_client(new, signer, experiment, c, num_clients, reached, data, wheel) for c in range(num_clients)]
+        _pack_server(new / "server", signer, experiment, keys, listen, reached, names, terms, wheel)
         if folder.exists():
             folder.rmdir()
         new.rename(folder)
@@ -146,6 +152,7 @@ def _pack_server(
     reached: Address,
     names: Sequence[str],
     terms: Terms,
+    wheel: tuple[str, bytes] | None,
 ) -> None:
     certificates.issue_server(signer, [reached.host, *names], make_private(server))
     (server / "clients").mkdir()
@@ -155,7 +162,7 @@ def _pack_server(
     write_atomically(server / "server.toml", tomli_w.dumps(asdict(terms)))
     write_address(server, listen)
     write_atomically(server / "nginx.conf", _nginx(listen, reached))
-    write_atomically(server / "README.md", _server_readme(experiment.name, len(keys), reached))
+    write_atomically(server / "README.md", _server_readme(experiment.name, len(keys), reached, _install(server, wheel)))
 
 
 def _pack_client(
@@ -166,6 +173,7 @@ def _pack_client(
     num_clients: int,
     reached: Address,
     data: Sequence[str],
+    wheel: tuple[str, bytes] | None,
 ) -> bytes:
     """A client's folder; its public key."""
     own = make_private(client_folder(federation, client))
@@ -175,8 +183,42 @@ def _pack_client(
     declared: dict[str, Any] = {"client": client, "num_clients": num_clients, "experiment": "experiment.toml"}
     write_atomically(own / "client.toml", tomli_w.dumps({**declared, **({"data": data[client]} if data else {})}))
     write_address(own, reached)
-    write_atomically(own / "README.md", _client_readme(experiment.name, client, bool(data)))
+    text = _client_readme(experiment.name, client, data[client] if data else None, _install(own, wheel))
+    write_atomically(own / "README.md", text)
     return (own / "node.pub").read_bytes()
+
+
+def _install(folder: Path, wheel: tuple[str, bytes] | None) -> str:
+    """The command that installs this very unskew from a folder, into which the wheel is written."""
+    if wheel is None:
+        # Nothing has been released, so there is no name that pip could look up.
+        return f"python -m pip install '/path/to/a/copy/of/unskew[flower]'  # of version {__version__}"
+    name, content = wheel
+    write_atomically(folder / name, content)
+    return f"python -m pip install './{name}[flower]'"
+
+
+def _check_declared(source: str) -> None:
+    """Refuse a client's own data that no client could read.
+
+    Raises:
+        ConfigError: If it is neither a path of a known kind nor the name of a data set.
+    """
+    kind, colon, rest = source.partition(":")
+    named = [s.name for s in SOURCES if ":" not in s.name]
+    if not (kind in ("npz", "folder", "hub") and rest if colon else source in named):
+        raise ConfigError(
+            f"--data must be npz:PATH, folder:PATH, hub:NAME or the name of a data set, got {source!r}"
+            f"{meant(source, named)}"
+        )
+
+
+def not_here(source: str) -> Path | None:
+    """The file or folder that a client's own data name and that is not on this machine."""
+    kind, _, rest = source.partition(":")
+    path = Path(rest).expanduser()
+    missing = (kind == "npz" and not path.is_file()) or (kind == "folder" and not path.is_dir())
+    return path if missing else None
 
 
 def renew(folder: Path, names: Sequence[str] = ()) -> Path:
@@ -324,14 +366,14 @@ def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:
 
 
 # ---------------------------------------------------------------- what people read
-def _server_readme(name: str, num_clients: int, reached: Address) -> str:
+def _server_readme(name: str, num_clients: int, reached: Address, install: str) -> str:
     return f"""# Server of {name}
 
 For the machine that clients reach at `{reached}`; {num_clients} client{"s" * (num_clients != 1)}.
 Three commands, in this folder:
 
 ```sh
-python -m pip install 'unskew[flower]=={__version__}'
+{install}
 unskew deploy server . --check
 unskew deploy server .
 ```
@@ -344,19 +386,19 @@ Control API, which asks for no password: let clients through to `/v1/fleet/` onl
 """
 
 
-def _client_readme(name: str, client: int, own_data: bool) -> str:
-    data = (
-        "`data` in `client.toml` says where the data lie; they are read there and stay there."
-        if own_data
-        else "Without `data` in `client.toml` this client takes its part of the experiment's own data: a rehearsal.\n"
-        'For data of your own write there, for example, `data = "npz:/absolute/path/own.npz"`.'
-    )
+def _client_readme(name: str, client: int, own_data: str | None, install: str) -> str:
+    data = {
+        None: "Without `data` in `client.toml` this client takes its part of the experiment's own data: a dry run.\n"
+        'For data of your own write there, for example, `data = "npz:/absolute/path/own.npz"`.',
+        "": "Before the first start, write into `client.toml` where your data lie, for example\n"
+        '`data = "npz:/absolute/path/own.npz"`.  They are read there and stay there.',
+    }.get(own_data, "`data` in `client.toml` says where the data lie; they are read there and stay there.")
     return f"""# Client {client} of {name}
 
 For one machine of one participant.  Three commands, in this folder:
 
 ```sh
-python -m pip install 'unskew[flower]=={__version__}'
+{install}
 unskew deploy client . --check
 unskew deploy client .
 ```

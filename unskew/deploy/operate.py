@@ -45,6 +45,21 @@ def clients_of(experiment: Experiment) -> int:
     return next(iter(found.values()))
 
 
+def check_clients(experiment: Experiment, clients: int) -> None:
+    """Refuse a number of clients that the experiment's own split does not have.
+
+    Raises:
+        ConfigError: If so, or as `clients_of`.
+        DataError: If the number follows from data that cannot be read here.
+    """
+    have = experiment.split.num_clients or clients_of(experiment)
+    if clients != have:
+        raise ConfigError(
+            f"--clients {clients} must be the number of the split's clients, {have}, who take their data from it; use "
+            f"--set split.num_clients={clients}, or --own-data if clients have data of their own"
+        )
+
+
 def refuse_pooled(experiment: Experiment) -> None:
     """Refuse methods that need everybody's data in one place.
 
@@ -332,7 +347,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, terms: Terms | 
             raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
         new = out / ".deploy"
         shutil.rmtree(new, ignore_errors=True)
-        folders.pack(new, experiment, num_clients, address, address, terms=terms, keep_authority=False)
+        folders.pack(new, experiment, num_clients, address, address, terms=terms, portable=False)
         new.rename(deployment)
     make_private(deployment)
     for folder in (deployment / "server", *(folders.client_folder(deployment, c) for c in range(num_clients))):
