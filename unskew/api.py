@@ -220,7 +220,7 @@ def _torch_left_alone() -> Iterator[None]:
             torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
-def history(outcome: loop.Outcome) -> History:
+def history(outcome: loop.RunResult) -> History:
     """The history of a run that is done."""
     rows = list(folder.rows(outcome.folder / "metrics.jsonl"))
     return History(rows, outcome.summary, outcome.folder)

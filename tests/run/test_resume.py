@@ -23,7 +23,7 @@ from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
-from unskew.run.loop import Interrupted, Outcome
+from unskew.run.loop import Interrupted, RunResult
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
 SEVERAL = """
@@ -574,7 +574,7 @@ def full(bytes_per_file: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def refused(write: Callable[[], Outcome]) -> str:
+def refused(write: Callable[[], RunResult]) -> str:
     with pytest.raises(RunError) as caught:
         write()
     assert "\n" not in str(caught.value)

@@ -42,7 +42,7 @@ def results(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFa
     return untimed(loop.start(tiny(*SETTINGS, methods=METHODS), tmp_path_factory.mktemp("sequential") / "run"))
 
 
-def untimed(outcome: loop.Outcome) -> dict[str, Any]:
+def untimed(outcome: loop.RunResult) -> dict[str, Any]:
     """What a run came to, but for clocks."""
     rows = [r for r in outcome.summary["rows"] if r["metric"] != "seconds"]
     return {"fingerprint": outcome.summary["fingerprint"], "rows": rows}
@@ -94,7 +94,7 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     assert not (tmp_path / "run" / "summary.json").exists()
     saved = checkpoint.latest(tmp_path / "run")
     assert saved is not None
-    assert saved.place.cell * ROUNDS + saved.place.round == after, "no round that was done is done again"
+    assert saved.position.cell * ROUNDS + saved.position.round == after, "no round that was done is done again"
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 

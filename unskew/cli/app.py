@@ -44,7 +44,7 @@ from unskew.errors import ConfigError, RunError, meant
 from unskew.version import __version__
 
 if TYPE_CHECKING:
-    from unskew.run.loop import Outcome
+    from unskew.run.loop import RunResult
 
 # What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.
 app = typer.Typer(
@@ -142,7 +142,7 @@ def resume(
     _finish(outcome, report, as_json)
 
 
-def _finish(outcome: "Outcome", report: bool, as_json: bool) -> None:
+def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     from unskew.report import read, summary_text
     from unskew.report.tables import discrepancies
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unskew.data.inputs import Inputs
 from unskew.errors import DataError
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -30,6 +31,7 @@ class Dataset:
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
         levels: What black, and the brightest value of the training part, have become in each channel of images; None
             where that is not known.
+        inputs: The way from raw inputs to `x_train`.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Dataset:
     levels: tuple[tuple[float, float], ...] | None = None
     owners: Tensor | None = None
     client_names: tuple[str, ...] = ()
+    inputs: Inputs = Inputs()
 
     @property
     def num_classes(self) -> int:
@@ -70,6 +73,7 @@ def checked(
     levels: tuple[tuple[float, float], ...] | None = None,
     owners: Tensor | None = None,
     client_names: Sequence[str] | None = None,
+    inputs: Inputs = Inputs(),
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -86,6 +90,7 @@ def checked(
         levels: What black and white have become in each channel, if that is known.
         owners: Integer client of each training example (N,).
         client_names: Names; without them the clients are 0 .. the largest of `owners`.
+        inputs: The way from raw inputs to `x_train`; by default they are the same.
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
@@ -129,6 +134,7 @@ def checked(
         levels,
         owners,
         tuple(client_names or ()),
+        inputs,
     )
 
 

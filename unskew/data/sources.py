@@ -41,6 +41,7 @@ from torch import Tensor
 from unskew.data import hub
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
+from unskew.data.inputs import Inputs, standardised
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError, meant
 from unskew.keys import Key
@@ -413,6 +414,7 @@ def _texts(name: str, content: dict[str, Any], where: Path | str, classes: tuple
             torch.tensor(y_test, dtype=torch.int64),
             classes=classes,
             sha256=hashlib.sha256(json.dumps([x, y, x_test, y_test]).encode()).hexdigest(),
+            inputs=Inputs("texts", vocabulary=tuple(ids)),
         ),
     )
 
@@ -450,6 +452,7 @@ def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, 
         group_names=_strings(name, "domains", arrays),
         sha256=sha256,
         levels=tensors[2],
+        inputs=tensors[3],
     )
 
 
@@ -514,12 +517,14 @@ def _stratified(
     return np.flatnonzero(~aside), np.flatnonzero(aside)
 
 
-def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None]:
-    """Both parts, and what black and white have become in each channel, if they were uint8 images."""
+def _inputs(
+    name: str, train: _Array, test: _Array
+) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None, Inputs]:
+    """Both parts, what black and white have become in each channel, if they were uint8 images, and how they did."""
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
-        return torch.from_numpy(x), torch.from_numpy(x_test), None
+        return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
     for key, x in (("x_train", train), ("x_test", test)):
         if not _is_images(x):
             raise DataError(
@@ -532,31 +537,32 @@ def _inputs(name: str, train: _Array, test: _Array) -> tuple[Tensor, Tensor, tup
     scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
     scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
     levels, brightest = [], int(train.max())  # scikit-learn's digits end at 16
-    for c in range(train.shape[3]):
-        table = _standard(train[..., c])
+    moments = [_moments(train[..., c]) for c in range(train.shape[3])]
+    for c, (mean, std) in enumerate(moments):
+        table = standardised(mean, std)
         levels.append((float(table[0]), float(table[brightest])))
         scaled[:, c] = torch.from_numpy(table[train[..., c]])
         scaled_test[:, c] = torch.from_numpy(table[test[..., c]])
     known = all(black < white for black, white in levels)  # a constant channel has lost its level
-    return scaled, scaled_test, tuple(levels) if known else None
+    means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
+    return scaled, scaled_test, tuple(levels) if known else None, Inputs("images", means, deviations)
 
 
 def _is_images(x: _Array) -> bool:
     return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
 
 
-def _standard(channel: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Standardised value of each of the 256 levels; a constant channel becomes 0 throughout."""
+def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
+    """Mean and standard deviation of a channel's values, in units of 255."""
     counts = np.zeros(256, np.int64)
     for start in range(0, len(channel), 4096):  # bincount widens to int64: in slices it stays small
         counts += np.bincount(channel[start : start + 4096].reshape(-1), minlength=256)
     level = np.arange(256) / 255
     mean = np.average(level, weights=counts)
-    std = np.sqrt(np.average((level - mean) ** 2, weights=counts))
     # One level only: its deviation is rounding, which must not be blown up to a signal.
     if np.count_nonzero(counts) == 1:
-        return np.zeros(256, np.float32)
-    return np.asarray((level - mean) / std, np.float32)
+        return float(mean), 0.0
+    return float(mean), float(np.sqrt(np.average((level - mean) ** 2, weights=counts)))
 
 
 def _sha256(arrays: _Arrays) -> str:

@@ -11,7 +11,7 @@ VOCABULARY = 10_000
 """Token ids are 0 .. VOCABULARY - 1; an embedding needs this many rows."""
 LENGTH = 200
 """Tokens per text, shorter texts padded and longer ones cut at the end."""
-PADDING, UNKNOWN = 0, 1
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
 _WORD = re.compile(r"[a-z0-9']+")
 
@@ -25,7 +25,7 @@ def vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> dict[str, int]:
     """Ids 2 .. of the `size - 2` commonest words, commonest first, equally common ones in alphabetical order."""
     counts = Counter(word for text in texts for word in words(text))
     ranked = sorted(counts, key=lambda w: (-counts[w], w))[: size - 2]
-    return {word: i for i, word in enumerate(ranked, start=2)}
+    return {word: i for i, word in enumerate(ranked, start=FIRST_WORD)}
 
 
 def tokens(texts: Sequence[str], ids: Mapping[str, int], length: int = LENGTH) -> Tensor:

@@ -49,7 +49,7 @@ class ServerConfig:
     max_norm: Annotated[float, Gt(0.0)] = 1e6
 
 
-def serve(transport: Transport, folder: Path, callback: callbacks.Callback | None = None) -> loop.Outcome:
+def serve(transport: Transport, folder: Path, callback: callbacks.Callback | None = None) -> loop.RunResult:
     """Run the experiment of a server's folder on the clients `post` reaches, or go on with it.
 
     How it ended is in the folder's outcome.json: {"status": "finished"}, or "failed" with the error's name and text.
@@ -68,13 +68,13 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
     return outcome
 
 
-def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.Outcome:
+def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.RunResult:
     path = folder / "server.toml"
     config: ServerConfig = schema.build(ServerConfig, read_toml(path), "", str(path))
     experiment = _every_round(load(folder / "experiment.toml"))
     run = folder / "run"
     if (run / "summary.json").exists():
-        return loop.Outcome(run, read_json(run / "summary.json"))
+        return loop.RunResult(run, read_json(run / "summary.json"))
     if "personal_on_global" in experiment.evaluate:
         raise ConfigError(
             "evaluate: personal_on_global needs every client's own model and the server's test set in one place, and "

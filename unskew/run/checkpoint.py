@@ -26,7 +26,7 @@ SHARD = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Where a run stands, and what it takes to go on.
 
     Attributes:
@@ -61,7 +61,7 @@ class Saved:
     """A checkpoint read back: the files are verified, the values not yet built; `files` are those it was saved with."""
 
     path: Path
-    place: Place
+    position: Position
     files: tuple[str, ...]
 
     def state(self, of: Any) -> Any:
@@ -110,7 +110,7 @@ def _sha256(pieces: Pieces) -> "hashlib._Hash":
     return whole
 
 
-def save(folder: Path, files: Mapping[str, Pieces], place: Place) -> Path:
+def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
     """Write a checkpoint whole or not at all, then drop all but the last two.
 
     Raises:
@@ -122,7 +122,7 @@ def save(folder: Path, files: Mapping[str, Pieces], place: Place) -> Path:
     final, temporary = root / f"{number:06d}", root / f"{number:06d}.tmp"
     manifest = {
         "schema": SCHEMA,
-        **dataclasses.asdict(place),
+        **dataclasses.asdict(position),
         "files": {name: _sha256(content).hexdigest() for name, content in files.items()},
     }
     body = json.dumps(manifest, indent=1).encode()
@@ -173,15 +173,15 @@ def _read(path: Path) -> Saved:
     manifest = _object(path, "manifest.json", str(seal.get("manifest_sha256")))
     if manifest.get("schema") != SCHEMA:
         raise RunError(f"{path} was written by another version of unskew, with schema {manifest.get('schema')}")
-    names = {f.name for f in dataclasses.fields(Place)}
+    names = {f.name for f in dataclasses.fields(Position)}
     try:
         files = pydantic.TypeAdapter(dict[str, str]).validate_python(manifest.get("files"))
-        place = pydantic.TypeAdapter(Place).validate_python({k: v for k, v in manifest.items() if k in names})
+        position = pydantic.TypeAdapter(Position).validate_python({k: v for k, v in manifest.items() if k in names})
     except pydantic.ValidationError as error:
         raise RunError(f"{path / 'manifest.json'} is no manifest: {error.errors()[0]['msg']}") from None
     for name, sha256 in files.items():
         _content(path, name, sha256)
-    return Saved(path, place, tuple(files))
+    return Saved(path, position, tuple(files))
 
 
 def _object(path: Path, name: str, sha256: str | None = None) -> dict[str, Any]:

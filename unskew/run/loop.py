@@ -52,7 +52,7 @@ class Interrupted(RunError):
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RunResult:
     """What a run came to.
 
     Attributes:
@@ -71,7 +71,7 @@ def start(
     callback: Callback | None = None,
     command: str = "",
     backend: Backend = IN_PROCESS,
-) -> Outcome:
+) -> RunResult:
     """Run an experiment into a new folder, in this process unless `venue` says otherwise.
 
     Everything that can be refused is refused before the folder is made.
@@ -99,7 +99,7 @@ def start(
 
 def resume(
     folder: Path, callback: Callback | None = None, force: bool = False, backend: Backend = IN_PROCESS
-) -> Outcome:
+) -> RunResult:
     """Go on where a run was stopped, bit for bit if machine and versions are the same.
 
     Args:
@@ -114,13 +114,13 @@ def resume(
     card = read_json(folder / "run.json")
     with locked(folder):
         if (folder / "summary.json").exists():
-            return Outcome(folder, read_json(folder / "summary.json"))
+            return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml")
         config_sha256 = fingerprint(experiment)
         if config_sha256 != card.get("config_sha256"):
             raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
         saved = checkpoint.latest(folder)
-        if saved is not None and saved.place.config_sha256 != config_sha256:
+        if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
         changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
@@ -224,15 +224,15 @@ class _Run:
         self.backend = backend
         self.experiment, self.folder, self.setup, self.feds, self.callback = experiment, folder, setup, feds, callback
         self.saved = saved
-        place = saved.place if saved else None
+        position = saved.position if saved else None
         self.cells = run_setup.cells(experiment)
-        self.first = place.cell if place else 0
-        self.done: tuple[str, ...] = place.done if place else ()
-        self.stopped: dict[str, str] = dict(place.stopped) if place else {}
-        self.notes: dict[str, list[str]] = {k: list(v) for k, v in place.notes.items()} if place else {}
-        self.before_s = place.seconds if place else 0.0
+        self.first = position.cell if position else 0
+        self.done: tuple[str, ...] = position.done if position else ()
+        self.stopped: dict[str, str] = dict(position.stopped) if position else {}
+        self.notes: dict[str, list[str]] = {k: list(v) for k, v in position.notes.items()} if position else {}
+        self.before_s = position.seconds if position else 0.0
         self.begun = time.monotonic()
-        self.rounds_before = self.first * experiment.rounds + (place.round if place else 0)
+        self.rounds_before = self.first * experiment.rounds + (position.round if position else 0)
         self.config_sha256 = fingerprint(experiment)
         self.environment = run_setup.environment(setup)
         self.stop = threading.Event()
@@ -240,9 +240,9 @@ class _Run:
     def seconds(self) -> float:
         return self.before_s + time.monotonic() - self.begun
 
-    def go(self) -> Outcome:
+    def go(self) -> RunResult:
         with self.listening():
-            cut(self.folder, self.saved.place.logs if self.saved else {})
+            cut(self.folder, self.saved.position.logs if self.saved else {})
             check_rows(self.folder / "metrics.jsonl")  # what cannot be read at the end is better known before
             self.logs, self.pool = Logs(self.folder), None
             try:
@@ -258,7 +258,7 @@ class _Run:
                 if self.pool is not None:
                     self.pool.close()
                 self.logs.close()
-            return Outcome(self.folder, self.finish())
+            return RunResult(self.folder, self.finish())
 
     def workers(self) -> Pool | None:
         try:
@@ -390,15 +390,15 @@ class _Cell:
     def begin(self) -> Any:
         """The state to go on from: the checkpoint's if it is of this cell, else the initial one."""
         run = self.run
-        place = run.saved.place if run.saved and run.saved.place.cell == self.index else None
-        if place is None or run.saved is None or place.round == 0:
+        position = run.saved.position if run.saved and run.saved.position.cell == self.index else None
+        if position is None or run.saved is None or position.round == 0:
             state = self.sim.start()
             self.record(evaluate(self.sim, state, 0, self.eval_set, run.experiment.evaluate, last=False), 0)
             return state
         algorithm, device = self.method.algorithm, run.setup.device
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
-        self.sim.memory = Memory(place.round, _to(run.saved.memory(self.sim.memory_type), device))
-        self.round, self.cell_s, self.bytes = place.round, place.cell_seconds, place.cell_bytes
+        self.sim.memory = Memory(position.round, _to(run.saved.memory(self.sim.memory_type), device))
+        self.round, self.cell_s, self.bytes = position.round, position.cell_seconds, position.cell_bytes
         every = rows(run.folder / "metrics.jsonl")
         mine = (r for r in every if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
@@ -522,12 +522,12 @@ class _Cell:
     def save(self) -> None:
         """A checkpoint at this round of this cell."""
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
-        checkpoint.save(self.run.folder, files, self.place(self.index, self.round))
+        checkpoint.save(self.run.folder, files, self.position(self.index, self.round))
         self.saved_at = time.monotonic()
 
-    def place(self, cell: int, round: int) -> checkpoint.Place:
+    def position(self, cell: int, round: int) -> checkpoint.Position:
         run = self.run
-        return checkpoint.Place(
+        return checkpoint.Position(
             cell=cell,
             round=round,
             done=run.done,
@@ -556,7 +556,7 @@ class _Cell:
             with explained(path, run.folder):
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, wire.pieces(dict(model)))
-        checkpoint.save(run.folder, {}, self.place(self.index + 1, 0))
+        checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
 
 
 def _trained(trace: Trace) -> Iterator[Metric]:
