@@ -1,6 +1,5 @@
 """Keys and certificates, tried with the TLS that will read them."""
 
-import os
 import socket
 import ssl
 import stat
@@ -66,18 +65,6 @@ def test_what_is_private_can_be_read_by_its_owner_only(pack: Path) -> None:
     for name in ("server.key", "node.key"):
         assert stat.S_IMODE((pack / name).stat().st_mode) == 0o600
     assert stat.S_IMODE(certificates.make_private(pack / "new").stat().st_mode) == 0o700
-
-
-def test_a_private_file_is_private_from_the_start_even_under_a_loose_umask(tmp_path: Path) -> None:
-    old = os.umask(0)
-    try:
-        certificates.write_private(tmp_path / "secret", b"a")
-        certificates.write_private(tmp_path / "secret", b"b")
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
-    assert (tmp_path / "secret").read_bytes() == b"b"
-    assert [p.name for p in tmp_path.iterdir()] == ["secret"]
 
 
 def test_a_key_that_others_may_read_is_refused_with_the_remedy(pack: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_disk_that_fills_leaves_the_kept_result_as_it_was(tmp_path: Path, monk
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unskew.run.folder.os.fsync", full)
+    monkeypatch.setattr("unskew.files.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         keep(made(seconds=2.0), tmp_path)
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before

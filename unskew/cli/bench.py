@@ -171,7 +171,8 @@ def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: st
     else:
         _print(rows, title)
     if out is not None:  # last: what was measured is shown even if it cannot be written
-        from unskew.run.folder import explained, write_atomically
+        from unskew.files import write_atomically
+        from unskew.run.folder import explained
 
         with explained(out, None):
             write_atomically(out, document + "\n")

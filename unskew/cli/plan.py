@@ -114,8 +114,9 @@ class Planning:
 
     def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
         """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
+        from unskew.files import write_atomically
         from unskew.forecast.plan import forecast, to_json, too_large
-        from unskew.run.folder import explained, write_atomically
+        from unskew.run.folder import explained
 
         word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])
         word.daemon = True

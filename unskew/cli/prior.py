@@ -33,12 +33,12 @@ def train(
 
     import torch
 
+    from unskew.files import write_atomically
     from unskew.keys import Key
     from unskew.priors.builtin import CARD, WEIGHTS
     from unskew.priors.public import public
     from unskew.priors.train import Training
     from unskew.priors.train import train as trained
-    from unskew.run.folder import write_atomically
 
     if (out / CARD).exists() or (out / WEIGHTS).exists():
         raise ConfigError(f"{out} holds a prior already; choose another --out or remove it")

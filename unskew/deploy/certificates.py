@@ -6,7 +6,6 @@ private lies in files that only their owner can read.
 """
 
 import ipaddress
-import os
 import re
 import stat
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from unskew.errors import DeployError
+from unskew.files import PRIVATE, write_atomically
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """In every server certificate: what runs beside the SuperLink reaches it there."""
@@ -79,7 +79,7 @@ def _unsigned(who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey,
 
 def save_authority(who: Authority, folder: Path) -> None:
     """Write `ca.crt` and `ca.key`: what is needed to sign another server certificate, and kept away from the server."""
-    write_private(folder / "ca.key", _private(who.key, serialization.PrivateFormat.PKCS8))
+    write_atomically(folder / "ca.key", _private(who.key, serialization.PrivateFormat.PKCS8), PRIVATE)
     (folder / "ca.crt").write_bytes(pem(who.certificate))
 
 
@@ -119,7 +119,7 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int =
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()), critical=False)
         .sign(who.key, hashes.SHA384())
     )
-    write_private(folder / "server.key", _private(key, serialization.PrivateFormat.PKCS8))
+    write_atomically(folder / "server.key", _private(key, serialization.PrivateFormat.PKCS8), PRIVATE)
     (folder / "server.crt").write_bytes(pem(signed))
     (folder / "ca.crt").write_bytes(pem(who.certificate))
 
@@ -148,7 +148,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def issue_node(folder: Path, comment: str) -> None:
     """Write a client's pair of keys, `node.key` and `node.pub`, in OpenSSH's form as Flower wants them."""
     key = ec.generate_private_key(ec.SECP384R1())
-    write_private(folder / "node.key", _private(key, serialization.PrivateFormat.OpenSSH))
+    write_atomically(folder / "node.key", _private(key, serialization.PrivateFormat.OpenSSH), PRIVATE)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     (folder / "node.pub").write_bytes(public + b" " + comment.encode("ascii", "replace") + b"\n")
 
@@ -168,19 +168,6 @@ def make_private(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file that was never readable by anybody else, not even for a moment; an older one is replaced."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_private(path: Path) -> None:

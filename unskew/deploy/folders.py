@@ -32,12 +32,12 @@ from annotated_types import Ge, Gt, Interval
 
 from unskew.data.sources import SOURCES
 from unskew.deploy import certificates
-from unskew.deploy.certificates import make_private, write_private
+from unskew.deploy.certificates import make_private
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, meant
 from unskew.experiment import schema
 from unskew.experiment.config import Experiment, to_toml
-from unskew.run.folder import write_atomically
+from unskew.files import PRIVATE, write_atomically
 from unskew.runtime import resident
 from unskew.version import __version__
 
@@ -350,7 +350,7 @@ def write_node_config(client: Path) -> Path:
 def write_secret(folder: Path) -> Path:
     """A new secret between a SuperLink or SuperNode and the SuperExec beside it."""
     path = folder / "superexec.secret"
-    write_private(path, secrets.token_bytes(32))
+    write_atomically(path, secrets.token_bytes(32), PRIVATE)
     return path
 
 

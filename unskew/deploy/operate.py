@@ -18,8 +18,9 @@ from unskew.deploy.server import ServerConfig
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import schema
 from unskew.experiment.config import Experiment, fingerprint, load
+from unskew.files import write_atomically
 from unskew.run import setup as run_setup
-from unskew.run.folder import locked, read_json, write_atomically
+from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
 
 ASK_EVERY_S = 20.0

@@ -16,13 +16,14 @@ from unskew.deploy.client import read_toml, split_hash
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import schema
 from unskew.experiment.config import Experiment, Method, fingerprint, load
+from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.executor import Sequential
 from unskew.local.workers import Pool
 from unskew.protocol import ClientId
 from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup
-from unskew.run.folder import read_json, write_atomically
+from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.membership import Expected, Known, Membership, layout_hash
 from unskew.runtime.message import Node, Transport

@@ -35,6 +35,7 @@ from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.experiment import config
+from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.papers.result import (
     SAME,
@@ -52,7 +53,6 @@ from unskew.papers.result import (
     same,
 )
 from unskew.run.folder import rows as log
-from unskew.run.folder import write_atomically
 
 Floats = npt.NDArray[np.float64]
 Clients = tuple[ClientIndex, ...]

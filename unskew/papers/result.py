@@ -29,9 +29,9 @@ from scipy import stats
 from unskew.api import History, history, of_all_seeds
 from unskew.errors import DivergedError, RunError
 from unskew.experiment import config
+from unskew.files import write_atomically
 from unskew.run import loop
 from unskew.run.callbacks import Callback
-from unskew.run.folder import write_atomically
 from unskew.version import __version__
 
 

@@ -3,17 +3,16 @@
 The page is made from run folders only and written in one step, so a reader never meets half of one.
 """
 
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import jinja2
 from markupsafe import Markup, escape
 
 from unskew.errors import RunError
+from unskew.files import write_atomically
 from unskew.record.reader import Partition, Record, Warned, described, plain, read
 from unskew.report import figures, summary_text, tables
 from unskew.report.forecast_check import beside
@@ -102,17 +101,7 @@ def _breakable(name: str) -> Markup:
 
 def _write(page: str, out: Path) -> Path:
     try:
-        with NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, prefix=f".{out.name}.", delete=False) as file:
-            try:
-                file.write(page)
-                file.flush()
-                os.fsync(file.fileno())
-                # A temporary file is private to its owner; a report is made to be shown.
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, out)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        write_atomically(out, page)
     except OSError as e:
         raise RunError(f"{out} cannot be written: {e.strerror or e}; give another place for the page") from e
     return out

@@ -8,7 +8,6 @@ It is written under another name, synced and renamed; the last two are kept.
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,9 @@ import pydantic
 
 from unskew import wire
 from unskew.errors import RunError, WireError
+from unskew.files import sync_folder, write_synced
 from unskew.protocol import ClientId
-from unskew.run.folder import explained, remove, sync_folder
+from unskew.run.folder import explained, remove
 
 SCHEMA = 1
 SHARD = 256
@@ -132,10 +132,7 @@ def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
         try:
             temporary.mkdir(parents=True)
             for name, content in {**files, "manifest.json": [body], "seal.json": [seal]}.items():
-                with (temporary / name).open("wb") as f:
-                    f.writelines(content)
-                    f.flush()
-                    os.fsync(f.fileno())
+                write_synced(temporary / name, content)
             sync_folder(temporary)
             temporary.rename(final)
         except BaseException:  # a second Ctrl-C, too, leaves nothing half-written

@@ -21,13 +21,14 @@ The logs are append-only; a checkpoint records how long they were, and resuming 
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.runtime.lock import lock
+from unskew.files import sync_folder, write_atomically
+from unskew.lock import lock
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Written from the first row on: not every run has one.
@@ -46,32 +47,6 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
             else f"nothing before the last checkpoint is lost; mend that and continue with: unskew resume {folder}"
         )
         raise RunError(f"cannot write {path}: {error.strerror or error}; {then}") from None
-
-
-def write_atomically(path: Path, data: bytes | str | Sequence[bytes | memoryview]) -> None:
-    """Write a file, given whole or in pieces, whole or not at all: under another name, synced, then renamed."""
-    temporary = path.with_name(path.name + ".tmp")
-    pieces = [data.encode()] if isinstance(data, str) else [data] if isinstance(data, bytes) else data
-    try:
-        with temporary.open("wb") as f:
-            f.writelines(pieces)
-            f.flush()
-            os.fsync(f.fileno())
-        temporary.replace(path)
-    except BaseException:  # a second Ctrl-C, too, leaves nothing half-written
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def create(folder: Path, files: Mapping[str, str]) -> None:

@@ -25,13 +25,14 @@ from unskew import machine, wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
+from unskew.files import write_atomically
 from unskew.ledger import totals
 from unskew.local.workers import Pool
 from unskew.run import checkpoint, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import EvalSet, eval_set, evaluate
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows, write_atomically
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows
 from unskew.run.metrics import Metric, check_rows, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Trace

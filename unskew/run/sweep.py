@@ -36,8 +36,9 @@ import tomli_w
 from unskew.errors import ConfigError, DataError, ProtocolError, RunError, UnskewError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.files import write_atomically
 from unskew.run import setup as run_setup
-from unskew.run.folder import explained, read_json, write_atomically
+from unskew.run.folder import explained, read_json
 from unskew.run.loop import Interrupted, hearing
 from unskew.run.setup import Setup
 

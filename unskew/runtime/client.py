@@ -31,11 +31,12 @@ from torch import Tensor
 
 from unskew import wire
 from unskew.errors import ProtocolError, RunError, UnskewError, WireError
+from unskew.files import PRIVATE, write_atomically, write_synced
 from unskew.keys import Key
 from unskew.local.executor import Work, drive_alone
 from unskew.local.trainer import LocalTrainer
+from unskew.lock import lock
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
-from unskew.runtime.lock import lock
 from unskew.runtime.message import (
     ASKED,
     Answer,
@@ -195,26 +196,8 @@ def _load(folder: Path, name: _Name) -> _Kept:
 
 def _save(folder: Path, name: _Name, kept: _Kept) -> None:
     """Write an answer whole or not at all; on the disk before the server may hear of it."""
-    data = wire.encode(kept)
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{name}.tmp"
-    try:
-        with temporary.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        temporary.replace(folder / str(name))
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):  # what fails in writing does not say where
-            raise OSError(error.errno, error.strerror, str(folder / str(name))) from error
-        raise
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    write_atomically(folder / str(name), wire.encode(kept))
 
 
 def _tidy(folder: Path, names: list[_Name], now: _Name, place: Place) -> None:
@@ -349,10 +332,7 @@ def _secret(runtime: ClientRuntime) -> bytes:
         runtime.state.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
         try:
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-                f.write(secrets.token_bytes(32))
-                f.flush()
-                os.fsync(f.fileno())
+            write_synced(temporary, secrets.token_bytes(32), PRIVATE)
             with suppress(FileExistsError):  # another process of this client's was first: all go by that one
                 os.link(temporary, path)
         finally:

@@ -1,0 +1,56 @@
+"""Files are written whole or not at all."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from unskew.files import PRIVATE, write_atomically
+
+
+def test_a_file_is_written_whole_from_text_bytes_or_pieces(tmp_path: Path) -> None:
+    for content in ("é", "é".encode(), [b"\xc3", memoryview(b"\xa9")]):
+        write_atomically(tmp_path / "file", content)
+        assert (tmp_path / "file").read_text("utf-8") == "é"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_older_one_and_says_which_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomically(tmp_path / "file", "older")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(tmp_path / "file", "newer")
+    assert caught.value.filename == str(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "older"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_request_to_stop_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(fd: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "file", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_private_file_is_private_from_the_start_even_under_a_loose_umask(tmp_path: Path) -> None:
+    (tmp_path / "secret.tmp").write_bytes(b"left by a process that was killed")
+    old = os.umask(0)
+    try:
+        write_atomically(tmp_path / "secret", b"a", PRIVATE)
+        write_atomically(tmp_path / "secret", b"b", PRIVATE)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert (tmp_path / "secret").read_bytes() == b"b"
+    assert [p.name for p in tmp_path.iterdir()] == ["secret"]

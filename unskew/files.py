@@ -1,0 +1,57 @@
+"""Files that are written whole or not at all, and that survive a power cut once they are."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+Content = bytes | str | Sequence[bytes | memoryview]
+"""A file's content, whole or in pieces; text becomes UTF-8."""
+PRIVATE = 0o600
+"""Permissions of a file that only its owner may read."""
+
+
+def write_atomically(path: Path, content: Content, mode: int = 0o666) -> None:
+    """Write a file whole or not at all: under another name, synced, then renamed; an older one is replaced.
+
+    Args:
+        path: The file.
+        content: What it will hold.
+        mode: Permissions, less what the user's umask takes away; a private file is never readable by anybody else, not
+            even for a moment.
+
+    Raises:
+        OSError: If the disk refuses; its `filename` is `path`, and an older file is as it was.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        if mode == PRIVATE:
+            temporary.unlink(missing_ok=True)  # one left by a process that was killed keeps its own permissions
+        write_synced(temporary, content, mode)
+        temporary.replace(path)
+    except BaseException as error:  # a second Ctrl-C, too, leaves nothing half-written
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):  # what fails in writing does not say where
+            error.filename, error.filename2 = str(path), None
+        raise
+    sync_folder(path.parent)
+
+
+def write_synced(path: Path, content: Content, mode: int = 0o666) -> None:
+    """Write a file in place, and put it on the disk; a private one must not be there yet."""
+    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+    older = os.O_EXCL if mode == PRIVATE else os.O_TRUNC
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | older, mode), "wb") as f:
+        f.writelines(pieces)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
