@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedprox import fedprox
-from unskew.algorithms.scaffold import Scaffold
+from unskew.algorithms.fedprox import FedProx
+from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.keys import Key
 from unskew.local.executor import EvalJob, Sequential
 from unskew.local.stacked import sgd
@@ -98,8 +98,8 @@ LOCAL = {
 }
 ALGORITHMS = {
     "fedavg": lambda local: FedAvg(local),
-    "fedprox": lambda local: fedprox(0.3, local),
-    "scaffold": lambda local: Scaffold(local),
+    "fedprox": lambda local: FedProx(0.3, local),
+    "scaffold": lambda local: SCAFFOLD(local),
     "own head": lambda local: FedAvg(local, personal=("head",)),
 }
 

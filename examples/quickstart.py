@@ -9,7 +9,7 @@ import unskew as us
 
 
 def main(rounds: int = 20) -> None:
-    methods = {"FedAvg": us.FedAvg(), "SCAFFOLD": us.Scaffold()}
+    methods = {"FedAvg": us.FedAvg(), "SCAFFOLD": us.SCAFFOLD()}
     history = us.simulate(methods, data="digits", split=us.Dirichlet(alpha=0.1, num_clients=20), rounds=rounds)
     print(history)
     print("FedAvg by round:", " ".join(f"{accuracy:.2f}" for _, accuracy in history.curve("FedAvg")))

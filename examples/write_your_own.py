@@ -28,7 +28,7 @@ def my_fedprox(mu: float, local: us.SgdConfig) -> us.FedAvg:
 
 def main(rounds: int = 10) -> None:
     local = us.SgdConfig(lr=0.1, local_epochs=5)
-    methods = {"FedAvg": us.FedAvg(local), "mine": my_fedprox(1.0, local), "unskew's": us.fedprox(1.0, local)}
+    methods = {"FedAvg": us.FedAvg(local), "mine": my_fedprox(1.0, local), "unskew's": us.FedProx(1.0, local)}
     history = us.simulate(methods, split=us.Dirichlet(alpha=0.1, num_clients=10), rounds=rounds)
     print(history)
     loss = {label: history.curve(label, "global.loss") for label in methods}

@@ -1,6 +1,6 @@
 """The library's face: an experiment in one call, and its history as rows.
 
-history = simulate({"FedAvg": FedAvg(), "FedProx": fedprox(mu=0.1)}, split=Dirichlet(alpha=0.1), rounds=20)
+history = simulate({"FedAvg": FedAvg(), "FedProx": FedProx(mu=0.1)}, split=Dirichlet(alpha=0.1), rounds=20)
 print(history)                      # the table of results; a notebook shows it by itself
 history.to_pandas()                 # every number of every round, a row each
 """

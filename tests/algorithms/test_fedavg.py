@@ -13,7 +13,7 @@ from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, average
 from unskew.algorithms.fednova import FedNova
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.scaffold import Scaffold
+from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import QuorumError
 from unskew.protocol import Aux, SgdConfig
 from unskew.tree import Params, map_params, weighted_mean
@@ -180,7 +180,7 @@ def test_buffers_take_the_plain_mean(name: str, classes: Any, equal: Any) -> Non
     assert not torch.equal(got["bn.running_var"], world.population.initial["bn.running_var"])
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg, functools.partial(FedNova, mu=0.3), Scaffold, resolve("fedadam")])
+@pytest.mark.parametrize("algorithm", [FedAvg, functools.partial(FedNova, mu=0.3), SCAFFOLD, resolve("fedadam")])
 def test_no_penalty_sees_a_buffer(algorithm: Any, classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running means in a proximal term or control variate would be pulled as if they were weights."""
     seen: set[str] = set()

@@ -9,7 +9,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddc import FedDC, Pull
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.fednova import responses
-from unskew.algorithms.scaffold import Scaffold
+from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError
 from unskew.protocol import Exponential, SgdConfig
 from unskew.tree import Params, flat, map_params
@@ -87,7 +87,7 @@ def test_without_drift_and_pull_it_is_scaffold(momentum: float, weighting: Any, 
     """I-17: option II at server rate 1."""
     world, local = classes(n=[4, 7, 9], norm=True), SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=momentum)
     one = world.play(FedDC(0.0, drift=False, local=local, weighting=weighting), 4, clients_per_round=2)
-    two = world.play(Scaffold(local=local, weighting=weighting), 4, clients_per_round=2)
+    two = world.play(SCAFFOLD(local=local, weighting=weighting), 4, clients_per_round=2)
     equal(one.params, two.params)
     equal(one.states[-1].c, two.states[-1].c)
     assert one.bytes[1] - two.bytes[1] < 1000  # no drift travels

@@ -27,7 +27,6 @@ from unskew.algorithms.feddif import (
     Shared,
     Tally,
     Trained,
-    feddif,
 )
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
@@ -801,9 +800,9 @@ def test_the_cosine_within_a_round() -> None:
 
 # ---------------------------------------------------------------- presets
 def test_presets_are_what_the_papers_and_their_code_did() -> None:
-    assert feddif() == FedDif()
-    assert feddif("paper") == FedDif(gamma_min=1.0)
-    p000, p001 = feddif("p000"), feddif("p001")
+    assert FedDif() == FedDif()
+    assert FedDif(preset="paper") == FedDif(gamma_min=1.0)
+    p000, p001 = FedDif(preset="p000"), FedDif(preset="p001")
     assert (p000.stop, p000.valuation, p000.feasibility) == ("efficiency", "lagged", "none")
     assert (p000.bits, p000.model_ratio, p000.drift) == (40e6, 0.15, Drift(0.01, 0.1))
     assert p000.local == SgdConfig(
@@ -819,7 +818,9 @@ def test_presets_are_what_the_papers_and_their_code_did() -> None:
 
 def test_what_is_given_wins_over_the_preset() -> None:
     local = SgdConfig(lr=0.3)
-    mine = feddif("p000", local=local, epsilon=0.08, valuation="current", drift=None, bits=None, model_ratio=None)
+    mine = FedDif(
+        preset="p000", local=local, epsilon=0.08, valuation="current", drift=None, bits=None, model_ratio=None
+    )
     assert mine == FedDif(local, epsilon=0.08, stop="efficiency", feasibility="none")
 
 
@@ -848,7 +849,7 @@ def test_a_resolved_configuration_reads_back_to_the_same_algorithm(options: dict
         ({"epsilon": -1.0}, "algorithm.epsilon must be >= 0, got -1"),
         ({"sigma": -0.1}, "algorithm.sigma must be >= 0, got -0.1"),
         ({"epsilom": 0.1}, "unknown key algorithm.epsilom; did you mean epsilon"),
-        ({"model_ratio": 0.0}, "algorithm: model_ratio must be > 0, got 0"),
+        ({"model_ratio": 0.0}, "algorithm.model_ratio must be > 0, got 0"),
         ({"bits": "many"}, "algorithm.bits must be"),
         ({"drift": {"a": -1.0}}, "algorithm.drift.a must be >= 0, got -1"),
     ],

@@ -31,10 +31,10 @@ from unskew.algorithms.feddw import (
     Noise,
     SoftLabels,
     Totals,
+    WithDW,
     add_soft_labels,
     class_relations,
     fault,
-    feddw,
     noised,
     renewed,
     through,
@@ -42,8 +42,8 @@ from unskew.algorithms.feddw import (
     with_term,
 )
 from unskew.algorithms.fedpft import FedPFT
-from unskew.algorithms.maxfl import MaxFL
-from unskew.algorithms.scaffold import Scaffold
+from unskew.algorithms.maxfl import MAXFL
+from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, QuorumError
 from unskew.experiment import config
 from unskew.keys import Key
@@ -144,7 +144,7 @@ def test_soft_labels_are_those_of_the_trained_models(classes: Any, spy: Any) -> 
     """Eq. 4 and 7 from the models that the clients sent, in one pass of our own, for a cohort of three."""
     world = classes(n=[5, 8, 3, 6], norm=True)
     with spy() as messages:
-        play = world.play(feddw(local=SMALL), rounds=1, clients_per_round=3)
+        play = world.play(FedDW(local=SMALL), rounds=1, clients_per_round=3)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
     trainer = play.sim.executor._solo
@@ -164,7 +164,7 @@ def test_soft_labels_are_those_of_the_model_that_is_sent_whatever_is_trained_aft
     """MAXFL's clients train the common model first, and alone, for their requirement, after it."""
     world = classes(n=[5, 8, 6])
     with spy() as messages:
-        play = world.play(with_term(MaxFL(warmup=0, local=SMALL)), rounds=1)
+        play = world.play(with_term(MAXFL(warmup=0, local=SMALL)), rounds=1)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
     trainer = play.sim.executor._solo
@@ -182,8 +182,8 @@ def test_augmentation_never_reaches_the_soft_labels(classes: Any) -> None:
     world = classes()
     still = SgdConfig(lr=1e-300, batch_size=None)
     device_data = dataclasses.replace(world.device_data, augment=lambda x, g: x + 100.0)
-    plain = world.play(feddw(local=still), rounds=1).states[1].sl
-    turned = dataclasses.replace(world, device_data=device_data).play(feddw(local=still), rounds=1).states[1].sl
+    plain = world.play(FedDW(local=still), rounds=1).states[1].sl
+    turned = dataclasses.replace(world, device_data=device_data).play(FedDW(local=still), rounds=1).states[1].sl
     torch.testing.assert_close(plain, turned, rtol=0, atol=1e-12)
 
 
@@ -191,7 +191,7 @@ def test_augmentation_never_reaches_the_soft_labels(classes: Any) -> None:
 def test_a_class_nobody_holds_keeps_its_row_and_rows_sum_to_one(options: Any, classes: Any) -> None:
     """G8, DW-A1: class 2 is held by client 3 alone, cohorts of two."""
     world = labelled(classes(n=[4, 4, 4, 4]), [[0, 1, 0, 1], [0, 0, 0, 1], [1, 0, 1, 1], [2, 2, 0, 1]])
-    play = world.play(feddw(local=SMALL, **options), rounds=6, clients_per_round=2)
+    play = world.play(FedDW(local=SMALL, **options), rounds=6, clients_per_round=2)
     seen = kept = absent = 0
     for before, after, trace in zip(play.states, play.states[1:], play.traces, strict=False):
         torch.testing.assert_close(after.sl.sum(1), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -207,17 +207,17 @@ def test_a_class_nobody_holds_keeps_its_row_and_rows_sum_to_one(options: Any, cl
 
 def test_cumulative_history_pools_all_uploads(classes: Any) -> None:
     world = classes(n=[4, 6])
-    play = world.play(feddw(local=SMALL, sl_history="cumulative"), rounds=3)
+    play = world.play(FedDW(local=SMALL, sl_history="cumulative"), rounds=3)
     assert [int(s.totals.counts.sum()) for s in play.states] == [0, 10, 20, 30]
     last = play.states[3].totals
     torch.testing.assert_close(play.states[3].sl, last.sums / last.counts[:, None], rtol=0, atol=1e-12)
-    current = world.play(feddw(local=SMALL), rounds=3)
+    current = world.play(FedDW(local=SMALL), rounds=3)
     assert [int(s.totals.counts.sum()) for s in current.states] == [0, 10, 10, 10]
 
 
 def test_the_first_matrix_is_one_hot_and_pulls_from_round_one(classes: Any, equal: Any) -> None:
     world = classes()
-    play = world.play(feddw(mu=5.0, bias="keep", local=SMALL), rounds=1)
+    play = world.play(FedDW(mu=5.0, bias="keep", local=SMALL), rounds=1)
     assert torch.equal(play.states[0].sl, torch.eye(3, dtype=torch.float64))
     term = ClassRelation(5.0, "head.weight")
 
@@ -375,8 +375,8 @@ def test_steps_that_train_nothing_are_left_alone(classes: Any, spy: Any) -> None
 
 
 def test_feddw_is_fedavg_with_the_term() -> None:
-    assert resolve("fedavg+dw")(dw=DW(mu=0.1)) == feddw()
-    assert repr(feddw()).startswith("FedAvgWithDW(of=FedAvg(")
+    assert resolve("fedavg+dw")(dw=DW(mu=0.1)) == FedDW()
+    assert repr(FedDW()).startswith("FedAvgWithDW(of=FedAvg(")
 
 
 def test_a_plan_learns_of_a_failure_where_it_waits() -> None:
@@ -438,14 +438,14 @@ def test_the_bias_is_held_at_zero(classes: Any, springs: Any) -> None:
     world = classes(norm=True)
     assert world.population.initial["head.bias"].abs().max() > 0
     local = SgdConfig(0.1, local_epochs=2, batch_size=3, momentum=0.9, weight_decay=0.1)
-    for algorithm in (feddw(local=local), feddw(local=local, personal=("head",)), resolve("ifca+dw")(local=local)):
+    for algorithm in (FedDW(local=local), FedDW(local=local, personal=("head",)), resolve("ifca+dw")(local=local)):
         play = world.play(algorithm, rounds=2)
         for client in range(4):
             own = play.own(client)
             assert float(own["head.bias"].abs().max()) == 0.0
             assert float((own["bn.running_mean"]).abs().max()) > 0.0
             assert not torch.equal(own["fc.bias"], world.population.initial["fc.bias"])
-    kept = world.play(feddw(local=local, bias="keep"), rounds=1)
+    kept = world.play(FedDW(local=local, bias="keep"), rounds=1)
     assert float(kept.params[1]["head.bias"].abs().max()) > 0.0
 
 
@@ -461,19 +461,19 @@ def test_without_a_bias_there_is_nothing_to_hold(classes: Any) -> None:
     population = Population(world.population.histograms, task.layout, initial, lambda key: initial)
     trainer = Watching(task, world.device_data, dtype=torch.float64)
     trainer.asked = []
-    sim = Simulator(feddw(local=SMALL), population, Sequential(trainer))
+    sim = Simulator(FedDW(local=SMALL), population, Sequential(trainer))
     sim.round(sim.start(), 1)
     assert [job.config for _, job in trainer.asked] == [SMALL] * 4
 
 
 # ---------------------------------------------------------------- presets
 def test_presets_are_fields_and_what_is_given_wins() -> None:
-    paper, code = feddw("paper"), feddw("code")
+    paper, code = FedDW(preset="paper"), FedDW(preset="code")
     assert paper.dw == DW()
     assert code.dw == DW(0.1, Decay(9, 0.1), "cumulative", 0.5, "keep")
     assert paper.of == code.of
     assert (paper.of.local.optimizer, paper.of.local.lr, paper.of.local.batch_size) == ("adam", 1e-3, 128)
-    mine = feddw("code", mu=10.0, mu_decay=None, sl_history="current", bias="zero", local=SMALL)
+    mine = FedDW(preset="code", mu=10.0, mu_decay=None, sl_history="current", bias="zero", local=SMALL)
     assert mine.dw == DW(10.0, None, "current", 0.5, "zero")
     assert mine.of.local == SMALL
 
@@ -482,7 +482,7 @@ def test_presets_are_fields_and_what_is_given_wins() -> None:
 def test_soft_labels_cost_two_matrices_and_a_vector(classes: Any, spy: Any, floats: Any) -> None:
     """C = 3, P = 4*5 + 5 + 5*3 + 3 = 43: down P + C^2, up P + C^2 + C; the paper has C more, going down."""
     with spy() as messages:
-        classes().play(feddw(local=SMALL), rounds=1, clients_per_round=2)
+        classes().play(FedDW(local=SMALL), rounds=1, clients_per_round=2)
     down = [floats(m) for m in messages if hasattr(m, "sl")]
     up = [floats(m) for m in messages if hasattr(m, "soft")]
     assert (down, up) == ([43 + 9] * 2, [43 + 9 + 3] * 2)
@@ -527,17 +527,17 @@ def test_rounding_is_no_fault() -> None:
 def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 1 sends minus its sums: the matrix is the others', its model counts, the round goes on."""
     world = classes()
-    work = FedDW.work
+    work = WithDW.work
 
-    def lying(self: FedDW, name: str, me: Any, msg: Any, mine: Any) -> Any:
+    def lying(self: WithDW, name: str, me: Any, msg: Any, mine: Any) -> Any:
         reply, kept = yield from work(self, name, me, msg, mine)
         if me.id == 1:
             reply = dataclasses.replace(reply, soft=SoftLabels(-reply.soft.sums, reply.soft.counts))
         return reply, kept
 
-    honest = world.play(feddw(local=SMALL), rounds=1)
-    monkeypatch.setattr(FedDW, "work", lying)
-    play = world.play(feddw(local=SMALL), rounds=2, codec=True)
+    honest = world.play(FedDW(local=SMALL), rounds=1)
+    monkeypatch.setattr(WithDW, "work", lying)
+    play = world.play(FedDW(local=SMALL), rounds=2, codec=True)
     info = play.sim.algorithm.info(play.states[1])
     assert info["ignored"] == [{"client": 1, "step": "train", "reason": "negative soft labels or counts"}]
     assert info["warnings"] == []
@@ -546,13 +546,13 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     assert play.states[1].totals.counts.tolist() == others.tolist()
     torch.testing.assert_close(play.params[1], honest.params[1])
     monkeypatch.setattr(module, "add_soft_labels", lambda sums, batch: sums + 1.0)
-    nobody = world.play(feddw(local=SMALL), rounds=1)
+    nobody = world.play(FedDW(local=SMALL), rounds=1)
     assert torch.equal(nobody.states[1].sl, torch.eye(3, dtype=torch.float64))
     assert len(nobody.sim.algorithm.info(nobody.states[1])["ignored"]) == 4
 
 
 def test_lost_replies_leave_the_matrix_to_the_others(classes: Any) -> None:
-    play = classes().play(feddw(local=SMALL), rounds=5, outage=Outage(late=0.5), codec=True, seed=3)
+    play = classes().play(FedDW(local=SMALL), rounds=5, outage=Outage(late=0.5), codec=True, seed=3)
     heard = [4 - len(t.failures) for t in play.traces]
     assert [s.totals.uploads for s in play.states[1:]] == heard
     assert min(heard) < 4
@@ -577,15 +577,15 @@ def start(task: Any, algorithm: Any, classes: int = 3) -> Any:
 
 def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_and_can_be_named() -> None:
     with pytest.raises(ConfigError, match=r"last.weight has the shape \(3,\); name it by layer = ..., .*'fc.weight'"):
-        start(last_is(nn.BatchNorm1d(3)), feddw())
+        start(last_is(nn.BatchNorm1d(3)), FedDW())
     with pytest.raises(ConfigError, match=r"ends in a layer without a weight of its own \(no tensors\); name it"):
-        start(last_is(nn.ReLU()), feddw())
+        start(last_is(nn.ReLU()), FedDW())
     with pytest.raises(ConfigError, match=r"there is no tensor head.weight; name it"):
-        start(last_is(nn.ReLU()), feddw(layer="head"))
-    with pytest.raises(ConfigError, match=r"term of Scaffold needs a linear .* end the network in a linear layer"):
+        start(last_is(nn.ReLU()), FedDW(layer="head"))
+    with pytest.raises(ConfigError, match=r"term of SCAFFOLD needs a linear .* end the network in a linear layer"):
         start(make_task(lambda: nn.Conv2d(1, 3, 2), 3, head=""), resolve("scaffold+dw")())
     for layer in ("fc", "fc.weight"):
-        assert start(last_is(nn.ReLU()), feddw(layer=layer)).layer == "fc.weight"
+        assert start(last_is(nn.ReLU()), FedDW(layer=layer)).layer == "fc.weight"
 
 
 def test_a_named_layer_is_the_one_that_is_pulled() -> None:
@@ -598,7 +598,7 @@ def test_a_named_layer_is_the_one_that_is_pulled() -> None:
     ends = []
     for mu in (0.0, 50.0):
         population = Population(torch.bincount(y)[None], task.layout, task.init(Key(0)), task.init)
-        sim = Simulator(feddw(mu=mu, layer="fc", local=SMALL), population, Sequential(LocalTrainer(task, device_data)))
+        sim = Simulator(FedDW(mu=mu, layer="fc", local=SMALL), population, Sequential(LocalTrainer(task, device_data)))
         state, _ = sim.round(sim.start(), 1)
         ends.append(state.of.params)
         assert float(state.of.params["fc.bias"].abs().max()) == 0.0
@@ -607,7 +607,7 @@ def test_a_named_layer_is_the_one_that_is_pulled() -> None:
 
 def test_one_class_in_all_is_refused(springs: Any) -> None:
     with pytest.raises(ConfigError, match="FedDW is about several classes, got 1"):
-        springs(m=[1.0, 2.0]).play(feddw(local=SMALL))
+        springs(m=[1.0, 2.0]).play(FedDW(local=SMALL))
 
 
 @pytest.mark.parametrize(
@@ -647,7 +647,7 @@ def test_the_term_is_configuration() -> None:
     prox, scaffold, _, own = (m.algorithm for m in made.methods)
     assert prox.of == resolve("fedprox")(mu=0.7, local=SgdConfig(lr=0.3))
     assert prox.dw == DW(0.2, Decay(3, 0.1))
-    assert scaffold.of == Scaffold("I", local=SgdConfig(lr=0.3))
+    assert scaffold.of == SCAFFOLD("I", local=SgdConfig(lr=0.3))
     assert own.dw == DW(1.0, None, "cumulative", 0.5, "keep")
     assert [m.kind for m in made.methods] == ["global", "global", "personal", "global"]
     assert config.parse(tomllib.loads(config.to_toml(made))) == made
@@ -662,7 +662,7 @@ def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> Non
 
 # ---------------------------------------------------------------- facts
 def test_facts_show_both_matrices_and_how_far_apart_they_are(classes: Any) -> None:
-    play = classes().play(feddw(local=SMALL), rounds=1)
+    play = classes().play(FedDW(local=SMALL), rounds=1)
     info = play.sim.algorithm.info(play.states[1])
     weight = play.params[1]["head.weight"]
     sl, cr = (torch.tensor(info[k], dtype=torch.float64) for k in ("sl", "cr"))
@@ -676,7 +676,7 @@ def test_facts_show_both_matrices_and_how_far_apart_they_are(classes: Any) -> No
 
 
 def test_info_of_many_classes_are_the_distance_alone() -> None:
-    state = feddw().state(
+    state = FedDW().state(
         FedAvg().init({"w": torch.eye(21)}, recipe_fed()),
         "w",
         torch.eye(21),
@@ -685,7 +685,7 @@ def test_info_of_many_classes_are_the_distance_alone() -> None:
         (),
         False,
     )
-    info = feddw().info(state)
+    info = FedDW().info(state)
     assert {"sl", "cr", "class_norms", "counts"}.isdisjoint(info)
     assert info["distance"] > 0
 
@@ -732,13 +732,13 @@ def accountant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ConfigError, match=r"dp-accounting, which is not installed; pip install 'unskew\[dp\]'"):
-        feddw(dp=Noise(1.0))
+        FedDW(dp=Noise(1.0))
 
 
 def test_an_example_moves_an_upload_by_at_most_the_sensitivity(classes: Any) -> None:
     """One row by probabilities, whose norm is at most 1, and one count by 1: sqrt(2) in all."""
     world = classes(n=[7])
-    trainer = world.simulator(feddw()).executor._solo
+    trainer = world.simulator(FedDW()).executor._solo
     rows = world.device_data.train[0]
     _, logits = trainer._refer(world.device_data.x[rows], world.population.initial)
 
@@ -814,7 +814,7 @@ def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
     monkeypatch.setattr(module, "noised", lambda sent, sigma, key: sent)
     monkeypatch.setattr(Noise, "sigma", 0.0)
     world = classes(n=[5, 8, 3], norm=True)
-    play = world.play(feddw(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=2)
+    play = world.play(FedDW(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=2)
     _, logits = play.sim.executor._solo._refer(world.device_data.x, play.params[1])
     sums = torch.zeros(3, 3, dtype=torch.float64).index_add(0, world.device_data.y, logits.softmax(1))
     counts = torch.bincount(world.device_data.y, minlength=3)
@@ -870,7 +870,7 @@ def test_the_multiplier_is_per_sensitivity() -> None:
 @pytest.mark.usefixtures("accountant")
 def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> None:
     """Four uploads of multiplier 2 are one of 2 / sqrt(4) = 1: epsilon 10 by the accountant above."""
-    algorithm = feddw(local=SMALL, dp=Noise(noise_multiplier=2.0))
+    algorithm = FedDW(local=SMALL, dp=Noise(noise_multiplier=2.0))
     play = classes().play(algorithm, rounds=4, outage=Outage(late=0.5), seed=3)
     assert sum(len(t.failures) for t in play.traces) > 0
     assert play.states[-1].asked == dict.fromkeys(range(4), 4)
@@ -884,7 +884,7 @@ def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> N
 
 @pytest.mark.usefixtures("accountant")
 def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) -> None:
-    algorithm = feddw(local=SMALL, dp=Noise(epsilon=5.0, uploads=2))
+    algorithm = FedDW(local=SMALL, dp=Noise(epsilon=5.0, uploads=2))
     with spy() as messages:
         play = classes().play(algorithm, rounds=4, codec=True)
     reports = [m.soft is not None for m in messages if hasattr(m, "soft")]
@@ -899,7 +899,7 @@ def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) 
 def test_noised_soft_labels_are_distributions_and_empty_classes_keep_their_rows(classes: Any) -> None:
     """Class 2 is held by nobody: its noisy counts are within three standard deviations of nothing."""
     world = labelled(classes(n=[40, 40]), [[0, 1] * 20, [1, 0] * 20])
-    play = world.play(feddw(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=5, seed=2)
+    play = world.play(FedDW(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=5, seed=2)
     for state in play.states[1:]:
         assert torch.equal(state.sl[2], torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
         assert not torch.equal(state.sl[:2], torch.eye(3, dtype=torch.float64)[:2])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedfa import FedFA, fedfa
+from unskew.algorithms.fedfa import FedFA
 from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
 from unskew.tree import weighted_sum
@@ -26,7 +26,7 @@ def test_weights_by_hand() -> None:
     Visits 1 and 3 of 4 leave 3/4 and 1/4: log2(4/3) and 2 bits.  30 and 10 examples are 3/4 and 1/4.
     """
     acc, visits, n = [0.5, 0.25], [1, 3], [30, 10]
-    assert fedfa("hcct").weights(acc, visits, n) == pytest.approx([1 / 3, 2 / 3])
+    assert FedFA(preset="hcct").weights(acc, visits, n) == pytest.approx([1 / 3, 2 / 3])
     share = math.log2(1.5) / (math.log2(1.5) + math.log2(3))
     often = math.log2(4 / 3) / (math.log2(4 / 3) + 2)
     assert FedFA(alpha=1.0, beta=0.0).weights(acc, visits, n) == pytest.approx([share, 1 - share])
@@ -59,10 +59,10 @@ def test_equal_accuracies_and_visits_are_uniform(acc: float, accuracy: Any) -> N
 
 def test_the_edges() -> None:
     """A perfect client weighs nothing; one at 0 counts as at 1e-7; a single one has all the weight."""
-    assert fedfa("hcct").weights([1.0, 0.5], [1, 1], [1, 1]) == [0.0, 1.0]
-    zero, half = fedfa("hcct").weights([0.0, 0.5], [1, 1], [1, 1])
+    assert FedFA(preset="hcct").weights([1.0, 0.5], [1, 1], [1, 1]) == [0.0, 1.0]
+    zero, half = FedFA(preset="hcct").weights([0.0, 0.5], [1, 1], [1, 1])
     assert zero / half == pytest.approx(-math.log2(1e-7))
-    for algorithm in (FedFA(), fedfa("hcct"), FedFA(alpha=0.0, beta=0.0)):
+    for algorithm in (FedFA(), FedFA(preset="hcct"), FedFA(alpha=0.0, beta=0.0)):
         assert algorithm.weights([0.0], [7], [3]) == [1.0]
         assert algorithm.weights([1.0], [7], [3]) == [1.0]
 
@@ -75,12 +75,12 @@ def test_shares_that_sum_to_more_than_one_are_refused() -> None:
 
 def test_a_preset_is_completed_by_what_is_given() -> None:
     """HCCT's clients have plain SGD, the paper's momentum; a local optimisation that is given is taken as it is."""
-    assert fedfa() == FedFA()
-    assert fedfa(server_lr=0.3, beta=0.1, local=SMALL) == FedFA(beta=0.1, server_lr=0.3, local=SMALL)
-    ours = fedfa("hcct", server_momentum=0.5)
+    assert FedFA() == FedFA()
+    assert FedFA(server_lr=0.3, beta=0.1, local=SMALL) == FedFA(beta=0.1, server_lr=0.3, local=SMALL)
+    ours = FedFA(preset="hcct", server_momentum=0.5)
     assert (ours.alpha, ours.beta, ours.accuracy, ours.server_momentum) == (1.0, 0.0, "itself", 0.5)
     assert ours.local == SgdConfig() != FedFA().local
-    assert fedfa("hcct", alpha=0.0).weights([0.1, 0.9], [1, 9], [3, 1]) == [0.75, 0.25]
+    assert FedFA(preset="hcct", alpha=0.0).weights([0.1, 0.9], [1, 9], [3, 1]) == [0.75, 0.25]
 
 
 # ---------------------------------------------------------------- rounds
@@ -114,7 +114,7 @@ def test_without_server_momentum_it_is_the_weighted_mean(springs: Any, equal: An
 def test_the_accuracy_is_that_of_the_received_model_on_training_data(classes: Any, equal: Any) -> None:
     """HC-A11: before local training, in evaluation mode; replayed for two rounds of HCCT's form with BatchNorm."""
     world = classes(n=[9, 6, 12], norm=True)
-    play = world.play(fedfa("hcct", local=SMALL), 2)
+    play = world.play(FedFA(preset="hcct", local=SMALL), 2)
     for before, after in zip(play.states, play.states[1:], strict=False):
         module = world.task.module().double().eval()
         expected = []
@@ -123,14 +123,14 @@ def test_the_accuracy_is_that_of_the_received_model_on_training_data(classes: An
             expected.append(float((logits.argmax(1) == world.device_data.y[rows]).double().mean()))
         reports = after.reports.values()
         assert [r.accuracy for r in reports] == pytest.approx(expected)
-        assert [r.weight for r in reports] == pytest.approx(fedfa("hcct").weights(expected, [1] * 3, [9, 6, 12]))
+        assert [r.weight for r in reports] == pytest.approx(FedFA(preset="hcct").weights(expected, [1] * 3, [9, 6, 12]))
     assert len({r.weight for r in play.states[-1].reports.values()}) == 3
 
 
 def test_models_are_weighed_by_what_the_facts_say(classes: Any, equal: Any) -> None:
     """HCCT's form in round 1: w = sum omega_k y_k, with y_k FedAvg's local models."""
     world = classes(n=[9, 6, 12])
-    play = world.play(fedfa("hcct", local=SMALL), 1)
+    play = world.play(FedFA(preset="hcct", local=SMALL), 1)
     info = play.sim.algorithm.info(play.states[1])
     own = [world.play(FedAvg(SMALL, personal=("all",)), 1).own(c) for c in range(3)]
     equal(play.params[1], weighted_sum(own, [info["weights"][str(c)] for c in range(3)]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fednova import FedNova, Update, responses, steps_of, work
-from unskew.algorithms.fedprox import fedprox
+from unskew.algorithms.fedprox import FedProx
 from unskew.errors import ConfigError, WireError
 from unskew.local.optim import optimiser
 from unskew.protocol import Exponential, Layout, SgdConfig
@@ -93,7 +93,7 @@ def test_with_equal_work_it_is_fedavg(momentum: float, classes: Any, equal: Any)
 def test_with_equal_work_and_a_pull_it_is_fedprox(classes: Any, equal: Any) -> None:
     local = SgdConfig(lr=0.1, local_steps=4, batch_size=3, momentum=0.5)
     world = classes(n=[4, 7, 9])
-    equal(world.play(FedNova(mu=0.7, local=local)).params, world.play(fedprox(mu=0.7, local=local)).params)
+    equal(world.play(FedNova(mu=0.7, local=local)).params, world.play(FedProx(mu=0.7, local=local)).params)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])

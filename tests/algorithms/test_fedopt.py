@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedopt import FedAvgM, fedadagrad, fedadam, fedyogi
+from unskew.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from unskew.protocol import SgdConfig
 from unskew.server.optimise import Rule, adaptive, momentum
 from unskew.tree import Params
@@ -81,7 +81,7 @@ def test_an_adaptive_round_by_hand(springs: Any, value: Any) -> None:
     m = .1 * .5 = .05, Adagrad .5; w1 = server_lr m / (sqrt(v) + .1), server_lr 1.
     """
     world = springs(m=[1.0])
-    for make, m, v in ((fedadagrad, 0.5, 0.26), (fedadam, 0.05, 0.0124), (fedyogi, 0.05, 0.0125)):
+    for make, m, v in ((FedAdagrad, 0.5, 0.26), (FedAdam, 0.05, 0.0124), (FedYogi, 0.05, 0.0125)):
         play = world.play(make(server_lr=1.0, tau=0.1, local=STEP), 1)
         assert value(play.states[0].v) == pytest.approx(0.01)
         assert value(play.states[1].v) == pytest.approx(v)
@@ -90,7 +90,7 @@ def test_an_adaptive_round_by_hand(springs: Any, value: Any) -> None:
 
 def test_the_first_adaptive_step_does_not_depend_on_scale(springs: Any, value: Any) -> None:
     """m / sqrt(v) = .1 D / (.1 D) once D^2 is far above v_0 and tau: each parameter moves server_lr, whatever D."""
-    ends = [value(springs(m=[m]).play(fedadam(server_lr=0.3, local=STEP), 1).params[1]) for m in (10.0, 1000.0)]
+    ends = [value(springs(m=[m]).play(FedAdam(server_lr=0.3, local=STEP), 1).params[1]) for m in (10.0, 1000.0)]
     assert ends == pytest.approx([0.3, 0.3], rel=2e-2)
 
 
@@ -117,7 +117,7 @@ def test_buffers_pass_the_optimiser_by(classes: Any, equal: Any) -> None:
 def test_frozen_parameters_stay_where_they_are(classes: Any, equal: Any) -> None:
     """Their mean update is 0, so are their moments, for the adaptive methods 0 / (sqrt(v) + tau) too."""
     local = SgdConfig(lr=0.1, local_epochs=1, trainable=("body",))
-    play = classes().play(fedyogi(local=local))
+    play = classes().play(FedYogi(local=local))
     head = ("head.weight", "head.bias")
     for after in play.params[1:]:
         torch.testing.assert_close(after["head.weight"], play.params[0]["head.weight"], rtol=0, atol=1e-15)

@@ -7,14 +7,14 @@ import torch
 
 from unskew.algorithms.cfl import CFL
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedbn import fedbn
-from unskew.algorithms.fedper import fedper
+from unskew.algorithms.fedbn import FedBN
+from unskew.algorithms.fedper import FedPer
 from unskew.algorithms.flsc import FLSC
 from unskew.algorithms.grouped import Grouped
-from unskew.algorithms.hcct import HCCT, hcct_e
+from unskew.algorithms.hcct import HCCT, HCCT_E
 from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import MaxFLHCCT
+from unskew.algorithms.maxfl import MAXFL_HCCT
 from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
 from unskew.runtime.memory import Memory
@@ -29,13 +29,13 @@ def part(params: Params, names: set[str]) -> Params:
     return {n: t for n, t in params.items() if n in names}
 
 
-@pytest.mark.parametrize("make", [fedper, fedbn])
+@pytest.mark.parametrize("make", [FedPer, FedBN])
 def test_with_nothing_personal_it_is_fedavg(make: Any) -> None:
     """I-20: not near it, the same algorithm."""
     assert make(SMALL, personal=()) == FedAvg(SMALL)
 
 
-@pytest.mark.parametrize("make", [fedper, fedbn])
+@pytest.mark.parametrize("make", [FedPer, FedBN])
 def test_with_everything_personal_it_is_independent(make: Any, classes: Any, equal: Any) -> None:
     """I-20."""
     world = classes(n=[4, 7, 9], norm=True)
@@ -44,7 +44,7 @@ def test_with_everything_personal_it_is_independent(make: Any, classes: Any, equ
         equal(apart.own(client), alone.own(client), atol=0.0)
 
 
-@pytest.mark.parametrize(("make", "stays"), [(fedper, HEAD), (fedbn, NORM)])
+@pytest.mark.parametrize(("make", "stays"), [(FedPer, HEAD), (FedBN, NORM)])
 def test_what_stays_is_on_no_message_and_the_rest_on_all(make: Any, stays: set[str], classes: Any, spy: Any) -> None:
     """I-20: down and up; for FedPer the statistics of the body travel with it."""
     world = classes(norm=True)
@@ -54,7 +54,7 @@ def test_what_stays_is_on_no_message_and_the_rest_on_all(make: Any, stays: set[s
     assert all(set(m.params) == set(world.population.initial) - stays for m in messages)
 
 
-@pytest.mark.parametrize(("make", "stays"), [(fedper, HEAD), (fedbn, NORM)])
+@pytest.mark.parametrize(("make", "stays"), [(FedPer, HEAD), (FedBN, NORM)])
 def test_a_round_averages_the_rest_and_keeps_what_stays(make: Any, stays: set[str], classes: Any, equal: Any) -> None:
     """Round 1 starts alike everywhere, so each client trains as it would alone; the own part is what that left."""
     world = classes(n=[4, 7, 9], norm=True)
@@ -70,7 +70,7 @@ def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> Non
     """Two rounds by hand: in round 2 a client trains (mean body, its own head of round 1)."""
     world = classes(n=[5, 5], norm=False)
     local = SgdConfig(lr=0.2, local_epochs=1, batch_size=None)
-    one, two = world.play(fedper(local), 1), world.play(fedper(local), 2)
+    one, two = world.play(FedPer(local), 1), world.play(FedPer(local), 2)
     start = one.own(1)
     module = world.task.build().double()
     module.load_state_dict(start)
@@ -82,7 +82,7 @@ def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> Non
 
 def test_a_client_that_never_took_part_has_the_common_initial_layers(classes: Any, equal: Any) -> None:
     world = classes()
-    play = world.play(fedper(SMALL), rounds=1, clients_per_round=2)
+    play = world.play(FedPer(SMALL), rounds=1, clients_per_round=2)
     cohort = {x.src - 1 for x in play.traces[0].transfers if x.direction == "up"}
     for client in set(range(4)) - cohort:
         equal(part(play.own(client), HEAD), part(world.population.initial, HEAD), atol=0.0)
@@ -94,11 +94,11 @@ OWN: dict[str, Any] = {"local": SMALL, "weighting": "samples", "personal": ("hea
 ONE_GROUP: dict[str, Any] = {
     "grouped": Grouped(None, **OWN),
     "hcct": HCCT(**OWN, warmup="global", groups=1),
-    "hcct_e": hcct_e(**OWN, warmup="global", groups=1),
+    "hcct_e": HCCT_E(**OWN, warmup="global", groups=1),
     "ifca": IFCA(clusters=1, **OWN),
     "flsc": FLSC(clusters=1, memberships=1, **OWN),
     "cfl": CFL(eps1=0.0, **OWN),
-    "maxfl_hcct": MaxFLHCCT(float("inf"), **OWN),
+    "maxfl_hcct": MAXFL_HCCT(float("inf"), **OWN),
 }
 
 
@@ -106,7 +106,7 @@ ONE_GROUP: dict[str, Any] = {
 def test_in_one_group_of_all_any_clustered_method_with_own_heads_is_fedper(name: str, classes: Any, equal: Any) -> None:
     """Also what travels: no head."""
     world = classes(n=[4, 7, 9])
-    play, plain = world.play(ONE_GROUP[name]), world.play(fedper(SMALL))
+    play, plain = world.play(ONE_GROUP[name]), world.play(FedPer(SMALL))
     for client in range(3):
         equal(play.own(client), plain.own(client), atol=1e-12)
     assert play.sim.algorithm.serve(play.states[-1], None) is None
@@ -118,7 +118,7 @@ def test_in_one_group_of_all_any_clustered_method_with_own_heads_is_fedper(name:
 def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, equal: Any) -> None:
     """Threshold -inf: after the warm-up both leave, the group's body under their own heads.  Threshold inf: back."""
     world = classes(n=[4, 7])
-    algorithm = MaxFLHCCT(float("-inf"), warmup=1, **OWN)
+    algorithm = MAXFL_HCCT(float("-inf"), warmup=1, **OWN)
     sim = world.simulator(algorithm)
     state, _ = sim.round(sim.start(), 1)
     inside = [sim.memory.get(c) for c in (0, 1)]
@@ -127,7 +127,7 @@ def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, 
     outside = [sim.memory.get(c) for c in (0, 1)]
     assert all(set(m.own) == set(world.population.initial) and m.alone for m in outside)
     assert all(t.kind == "control" for t in trace.transfers if t.direction == "up")
-    again = world.simulator(MaxFLHCCT(float("inf"), warmup=1, **OWN))
+    again = world.simulator(MAXFL_HCCT(float("inf"), warmup=1, **OWN))
     again.memory = Memory(2, dict(enumerate(outside)))
     start = {c: again.personal(state, [c], 3)[c] for c in (0, 1)}
     for c in (0, 1):

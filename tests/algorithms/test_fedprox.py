@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedprox import Proximal, Size, SizeSampled, fedprox
+from unskew.algorithms.fedprox import FedProx, Proximal, Size, SizeSampled
 from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import SgdConfig
 from unskew.world.outage import Outage
@@ -31,14 +31,14 @@ def test_the_pull_is_half_the_squared_distance() -> None:
 
 def test_two_steps_by_hand(springs: Any, value: Any) -> None:
     """F = (w - 1)^2 / 2, lr .5, mu 1, from 0: y1 = .5; y2 = .5 - .5 ((.5 - 1) + 1 (.5 - 0)) = .5."""
-    play = springs(m=[1.0]).play(fedprox(mu=1.0, local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), 1)
+    play = springs(m=[1.0]).play(FedProx(mu=1.0, local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), 1)
     assert value(play.params[1]) == pytest.approx(0.5, abs=1e-12)
 
 
 def test_without_pull_it_is_fedavg() -> None:
     """I-5: not equal to, the same value as."""
-    assert fedprox(mu=0.0, local=SMALL) == FedAvg(SMALL)
-    assert fedprox(mu=0.0, local=SMALL, weighting="uniform", personal=("head",)) == FedAvg(
+    assert FedProx(mu=0.0, local=SMALL) == FedAvg(SMALL)
+    assert FedProx(mu=0.0, local=SMALL, weighting="uniform", personal=("head",)) == FedAvg(
         SMALL, "uniform", personal=("head",)
     )
 
@@ -46,13 +46,13 @@ def test_without_pull_it_is_fedavg() -> None:
 def test_with_one_step_the_pull_does_nothing(classes: Any, equal: Any) -> None:
     """I-6: a client that stands on its anchor is not pulled."""
     world, once = classes(n=[4, 7, 9]), SgdConfig(lr=0.3, local_steps=1, batch_size=3)
-    equal(world.play(fedprox(mu=50.0, local=once)).params, world.play(FedAvg(once)).params)
+    equal(world.play(FedProx(mu=50.0, local=once)).params, world.play(FedAvg(once)).params)
 
 
 def test_a_stronger_pull_keeps_clients_nearer(springs: Any, value: Any) -> None:
     """I-7: quadratics with eigenvalues up to 2 and lr (a + mu) <= 1; a far anchor would be 4 away."""
     world, local = springs(m=[4.0], a=[2.0]), SgdConfig(lr=0.1, local_steps=7, batch_size=None)
-    distances = [abs(value(world.play(fedprox(mu=mu, local=local), 1).params[1])) for mu in (0.0, 0.1, 1.0, 3.0, 8.0)]
+    distances = [abs(value(world.play(FedProx(mu=mu, local=local), 1).params[1])) for mu in (0.0, 0.1, 1.0, 3.0, 8.0)]
     assert distances == sorted(distances, reverse=True)
     assert distances[0] > 2 * distances[-1] > 0.0
 
@@ -61,7 +61,7 @@ def test_sizes_are_asked_for_once_and_weighed(springs: Any, spy: Any) -> None:
     """The question has no content, so no bytes; the answers are 4 messages in round 1 and none later."""
     with spy() as messages:
         play = springs(m=[1.0, 2.0, 3.0, 4.0], n=[1, 2, 3, 4]).play(
-            fedprox(sampling="size", local=SMALL), rounds=3, clients_per_round=2, codec=True
+            FedProx(sampling="size", local=SMALL), rounds=3, clients_per_round=2, codec=True
         )
     assert [m.n for m in messages if isinstance(m, Size)] == [1, 2, 3, 4]
     assert play.states[-1].n == {0: 1, 1: 2, 2: 3, 3: 4}
@@ -75,17 +75,17 @@ def test_large_clients_are_drawn_more_often_and_averaged_alike(springs: Any, val
     The standard deviation of the count is sqrt(200 * .9 * .1) = 4.2, the bounds are five of them.
     """
     local = SgdConfig(lr=1.0, local_steps=1, batch_size=None)
-    play = springs(m=[-1.0, 1.0], n=[1, 9]).play(fedprox(local=local, sampling="size"), 200, clients_per_round=1)
+    play = springs(m=[-1.0, 1.0], n=[1, 9]).play(FedProx(local=local, sampling="size"), 200, clients_per_round=1)
     ends = [value(p) for p in play.params[1:]]
     assert 158 < sum(v == pytest.approx(1.0) for v in ends) < 199
-    both = springs(m=[-1.0, 1.0], n=[1, 9]).play(fedprox(local=local, sampling="size"), 1)
+    both = springs(m=[-1.0, 1.0], n=[1, 9]).play(FedProx(local=local, sampling="size"), 1)
     assert value(both.params[1]) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_client_whose_size_is_unknown_is_asked_again(springs: Any) -> None:
     """Some declarations are lost in round 1; nobody of unknown size is drawn, all are known in the end."""
     sim = springs(m=[1.0] * 8, n=[2] * 8).simulator(
-        fedprox(sampling="size", local=SMALL), outage=Outage(unreachable=0.4)
+        FedProx(sampling="size", local=SMALL), outage=Outage(unreachable=0.4)
     )
     state, known = sim.start(), []
     for t in range(1, 8):
@@ -99,11 +99,11 @@ def test_a_client_whose_size_is_unknown_is_asked_again(springs: Any) -> None:
 
 def test_without_any_size_there_is_no_round(springs: Any) -> None:
     with pytest.raises(QuorumError, match="0 of 0 clients replied"):
-        springs(m=[1.0, 2.0]).play(fedprox(sampling="size", local=SMALL), 1, outage=Outage(unreachable=1.0))
+        springs(m=[1.0, 2.0]).play(FedProx(sampling="size", local=SMALL), 1, outage=Outage(unreachable=1.0))
 
 
 def test_personal_tensors_go_with_either_cohort(classes: Any) -> None:
-    play = classes().play(fedprox(local=SMALL, personal=("head",), sampling="size"), clients_per_round=2, codec=True)
+    play = classes().play(FedProx(local=SMALL, personal=("head",), sampling="size"), clients_per_round=2, codec=True)
     assert isinstance(play.sim.algorithm, SizeSampled)
     assert set(play.states[-1].params) == {"fc.weight", "fc.bias"}
     assert set(play.own(0)) == {"fc.weight", "fc.bias", "head.weight", "head.bias"}
@@ -112,5 +112,5 @@ def test_personal_tensors_go_with_either_cohort(classes: Any) -> None:
 
 def test_counting_size_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="twice; leave weighting out"):
-        fedprox(sampling="size", weighting="samples")
-    assert fedprox(sampling="size", weighting="uniform") == fedprox(sampling="size")
+        FedProx(sampling="size", weighting="samples")
+    assert FedProx(sampling="size", weighting="uniform") == FedProx(sampling="size")

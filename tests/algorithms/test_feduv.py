@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feduv import Uniformity, Variance, feduv
+from unskew.algorithms.feduv import FedUV, Uniformity, Variance
 from unskew.keys import Key
 from unskew.protocol import Batch, SgdConfig
 
@@ -136,21 +136,21 @@ def test_padding_does_not_count(seed: int) -> None:
 
 # ---------------------------------------------------------------- eq. 3
 def test_strengths_of_zero_leave_nothing() -> None:
-    assert feduv(0.0, 0.0) == FedAvg()
-    assert feduv(2.5, 0.0).terms == (Variance(2.5),)
-    assert feduv(0.0, 0.5).terms == (Uniformity(0.5),)
+    assert FedUV(0.0, 0.0) == FedAvg()
+    assert FedUV(2.5, 0.0).terms == (Variance(2.5),)
+    assert FedUV(0.0, 0.5).terms == (Uniformity(0.5),)
 
 
 def test_the_default_strength_is_a_quarter_of_the_classes() -> None:
     """2.5 at ten classes, as published."""
     logits = torch.randn(8, 10, generator=Key(1).generator())
     assert variance(logits, strength=None).item() == pytest.approx(2.5 * variance(logits).item())
-    assert feduv() == feduv(lambda_v=None, lambda_u=0.5)
+    assert FedUV() == FedUV(lambda_v=None, lambda_u=0.5)
 
 
 def test_a_client_of_one_example_trains(classes: Any) -> None:
     """Neither a variance nor a distance: the regularisers stand still, the loss does not."""
-    play = classes(n=[1, 1]).play(feduv(local=SMALL), rounds=2)
+    play = classes(n=[1, 1]).play(FedUV(local=SMALL), rounds=2)
     alone = classes(n=[1, 1]).play(FedAvg(SMALL), rounds=2)
     for name, t in play.params[-1].items():
         torch.testing.assert_close(t, alone.params[-1][name], rtol=0, atol=1e-9)
@@ -161,7 +161,7 @@ def test_outputs_vary_more_than_without(classes: Any) -> None:
     world = classes(n=[30])
     local = SgdConfig(lr=0.5, local_steps=60, batch_size=None)
     spread = {}
-    for name, algorithm in {"plain": FedAvg(local), "varied": feduv(20.0, 0.0, local=local)}.items():
+    for name, algorithm in {"plain": FedAvg(local), "varied": FedUV(20.0, 0.0, local=local)}.items():
         play = world.play(algorithm, rounds=1)
         _, logits = play.sim.executor._solo._refer(world.device_data.x, play.params[-1])
         spread[name] = float(logits.softmax(1).std(0).mean())

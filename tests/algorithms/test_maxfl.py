@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import Alone, Call, Decided, Group, Judged, LocalTrainer, MaxFL, MaxFLHCCT, slope
+from unskew.algorithms.maxfl import MAXFL, MAXFL_HCCT, Alone, Call, Decided, Group, Judged, LocalTrainer, slope
 from unskew.errors import ConfigError
 from unskew.protocol import Me, SgdConfig, Step, step
 from unskew.world.outage import Outage
@@ -36,7 +36,7 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
 
     q = 1/4 and sigma'(6) = .0024665; y = 1, -2; w = (.25 * 1 - .0024665 * 2) / (.2524665 + .01).
     """
-    algorithm = MaxFL(rho=2.0, warmup=0, local=STEP)
+    algorithm = MAXFL(rho=2.0, warmup=0, local=STEP)
     play = springs(m=[2.0, -4.0], n=[1, 9]).play(algorithm, 1)
     q = math.exp(-6) / (1 + math.exp(-6)) ** 2
     assert q == pytest.approx(0.0024665, abs=1e-7)
@@ -48,7 +48,7 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert algorithm.info(play.sim.round(play.states[1], 2)[0])["met"]["0"] is True
 
 
-class Silent(MaxFL):
+class Silent(MAXFL):
     """Whose clients 0 and 1 never judge."""
 
     @step
@@ -67,7 +67,7 @@ def test_who_was_to_judge_and_did_not_is_ignored(springs: Any, value: Any) -> No
     assert [i["client"] for i in info["ignored"]] == [0, 1]
     assert info["appeal"] is None
     three = springs(m=[2.0, -4.0, 1.0], n=[1, 9, 2]).play(algorithm, 1)
-    alone = springs(m=[1.0], n=[2]).play(MaxFL(rho=2.0, warmup=0, local=STEP), 1)
+    alone = springs(m=[1.0], n=[2]).play(MAXFL(rho=2.0, warmup=0, local=STEP), 1)
     assert value(three.params[1]) == value(alone.params[1]) != 0.0
 
 
@@ -76,14 +76,14 @@ def test_equal_losses_without_epsilon_are_uniform_fedavg(springs: Any, value: An
     world = springs(m=[3.0, -3.0, 3.0], n=[1, 5, 2])
     expected = value(world.play(FedAvg(STEP, "uniform"), 1).params[1])
     for rate in (1.0, 0.5):
-        algorithm = MaxFL(rho=4.0, warmup=0, epsilon=1e-12, server_lr=rate, local=STEP)
+        algorithm = MAXFL(rho=4.0, warmup=0, epsilon=1e-12, server_lr=rate, local=STEP)
         assert value(world.play(algorithm, 1).params[1]) == pytest.approx(rate * expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("rho", [-1e5, 1e5])
 def test_far_from_all_requirements_nothing_moves_and_it_is_said(rho: float, springs: Any, value: Any) -> None:
     """I-30."""
-    algorithm = MaxFL(rho=rho, warmup=0, local=STEP)
+    algorithm = MAXFL(rho=rho, warmup=0, local=STEP)
     play = springs(m=[3.0, -1.0]).play(algorithm, 2)
     assert [value(p) for p in play.params] == [0.0, 0.0, 0.0]
     (warning,) = algorithm.info(play.states[-1])["warnings"]
@@ -92,7 +92,7 @@ def test_far_from_all_requirements_nothing_moves_and_it_is_said(rho: float, spri
 
 def test_the_warm_up_is_fedavg_and_judges_nothing(classes: Any, equal: Any) -> None:
     world = classes(n=[4, 7, 9], norm=True)
-    ours = world.play(MaxFL(warmup=2, local=SMALL), 4)
+    ours = world.play(MAXFL(warmup=2, local=SMALL), 4)
     equal(ours.params[:3], world.play(FedAvg(SMALL), 2).params)
     assert [len(s.appeals) for s in ours.states] == [0, 0, 0, 3, 3]
 
@@ -102,7 +102,7 @@ def test_the_requirement_is_the_loss_of_a_model_trained_alone_once(springs: Any)
 
     Each client trains 2 + 1 steps in the first round that judges and 1 in the next; a round's worth is one step.
     """
-    play = springs(m=[4.0, -2.0]).play(MaxFL(warmup=1, solo_rounds=2, local=STEP), 3)
+    play = springs(m=[4.0, -2.0]).play(MAXFL(warmup=1, solo_rounds=2, local=STEP), 3)
     assert [play.sim.memory.get(c).rho for c in (0, 1)] == pytest.approx([0.5, 0.125])
     assert [play.sim.memory.get(c).model for c in (0, 1)] == [None, None]
     assert [[w.examples for w in t.work] for t in play.traces] == [[1, 1], [3, 3], [1, 1]]
@@ -115,23 +115,23 @@ def test_a_client_may_prefer_what_it_trained_alone(springs: Any, value: Any) -> 
     judged hardly moves, for the first two are far from what they require on the same side, and pull apart.
     """
     world = springs(m=[4.0, -2.0, 1.0])
-    play = world.play(MaxFL(warmup=30, solo_rounds=3, preferred=True, local=STEP), 31)
+    play = world.play(MAXFL(warmup=30, solo_rounds=3, preferred=True, local=STEP), 31)
     w = value(play.params[-1])
     assert w == pytest.approx(1.0, abs=0.01)
     assert [value(play.own(c)) for c in range(3)] == pytest.approx([3.5, -1.75, w])
-    plain = world.play(MaxFL(warmup=30, solo_rounds=3, local=STEP), 31)
+    plain = world.play(MAXFL(warmup=30, solo_rounds=3, local=STEP), 31)
     assert [value(plain.own(c)) for c in range(3)] == [w] * 3
 
 
 def test_preferring_what_nobody_trains_is_refused() -> None:
     with pytest.raises(ConfigError, match="preferred needs the model each client trains alone, which rho = 2 does not"):
-        MaxFL(rho=2.0, preferred=True)
+        MAXFL(rho=2.0, preferred=True)
 
 
 def test_judging_the_model_changes_no_draw(classes: Any, equal: Any) -> None:
     """Batches are shuffled; with one client and no epsilon to speak of, eq. 2 goes all the way to y, as FedAvg does."""
     world = classes(n=[9], norm=True)
-    one = world.play(MaxFL(rho=1.0, warmup=0, epsilon=1e-300, local=SMALL), 1)
+    one = world.play(MAXFL(rho=1.0, warmup=0, epsilon=1e-300, local=SMALL), 1)
     equal(one.params[1], world.play(FedAvg(SMALL), 1).params[1], atol=1e-15)
 
 
@@ -141,7 +141,7 @@ def test_two_rounds_of_hccts_form_by_hand(springs: Any, value: Any) -> None:
 
     Round 2: .5 and 24.5; w = 1.5, and client 1 goes on from -3 to -4.5.
     """
-    algorithm = MaxFLHCCT(threshold=5.0, warmup=0, local=STEP)
+    algorithm = MAXFL_HCCT(threshold=5.0, warmup=0, local=STEP)
     play = springs(m=[2.0, -6.0]).play(algorithm, 2)
     assert [value(p) for p in play.params] == [0.0, 1.0, 1.5]
     assert [value(play.own(c)) for c in (0, 1)] == [1.5, -4.5]
@@ -156,7 +156,7 @@ def test_who_leaves_the_group_goes_on_from_its_model(springs: Any, value: Any) -
 
     Client 0 goes from -1 to .5; in round 3 losses are 1.125 and 21.125; w = 1.25, client 1 at -4.75.
     """
-    play = springs(m=[2.0, -6.0]).play(MaxFLHCCT(threshold=5.0, warmup=1, local=STEP), 3)
+    play = springs(m=[2.0, -6.0]).play(MAXFL_HCCT(threshold=5.0, warmup=1, local=STEP), 3)
     assert [value(p) for p in play.params] == [0.0, -1.0, 0.5, 1.25]
     assert [value(play.own(c)) for c in (0, 1)] == [1.25, -4.75]
     assert [s.joined for s in play.states[1:]] == [{0: True, 1: True}, *[{0: True, 1: False}] * 2]
@@ -167,7 +167,7 @@ def test_who_comes_back_leaves_its_own_model(springs: Any, value: Any) -> None:
 
     Were w at 1, both losses would be 4.5: both train it, to 2.5 and -.5, and client 0's own model is gone.
     """
-    sim = springs(m=[4.0, -2.0]).simulator(MaxFLHCCT(threshold=7.0, warmup=0, local=STEP))
+    sim = springs(m=[4.0, -2.0]).simulator(MAXFL_HCCT(threshold=7.0, warmup=0, local=STEP))
     state, _ = sim.round(sim.start(), 1)
     assert state.joined == {0: False, 1: True}  # 8 and 2
     assert value(sim.memory.get(0).own) == 2.0
@@ -184,7 +184,7 @@ def test_who_comes_back_leaves_its_own_model(springs: Any, value: Any) -> None:
 def test_everybody_in_is_fedavg(warmup: int, classes: Any, equal: Any) -> None:
     """I-30: threshold infinity is Global."""
     world = classes(n=[4, 7, 9], norm=True)
-    algorithm = MaxFLHCCT(threshold=math.inf, warmup=warmup, local=SMALL)
+    algorithm = MAXFL_HCCT(threshold=math.inf, warmup=warmup, local=SMALL)
     ours, plain = world.play(algorithm, clients_per_round=2), world.play(FedAvg(SMALL), clients_per_round=2)
     equal(ours.params, plain.params)
     equal(ours.own(0), plain.own(0))
@@ -193,7 +193,7 @@ def test_everybody_in_is_fedavg(warmup: int, classes: Any, equal: Any) -> None:
 def test_nobody_in_is_independent_and_it_is_said(classes: Any, equal: Any) -> None:
     """I-30: threshold minus infinity, to the last bit although all judge the model each round."""
     world = classes(n=[4, 7, 9], norm=True)
-    algorithm = MaxFLHCCT(threshold=-math.inf, warmup=0, local=SMALL)
+    algorithm = MAXFL_HCCT(threshold=-math.inf, warmup=0, local=SMALL)
     ours, alone = world.play(algorithm), world.play(Independent(SMALL))
     for c in range(3):
         equal(ours.own(c), alone.own(c), atol=0.0)
@@ -209,25 +209,25 @@ def test_the_two_published_thresholds(springs: Any) -> None:
     """
     world = springs(m=[4.0])
     for threshold, trainer, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("solo_loss", 1, False)):
-        algorithm = MaxFLHCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
+        algorithm = MAXFL_HCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
         play = world.play(algorithm, 1)
         assert play.states[1].joined == {0: joins}
         kept = play.sim.memory.get(0)
         assert (kept.rho, kept.prior is None) == ((2.0, True) if threshold == "solo_loss" else (None, False))
     # w after three rounds of FedAvg is what three steps alone lead to; a fourth makes it better than them.
-    play = world.play(MaxFLHCCT(solo_rounds=3, warmup=4, local=STEP), 5)
+    play = world.play(MAXFL_HCCT(solo_rounds=3, warmup=4, local=STEP), 5)
     assert play.states[5].joined == {0: True}
 
 
 def test_what_is_trained_alone_first_is_trained_once(springs: Any) -> None:
-    play = springs(m=[4.0, 4.0]).play(MaxFLHCCT(threshold="sqdist", solo_rounds=3, warmup=1, local=STEP), 3)
+    play = springs(m=[4.0, 4.0]).play(MAXFL_HCCT(threshold="sqdist", solo_rounds=3, warmup=1, local=STEP), 3)
     assert [[w.examples for w in t.work] for t in play.traces] == [[1, 1], [4, 4], [1, 1]]
 
 
 def test_the_squared_distance_is_between_parameters_only(classes: Any) -> None:
     """Running variances far away do not make the distance long; HCCT's code would have counted them."""
     world = classes(n=[8], norm=True)
-    algorithm = MaxFLHCCT(threshold="sqdist", local=SMALL)
+    algorithm = MAXFL_HCCT(threshold="sqdist", local=SMALL)
     here = world.population.initial
     there = {n: t + (1000.0 if n in world.task.layout.buffers else 0.0) for n, t in here.items()}
     me = world.population.me(0, 1, world.simulator(algorithm).key)
@@ -237,14 +237,14 @@ def test_the_squared_distance_is_between_parameters_only(classes: Any) -> None:
 def test_the_model_goes_to_all_and_comes_back_from_the_group(springs: Any, spy: Any, floats: Any) -> None:
     """I-42: down N P, up G P; m = 1 and 2 are in the group at threshold 5, the two at -9 are not."""
     with spy() as messages:
-        springs(m=[1.0, 2.0, -9.0, -9.0]).play(MaxFLHCCT(threshold=5.0, warmup=0, local=STEP), 1)
+        springs(m=[1.0, 2.0, -9.0, -9.0]).play(MAXFL_HCCT(threshold=5.0, warmup=0, local=STEP), 1)
     assert [floats(m) for m in messages] == [1, 1, 1, 1, 1, 1, 0, 0]
     assert [m.params is None for m in messages if isinstance(m, Decided)] == [False, False, True, True]
 
 
 def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, value: Any, cut: Any) -> None:
     """Client 0's model does not arrive: the group is client 1 alone.  It holds itself for a member, and uses w."""
-    algorithm = MaxFLHCCT(threshold=50.0, warmup=0, local=STEP)
+    algorithm = MAXFL_HCCT(threshold=50.0, warmup=0, local=STEP)
     play = springs(m=[2.0, -6.0]).play(algorithm, 1, outage=cut((1, "train", 0, 0), how="late"))
     assert value(play.params[1]) == -3.0
     assert play.states[1].joined == {1: True}
@@ -254,7 +254,7 @@ def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, va
 
 
 def test_absent_clients_stay_as_they_decided(classes: Any) -> None:
-    sim = classes(n=[4] * 6).simulator(MaxFLHCCT(threshold=1.0, warmup=0, local=SMALL), clients_per_round=3)
+    sim = classes(n=[4] * 6).simulator(MAXFL_HCCT(threshold=1.0, warmup=0, local=SMALL), clients_per_round=3)
     state, stayed = sim.start(), 0
     for t in range(1, 6):
         before, memory = state.joined, sim.memory.at(sim.memory.round)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, Weights
-from unskew.algorithms.moon import Contrast, Moon, Past, masked_mean
+from unskew.algorithms.moon import MOON, Contrast, Past, masked_mean
 from unskew.protocol import Batch, SgdConfig, drive
 from unskew.tree import map_params
 from unskew.world.outage import Outage
@@ -75,7 +75,7 @@ def test_padding_does_not_count() -> None:
 def test_its_first_round_is_fedavgs_and_its_second_is_not(classes: Any, equal: Any) -> None:
     """I-18, for any strength, unequal clients and BatchNorm."""
     world = classes(n=[4, 7, 9], norm=True)
-    ours, plain = (world.play(a, 2).params for a in (Moon(mu=50.0, local=SMALL), FedAvg(SMALL)))
+    ours, plain = (world.play(a, 2).params for a in (MOON(mu=50.0, local=SMALL), FedAvg(SMALL)))
     equal(ours[1], plain[1])
     with pytest.raises(AssertionError):
         equal(ours[2], plain[2], atol=1e-4)
@@ -86,10 +86,10 @@ def test_the_second_round_step_by_step(classes: Any, equal: Any) -> None:
     world, once = classes(n=[6]), SgdConfig(lr=0.1, local_steps=3, batch_size=None)
     first = world.play(FedAvg(once), 1).params[1]
     local = dataclasses.replace(once, local_steps=1)
-    play = world.play(Moon(mu=2.0, local=once), 1)
+    play = world.play(MOON(mu=2.0, local=once), 1)
     trainer = play.sim.executor._solo
     other = {n: t + 0.3 for n, t in first.items()}  # somebody else's work would have moved the global model
-    algorithm = Moon(mu=2.0, local=local)
+    algorithm = MOON(mu=2.0, local=local)
     me = play.sim.population.me(0, 2, play.sim.key / "x")
     counts = iter(range(9))
     reply, past = drive(
@@ -115,7 +115,7 @@ def test_the_second_round_step_by_step(classes: Any, equal: Any) -> None:
 def test_a_client_remembers_its_own_last_models_through_absence(classes: Any, spy: Any) -> None:
     """Cohorts of two of four; buffers of two; who was absent keeps what it had."""
     world = classes()
-    sim = world.simulator(Moon(mu=1.0, buffer=2, local=SMALL), clients_per_round=2)
+    sim = world.simulator(MOON(mu=1.0, buffer=2, local=SMALL), clients_per_round=2)
     state = sim.start()
     trained: dict[int, list[Any]] = {c: [] for c in range(4)}
     for t in range(1, 7):
@@ -136,7 +136,7 @@ def test_a_client_remembers_its_own_last_models_through_absence(classes: Any, sp
 
 
 def test_a_lost_reply_leaves_the_client_its_model(classes: Any) -> None:
-    sim = classes().simulator(Moon(local=SMALL), outage=Outage(late=0.5), seed=2)
+    sim = classes().simulator(MOON(local=SMALL), outage=Outage(late=0.5), seed=2)
     _, trace = sim.round(sim.start(), 1)
     assert trace.failures
     assert all(sim.memory.get(f.client) is not None for f in trace.failures)
@@ -145,7 +145,7 @@ def test_a_lost_reply_leaves_the_client_its_model(classes: Any) -> None:
 def test_references_are_not_changed(classes: Any) -> None:
     """I-18: neither the received model nor the previous one, buffers included."""
     world = classes(norm=True)
-    sim = world.simulator(Moon(mu=5.0, local=SMALL))
+    sim = world.simulator(MOON(mu=5.0, local=SMALL))
     state, _ = sim.round(sim.start(), 1)
     before = map_params(torch.clone, state.params)
     past = [map_params(torch.clone, sim.memory.get(c).models[0]) for c in range(4)]
@@ -158,7 +158,7 @@ def test_references_are_not_changed(classes: Any) -> None:
 def test_references_run_in_evaluation_mode(classes: Any) -> None:
     """With BatchNorm, an example's reference features do not depend on the rest of its batch."""
     world = classes(n=[8], norm=True)
-    trainer = world.simulator(Moon()).executor._solo
+    trainer = world.simulator(MOON()).executor._solo
     x, params = world.device_data.x, world.population.initial
     forward = partial(trainer._refer, params=params)
     torch.testing.assert_close(forward(x)[0][:2], forward(x[:2])[0])

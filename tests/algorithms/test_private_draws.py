@@ -19,7 +19,7 @@ from unskew import wire
 from unskew.algorithms.feddif import FedDif, Tally
 from unskew.algorithms.feddistr import FedDistr
 from unskew.algorithms.feddistr import Noise as OnEmbeddings
-from unskew.algorithms.feddw import DW, feddw, with_term
+from unskew.algorithms.feddw import DW, FedDW, with_term
 from unskew.algorithms.feddw import Noise as OnSoftLabels
 from unskew.deploy import parity
 from unskew.errors import ConfigError, RunError
@@ -91,7 +91,7 @@ def test_a_client_makes_a_secret_that_survives_it_and_is_in_no_message(
 def test_a_secret_that_others_can_read_or_that_is_damaged_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = deployed(FEDDISTR, tmp_path, monkeypatch, images=True).site(0)
+    site = deployed(FEDDISTR, tmp_path, monkeypatch, images=True).client_runtime(0)
     secret = sites._secret(site)
     path = tmp_path / "0" / "draws.secret"
     path.chmod(0o640)
@@ -113,7 +113,7 @@ def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, mon
     there = deployed(FEDDISTR, tmp_path, monkeypatch, images=True)
 
     def me(what: str = "order", data: str = "rows", client: int = 0, **where: Any) -> Me:
-        site = there.site(client)  # as a fresh process
+        site = there.client_runtime(client)  # as a fresh process
         site = dataclasses.replace(site, introduction=dataclasses.replace(site.introduction, data=data))
         return sites._me(site, site.open_desk(0), place(**where), Key(11) / "x", what)
 
@@ -133,7 +133,7 @@ def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, mon
 def test_noise_on_embeddings_is_not_what_the_seed_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the noise the two are equal; with it every number differs, and by as much as two noises do."""
     sim, there = simulated(FEDDISTR, True), deployed(FEDDISTR, tmp_path, monkeypatch, True)
-    here, far = (r.round(r.start(), 1)[0].diary.uploads for r in (sim, there.remote))
+    here, far = (r.round(r.start(), 1)[0].info.uploads for r in (sim, there.remote))
     assert here.labels.tolist() == far.labels.tolist()
     apart = here.embeddings - far.embeddings
     assert bool((apart != 0).all())
@@ -145,7 +145,7 @@ def test_noise_on_embeddings_is_not_what_the_seed_says(tmp_path: Path, monkeypat
 def test_noise_on_soft_labels_is_not_what_the_seed_says(
     plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    algorithm = feddw(local=SMALL, dp=None if plain else OnSoftLabels(noise_multiplier=1.0))
+    algorithm = FedDW(local=SMALL, dp=None if plain else OnSoftLabels(noise_multiplier=1.0))
     sim, there = simulated(algorithm), deployed(algorithm, tmp_path, monkeypatch)
     here, far = (r.round(r.start(), 1)[0].totals for r in (sim, there.remote))
     assert bool((here.sums == far.sums).all()) is plain
@@ -190,10 +190,10 @@ def test_methods_say_whether_a_simulation_can_repeat_them() -> None:
     noisy = [
         FEDDISTR,
         FedDif(sigma=0.1),
-        feddw(dp=OnSoftLabels(noise_multiplier=1.0)),
+        FedDW(dp=OnSoftLabels(noise_multiplier=1.0)),
         with_term(FedDif(sigma=0.1), DW()),
     ]
-    quiet = [dataclasses.replace(FEDDISTR, dp=None), FedDif(), feddw(), with_term(FedDif(), DW())]
+    quiet = [dataclasses.replace(FEDDISTR, dp=None), FedDif(), FedDW(), with_term(FedDif(), DW())]
     assert [a.unrepeatable for a in noisy] == [True] * 4
     assert [a.unrepeatable for a in quiet] == [False] * 4
 

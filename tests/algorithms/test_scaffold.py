@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fednova import responses
-from unskew.algorithms.scaffold import Correction, Scaffold
+from unskew.algorithms.scaffold import SCAFFOLD, Correction
 from unskew.errors import ConfigError
 from unskew.protocol import Exponential, SgdConfig
 from unskew.tree import flat, weighted_mean
@@ -45,7 +45,7 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
              c_0 = -1.5 + (1.5 - 2.25) / 1 = -2.25 = mean of -2.5, -2; c_1 = 1.5 + 0 = mean of 1.5, 1.5; c = -.375.
     """
     world = springs(m=[4.0, 0.0], n=[3, 1])
-    play = world.play(Scaffold(local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), 2)
+    play = world.play(SCAFFOLD(local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), 2)
     assert [value(p) for p in play.params] == pytest.approx([0.0, 1.5, 1.875])
     assert [value(s.c) for s in play.states] == pytest.approx([0.0, -1.5, -0.375])
     assert [value(play.sim.memory.get(c).c) for c in (0, 1)] == pytest.approx([-2.25, 1.5])
@@ -58,7 +58,7 @@ def test_option_one_takes_the_gradient_at_the_received_model(springs: Any, value
     1.75 - 2 = -.25, y = 1.875.  c_0 = 1.5 - 4 = -2.5, c_1 = 1.5, c = -.5.
     """
     local = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
-    play = springs(m=[4.0, 0.0]).play(Scaffold(option="I", local=local), 2)
+    play = springs(m=[4.0, 0.0]).play(SCAFFOLD(option="I", local=local), 2)
     assert [value(p) for p in play.params] == pytest.approx([0.0, 1.5, 1.875])
     assert [value(s.c) for s in play.states] == pytest.approx([0.0, -2.0, -0.5])
 
@@ -67,7 +67,7 @@ def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
     """Curvatures 4 and 1 with m = 1, -1: the optimum is (4 - 1) / 5 = .6; five steps a round pull FedAvg off it."""
     world, local = springs(m=[1.0, -1.0], a=[4.0, 1.0]), SgdConfig(lr=0.1, local_steps=5, batch_size=None)
     for option in ("I", "II"):
-        assert value(world.play(Scaffold(option, local=local), 120).params[-1]) == pytest.approx(0.6, abs=1e-6)
+        assert value(world.play(SCAFFOLD(option, local=local), 120).params[-1]) == pytest.approx(0.6, abs=1e-6)
     assert abs(value(world.play(FedAvg(local), 120).params[-1]) - 0.6) > 0.1
 
 
@@ -79,7 +79,7 @@ def test_option_two_keeps_the_mean_of_the_raw_gradients(
     """I-14, replayed step by step: under momentum the mean has weights a_j, under decay the gradient contains it."""
     lr, steps, m, slope = 0.1, 4, [3.0, -1.0, 0.5], [1.0, 2.0, 0.5]
     local = SgdConfig(lr=lr, local_steps=steps, batch_size=None, momentum=momentum, weight_decay=decay)
-    play = springs(m=m, a=slope).play(Scaffold(local=local), rounds=4)
+    play = springs(m=m, a=slope).play(SCAFFOLD(local=local), rounds=4)
     variates = [0.0] * 3
     a = responses(steps, momentum)
     for t in range(4):
@@ -98,7 +98,7 @@ def test_weight_decay_leads_to_the_regularised_optimum(springs: Any, value: Any)
     """Both options: sum_k (4 (w - 1) + (w + 1)) + 2 * .5 w = 0 gives 3 / 6 = .5."""
     local = SgdConfig(lr=0.1, local_steps=3, batch_size=None, weight_decay=0.5)
     for option in ("I", "II"):
-        play = springs(m=[1.0, -1.0], a=[4.0, 1.0]).play(Scaffold(option, local=local), 200)
+        play = springs(m=[1.0, -1.0], a=[4.0, 1.0]).play(SCAFFOLD(option, local=local), 200)
         assert value(play.params[-1]) == pytest.approx(0.5, abs=1e-6)
 
 
@@ -106,7 +106,7 @@ def test_weight_decay_leads_to_the_regularised_optimum(springs: Any, value: Any)
 @pytest.mark.parametrize("cohort", [1, 2, 5])
 def test_the_variates_sum_to_n_times_the_servers(option: Any, cohort: int, classes: Any) -> None:
     """I-14: after every round, for any participation; 1/M in place of 1/N would break it for cohorts below 5."""
-    sim = classes(n=[4, 7, 9, 3, 5], norm=True).simulator(Scaffold(option, local=SMALL), clients_per_round=cohort)
+    sim = classes(n=[4, 7, 9, 3, 5], norm=True).simulator(SCAFFOLD(option, local=SMALL), clients_per_round=cohort)
     state = sim.start()
     for t in range(1, 6):
         state, _ = sim.round(state, t)
@@ -116,7 +116,7 @@ def test_the_variates_sum_to_n_times_the_servers(option: Any, cohort: int, class
 
 def test_a_lost_reply_never_happened(classes: Any) -> None:
     """I-14 where half of the replies are lost: a client whose reply was lost goes back to what the server knows."""
-    sim = classes(n=[4] * 5).simulator(Scaffold(local=SMALL), outage=Outage(late=0.5), codec=True, seed=1)
+    sim = classes(n=[4] * 5).simulator(SCAFFOLD(local=SMALL), outage=Outage(late=0.5), codec=True, seed=1)
     state, rolled_back = sim.start(), 0
     for t in range(1, 9):
         state, trace = sim.round(state, t)
@@ -130,7 +130,7 @@ def test_a_lost_reply_never_happened(classes: Any) -> None:
 
 def test_absent_clients_keep_their_variates(classes: Any) -> None:
     """I-14."""
-    sim = classes().simulator(Scaffold(local=SMALL), clients_per_round=2)
+    sim = classes().simulator(SCAFFOLD(local=SMALL), clients_per_round=2)
     state, stayed = sim.start(), 0
     for t in range(1, 6):
         before = sim.memory.at(sim.memory.round)
@@ -145,7 +145,7 @@ def test_absent_clients_keep_their_variates(classes: Any) -> None:
 def test_its_first_round_is_fedavg_of_the_same_weighting(weighting: Any, classes: Any, equal: Any) -> None:
     """I-14: all variates are 0.  From round 2 on they are not."""
     world = classes(n=[4, 7, 9], norm=True)
-    methods = (Scaffold(local=SMALL, weighting=weighting), FedAvg(SMALL, weighting))
+    methods = (SCAFFOLD(local=SMALL, weighting=weighting), FedAvg(SMALL, weighting))
     ours, plain = (world.play(a, 2, clients_per_round=2) for a in methods)
     equal(ours.params[1], plain.params[1])
     with pytest.raises(AssertionError):
@@ -155,28 +155,28 @@ def test_its_first_round_is_fedavg_of_the_same_weighting(weighting: Any, classes
 def test_with_one_step_and_everybody_it_is_fedavg(classes: Any, equal: Any) -> None:
     """I-14: the corrections of one step cancel in the mean."""
     world, once = classes(n=[4, 7, 9]), SgdConfig(lr=0.3, local_steps=1, batch_size=3)
-    equal(world.play(Scaffold(local=once)).params, world.play(FedAvg(once, "uniform")).params)
+    equal(world.play(SCAFFOLD(local=once)).params, world.play(FedAvg(once, "uniform")).params)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_alone_it_is_sgd(momentum: float, classes: Any, equal: Any) -> None:
     """I-14: c = c_1, so there is nothing to correct."""
     world, local = classes(n=[9]), SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=momentum)
-    equal(world.play(Scaffold(local=local), 4).params, world.play(FedAvg(local), 4).params)
+    equal(world.play(SCAFFOLD(local=local), 4).params, world.play(FedAvg(local), 4).params)
 
 
 def test_every_client_twice_changes_nothing(springs: Any, equal: Any) -> None:
     """I-14: at full participation, with full batches so that twins do the same."""
     local = SgdConfig(lr=0.1, local_steps=3, batch_size=None)
-    once = springs(m=[3.0, -1.0], a=[1.0, 2.0]).play(Scaffold(local=local), 4)
-    twice = springs(m=[3.0, -1.0, 3.0, -1.0], a=[1.0, 2.0, 1.0, 2.0]).play(Scaffold(local=local), 4)
+    once = springs(m=[3.0, -1.0], a=[1.0, 2.0]).play(SCAFFOLD(local=local), 4)
+    twice = springs(m=[3.0, -1.0, 3.0, -1.0], a=[1.0, 2.0, 1.0, 2.0]).play(SCAFFOLD(local=local), 4)
     equal(once.params, twice.params, atol=1e-12)
 
 
 def test_the_divisor_is_the_learning_rate_in_force(springs: Any, value: Any) -> None:
     """lr .5, then .25; one client, one step a round: c_1 is the gradient at x each time.  x = 0, 2: -4, then -2."""
     local = SgdConfig(lr=0.5, local_steps=1, batch_size=None, lr_schedule=Exponential(0.5))
-    play = springs(m=[4.0]).play(Scaffold(local=local), 2)
+    play = springs(m=[4.0]).play(SCAFFOLD(local=local), 2)
     assert [value(s.c) for s in play.states] == pytest.approx([0.0, -4.0, -2.0])
     assert [value(p) for p in play.params] == pytest.approx([0.0, 2.0, 2.5])
 
@@ -184,7 +184,7 @@ def test_the_divisor_is_the_learning_rate_in_force(springs: Any, value: Any) -> 
 def test_the_server_learning_rate_scales_parameters_not_buffers(classes: Any, equal: Any) -> None:
     """x + .5 (mean(y) - x) for parameters; the uniform mean for BatchNorm's statistics."""
     world = classes(norm=True)
-    half, full = (world.play(Scaffold(server_lr=lr, local=SMALL), 1).params for lr in (0.5, 1.0))
+    half, full = (world.play(SCAFFOLD(server_lr=lr, local=SMALL), 1).params for lr in (0.5, 1.0))
     trainable, buffers = world.task.layout.trainable, world.task.layout.buffers
     middle = weighted_mean([full[0], full[1]], [0.5, 0.5])
     equal({n: half[1][n] for n in trainable}, {n: middle[n] for n in trainable})
@@ -194,7 +194,7 @@ def test_the_server_learning_rate_scales_parameters_not_buffers(classes: Any, eq
 def test_only_what_is_trained_has_a_variate(classes: Any) -> None:
     for option in ("I", "II"):
         local = SgdConfig(lr=0.1, local_epochs=1, trainable=("body",))
-        play = classes(norm=True).play(Scaffold(option, local=local), 2, codec=True)
+        play = classes(norm=True).play(SCAFFOLD(option, local=local), 2, codec=True)
         assert set(play.states[-1].c) == {"fc.weight", "fc.bias", "bn.weight", "bn.bias"}
         torch.testing.assert_close(play.params[-1]["head.weight"], play.params[0]["head.weight"], rtol=0, atol=0)
 
@@ -202,8 +202,8 @@ def test_only_what_is_trained_has_a_variate(classes: Any) -> None:
 def test_option_one_takes_any_optimiser(classes: Any) -> None:
     """The gradient does not come from the displacement; c is of the gradients' size, not of the steps'."""
     world = classes()
-    play = world.play(Scaffold("I", local=SgdConfig(lr=0.01, optimizer="adam", local_epochs=2, clip_norm=1.0)), 2)
-    plain = world.play(Scaffold("I", local=SgdConfig(lr=0.01, local_epochs=2)), 1)
+    play = world.play(SCAFFOLD("I", local=SgdConfig(lr=0.01, optimizer="adam", local_epochs=2, clip_norm=1.0)), 2)
+    plain = world.play(SCAFFOLD("I", local=SgdConfig(lr=0.01, local_epochs=2)), 1)
     torch.testing.assert_close(flat(play.states[1].c), flat(plain.states[1].c), rtol=0, atol=1e-12)
 
 
@@ -218,5 +218,5 @@ def test_option_one_takes_any_optimiser(classes: Any) -> None:
 )
 def test_option_two_refuses_displacements_that_are_no_sums_of_gradients(local: SgdConfig, why: str) -> None:
     with pytest.raises(ConfigError, match=f"SCAFFOLD's option II .*{why}"):
-        Scaffold(local=local)
-    assert Scaffold("I", local=local).local == local
+        SCAFFOLD(local=local)
+    assert SCAFFOLD("I", local=local).local == local

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unskew import models
-from unskew.algorithms.feddw import feddw
+from unskew.algorithms.feddw import FedDW
 from unskew.data.text import tokens, vocabulary
 from unskew.keys import Key
 from unskew.local.executor import EvalJob, Executor, Sequential
@@ -49,7 +49,7 @@ SHELF = DeviceData(
     y_test=Y_TEST,
 )
 OPTIONS = {"words": 16, "embedding": 6, "hidden": 5, "head_bias": False}
-ALGORITHM = feddw(local=SgdConfig(0.02, optimizer="adam", batch_size=4, local_epochs=2))
+ALGORITHM = FedDW(local=SgdConfig(0.02, optimizer="adam", batch_size=4, local_epochs=2))
 
 
 def trainer(dropout: float = 0.2) -> LocalTrainer:

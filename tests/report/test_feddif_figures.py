@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddif import feddif as feddif_method
+from unskew.algorithms.feddif import FedDif
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.experiment.config import World
@@ -538,7 +538,7 @@ def test_info_of_one_round_come_once_and_of_a_known_cell(tmp_path: Path) -> None
 # ---------------------------------------------------------------- a run that was run, and a browser
 def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Path) -> None:
     simulate(
-        {"FedAvg": FedAvg(), "FedDif": feddif_method(epsilon=0.05, metric="tv", target="pooled")},
+        {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},
         split=Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=World(channel=Radio()),
         out=tmp_path / "run",
     )  # fmt: skip

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddw import DW, FedDW, with_term
-from unskew.algorithms.hcct import hcct as hcct_method
+from unskew.algorithms.feddw import DW, WithDW, with_term
+from unskew.algorithms.hcct import HCCT
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, RunError
 from unskew.keys import Key
@@ -397,7 +397,7 @@ def test_a_figure_alone_has_title_caption_legend_and_colours_of_its_own() -> Non
 
 # ---------------------------------------------------------------- a run that was run, and a browser
 def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> None:
-    inside: FedDW[Any] = with_term(hcct_method(alpha=40.0), DW(mu=0.1))
+    inside: WithDW = with_term(HCCT(alpha=40.0), DW(mu=0.1))
     simulate(
         {"avg": with_term(FedAvg(), DW(mu=0.1)), "inside": inside},
         split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, out=tmp_path / "run",

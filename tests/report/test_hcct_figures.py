@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew import simulate
-from unskew.algorithms.hcct import hcct as hcct_method
+from unskew.algorithms import hcct
 from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
@@ -421,7 +421,7 @@ def test_info_that_cannot_be_are_named_with_their_line(
 # ---------------------------------------------------------------- a run that was run, and a browser
 def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
     simulate(
-        {"alone": Independent(), "HCCT": hcct_method(alpha=40.0), "IFCA": IFCA(clusters=2)},
+        {"alone": Independent(), "HCCT": hcct.HCCT(alpha=40.0), "IFCA": IFCA(clusters=2)},
         split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, out=tmp_path / "run",
     )  # fmt: skip
     record = read(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""One file per paper.  TABLE names what exists; nothing is imported until it is asked for."""
+"""One file per paper.  TABLE has the methods by the name that a file gives them; each is imported when first used."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -11,19 +11,25 @@ GROUP = "unskew.algorithms"
 
 
 class Entry(NamedTuple):
-    """Where an algorithm is, and what is said of it before it is imported.
+    """A method, as far as it is known before it is imported.
 
     Attributes:
-        target: "module:attribute" of a callable whose keyword parameters are the algorithm's options.
+        name: Its public name in the paper's spelling: `unskew.NAME` makes it, and its keyword parameters are the
+            hyperparameters.
         about: One line.
         kind: "global" trains one model for all, "personal" a model per client, "bound" is no federated method.
-        limit: Options at which it must equal FedAvg, up to rounding; None if there are none.
+        limit: Hyperparameters at which it must equal FedAvg, up to rounding; None if there are none.
     """
 
-    target: str
+    name: str
     about: str
     kind: Literal["global", "personal", "bound"] = "global"
     limit: Mapping[str, Any] | None = None
+
+    @property
+    def target(self) -> str:
+        """Where it is found, as "module:attribute"."""
+        return f"unskew:{self.name}"
 
 
 # At this tau the second moment is nothing beside it, and the adaptive step is server_lr / tau times the mean update.
@@ -31,165 +37,165 @@ _NOT_ADAPTIVE = {"server_lr": 1e8, "beta1": 0.0, "tau": 1e8, "v0": 0.0}
 
 TABLE: dict[str, Entry] = {
     "independent": Entry(
-        "unskew.algorithms.independent:Independent", "every client trains alone; nothing travels", "personal"
+        "Independent", "every client trains alone; nothing travels", "personal"
     ),
     "centralised": Entry(
-        "unskew.algorithms.centralised:Centralised", "SGD on everybody's data in one place: a bound", "bound"
+        "Centralised", "SGD on everybody's data in one place: a bound", "bound"
     ),
-    "fedavg": Entry("unskew.algorithms.fedavg:FedAvg", "average locally trained models (McMahan et al. 2017)"),
+    "fedavg": Entry("FedAvg", "average locally trained models (McMahan et al. 2017)"),
     "fedprox": Entry(
-        "unskew.algorithms.fedprox:fedprox", "FedAvg with a pull to the received model (Li et al. 2020)",
+        "FedProx", "FedAvg with a pull to the received model (Li et al. 2020)",
         limit={"mu": 0.0},
     ),
     "fedavgm": Entry(
-        "unskew.algorithms.fedopt:FedAvgM", "FedAvg with momentum on the server (Hsu et al. 2019)",
+        "FedAvgM", "FedAvg with momentum on the server (Hsu et al. 2019)",
         limit={"beta": 0.0, "server_lr": 1.0},
     ),
     "fedadagrad": Entry(
-        "unskew.algorithms.fedopt:fedadagrad", "Adagrad on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
+        "FedAdagrad", "Adagrad on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
     ),
     "fedadam": Entry(
-        "unskew.algorithms.fedopt:fedadam", "Adam on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
+        "FedAdam", "Adam on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
     ),
     "fedyogi": Entry(
-        "unskew.algorithms.fedopt:fedyogi", "Yogi on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
+        "FedYogi", "Yogi on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
     ),
     "fednova": Entry(
-        "unskew.algorithms.fednova:FedNova", "average updates per unit of local work (Wang et al. 2020)"
+        "FedNova", "average updates per unit of local work (Wang et al. 2020)"
     ),
     "scaffold": Entry(
-        "unskew.algorithms.scaffold:Scaffold", "control variates against client drift (Karimireddy et al. 2020)"
+        "SCAFFOLD", "control variates against client drift (Karimireddy et al. 2020)"
     ),
     "feddyn": Entry(
-        "unskew.algorithms.feddyn:FedDyn", "a linear term per client aligns the optima (Acar et al. 2021)",
+        "FedDyn", "a linear term per client aligns the optima (Acar et al. 2021)",
         limit={"alpha": 0.0, "correction": False, "weighting": "samples"},
     ),
     "feddc": Entry(
-        "unskew.algorithms.feddc:FedDC", "clients track their drift, the server takes it back (Gao et al. 2022)",
+        "FedDC", "clients track their drift, the server takes it back (Gao et al. 2022)",
         limit={"alpha": 0.0, "drift": False, "variates": False, "weighting": "samples"},
     ),
     "fedswap": Entry(
-        "unskew.algorithms.fedswap:FedSwap", "models change clients before they are averaged (Chiu et al. 2020)",
+        "FedSwap", "models change clients before they are averaged (Chiu et al. 2020)",
         limit={"legs": 1, "weighting": "samples"},
     ),
     "stc": Entry(
-        "unskew.algorithms.stc:STC", "sparse ternary updates both ways, with error feedback (Sattler et al. 2020)",
+        "STC", "sparse ternary updates both ways, with error feedback (Sattler et al. 2020)",
         limit={"p_up": 1.0, "p_down": 1.0, "ternary": False, "weighting": "samples"},
     ),
     "feddif": Entry(
-        "unskew.algorithms.feddif:feddif", "models learn from client to client before they are averaged (Ahn et al.)",
+        "FedDif", "models learn from client to client before they are averaged (Ahn et al.)",
         limit={"epsilon": 2.0},
     ),
     "feddw": Entry(
-        "unskew.algorithms.feddw:feddw",
+        "FedDW",
         "class relations are pulled to soft labels; NAME+dw adds that to any method (Liu et al. 2024)",
         limit={"mu": 0.0, "bias": "keep"},
     ),
     "moon": Entry(
-        "unskew.algorithms.moon:Moon", "features near the global model's, away from the client's last (Li et al. 2021)",
+        "MOON", "features near the global model's, away from the client's last (Li et al. 2021)",
         limit={"mu": 0.0},
     ),
     "feduv": Entry(
-        "unskew.algorithms.feduv:feduv", "features uniform, outputs varied, as under IID (Son et al. 2024)",
+        "FedUV", "features uniform, outputs varied, as under IID (Son et al. 2024)",
         limit={"lambda_v": 0.0, "lambda_u": 0.0},
     ),
     "feddistill": Entry(
-        "unskew.algorithms.feddistill:FedDistill", "clients exchange mean outputs by class (Jeong et al. 2018)",
+        "FedDistill", "clients exchange mean outputs by class (Jeong et al. 2018)",
         "personal",
     ),
     "feddistill_plus": Entry(
-        "unskew.algorithms.feddistill:FedDistillPlus", "FedAvg with mean outputs by class as teacher (Zhu et al. 2021)",
+        "FedDistillPlus", "FedAvg with mean outputs by class as teacher (Zhu et al. 2021)",
         limit={"lam": 0.0},
     ),
     "fedproto": Entry(
-        "unskew.algorithms.fedproto:FedProto", "clients exchange mean features by class (Tan et al. 2022)", "personal"
+        "FedProto", "clients exchange mean features by class (Tan et al. 2022)", "personal"
     ),
     "fedper": Entry(
-        "unskew.algorithms.fedper:fedper", "FedAvg with the last layer each client's own (Arivazhagan et al. 2019)",
+        "FedPer", "FedAvg with the last layer each client's own (Arivazhagan et al. 2019)",
         "personal", limit={"personal": ()},
     ),
     "fedbn": Entry(
-        "unskew.algorithms.fedbn:fedbn", "FedAvg with normalisation each client's own (Li et al. 2021)",
+        "FedBN", "FedAvg with normalisation each client's own (Li et al. 2021)",
         "personal", limit={"personal": ()},
     ),
     "fedrep": Entry(
-        "unskew.algorithms.fedrep:FedRep", "own heads and a common body, trained in turn (Collins et al. 2021)",
+        "FedRep", "own heads and a common body, trained in turn (Collins et al. 2021)",
         "personal", limit={"personal": (), "head_epochs": 0, "weighting": "samples"},
     ),
     "fedbabu": Entry(
-        "unskew.algorithms.fedbabu:FedBABU", "the head stays random, clients fine-tune it in the end (Oh et al. 2022)",
+        "FedBABU", "the head stays random, clients fine-tune it in the end (Oh et al. 2022)",
         "personal", limit={"fixed": (), "weighting": "samples"},
     ),
     "fedala": Entry(
-        "unskew.algorithms.fedala:FedALA", "clients learn how much of the global model to take (Zhang et al. 2023)",
+        "FedALA", "clients learn how much of the global model to take (Zhang et al. 2023)",
         "personal", limit={"eta": 0.0},
     ),
     "perfedavg": Entry(
-        "unskew.algorithms.perfedavg:PerFedAvg", "a start that is good after one local step (Fallah et al. 2020)",
+        "PerFedAvg", "a start that is good after one local step (Fallah et al. 2020)",
         "personal",
     ),
     "ditto": Entry(
-        "unskew.algorithms.ditto:Ditto", "FedAvg, and beside it own models pulled to it (Li et al. 2021)", "personal"
+        "Ditto", "FedAvg, and beside it own models pulled to it (Li et al. 2021)", "personal"
     ),
     "oneshot": Entry(
-        "unskew.algorithms.oneshot:OneShot", "train long, average once (Guha et al. 2019)"
+        "OneShot", "train long, average once (Guha et al. 2019)"
     ),
     "feddistr": Entry(
-        "unskew.algorithms.feddistr:FedDistr", "one round of embeddings of a diffusion model (Zhao et al. 2024)",
+        "FedDistr", "one round of embeddings of a diffusion model (Zhao et al. 2024)",
         "personal",
     ),
     "fedpft": Entry(
-        "unskew.algorithms.fedpft:FedPFT", "one round of Gaussian mixtures of latents (Beitollahi et al. 2024)",
+        "FedPFT", "one round of Gaussian mixtures of latents (Beitollahi et al. 2024)",
         "personal",
     ),
     "tthf": Entry(
-        "unskew.algorithms.tthf:TTHF", "clusters average device to device between aggregations (Lin et al. 2021)",
+        "TTHF", "clusters average device to device between aggregations (Lin et al. 2021)",
         limit={"cluster_size": 1, "gamma": 0, "weighting": "samples"},
     ),
     "cfa": Entry(
-        "unskew.algorithms.cfa:CFA", "average with neighbours, then train; no server (Savazzi et al. 2020)", "personal"
+        "CFA", "average with neighbours, then train; no server (Savazzi et al. 2020)", "personal"
     ),
     "gossip": Entry(
-        "unskew.algorithms.gossip:Gossip", "train, average with neighbours; no server (Lian et al. 2017)", "personal"
+        "Gossip", "train, average with neighbours; no server (Lian et al. 2017)", "personal"
     ),
     "maxfl": Entry(
-        "unskew.algorithms.maxfl:MaxFL", "a model good enough for as many clients as possible (Cho et al. 2022)",
+        "MAXFL", "a model good enough for as many clients as possible (Cho et al. 2022)",
         limit={"warmup": 1_000_000},
     ),
     "maxfl_hcct": Entry(
-        "unskew.algorithms.maxfl:MaxFLHCCT", "only those train the model for whom it is good enough (HCCT's MAXFL)",
+        "MAXFL_HCCT", "only those train the model for whom it is good enough (HCCT's MAXFL)",
         "personal", limit={"threshold": float("inf")},
     ),
     "fedfa": Entry(
-        "unskew.algorithms.fedfa:fedfa", "clients the model serves badly weigh more (Huang et al. 2020)",
+        "FedFA", "clients the model serves badly weigh more (Huang et al. 2020)",
         limit={"alpha": 0.0, "beta": 0.0, "server_momentum": 1.0},
     ),
     "grouped": Entry(
-        "unskew.algorithms.grouped:Grouped", "FedAvg inside given groups, a model for each",
+        "Grouped", "FedAvg inside given groups, a model for each",
         "personal", limit={"groups": None},
     ),
     "ifca": Entry(
-        "unskew.algorithms.ifca:IFCA", "each client trains the model that fits it best (Ghosh et al. 2020)",
+        "IFCA", "each client trains the model that fits it best (Ghosh et al. 2020)",
         "personal", limit={"clusters": 1, "weighting": "samples"},
     ),
     "flsc": Entry(
-        "unskew.algorithms.flsc:FLSC", "IFCA with clients in several clusters at once (Li et al. 2022)",
+        "FLSC", "IFCA with clients in several clusters at once (Li et al. 2022)",
         "personal", limit={"clusters": 1, "memberships": 1, "weighting": "samples"},
     ),
     "hcct": Entry(
-        "unskew.algorithms.hcct:hcct", "clients that gain from one another train together (Sun et al.)",
+        "HCCT", "clients that gain from one another train together (Sun et al.)",
         "personal", limit={"groups": 1, "warmup": "global"},
     ),
     "hcct_e": Entry(
-        "unskew.algorithms.hcct:hcct_e", "HCCT that compares the layer that tells clients apart most",
+        "HCCT_E", "HCCT that compares the layer that tells clients apart most",
         "personal", limit={"groups": 1, "warmup": "global"},
     ),
     "hcct_p": Entry(
-        "unskew.algorithms.hcct:hcct_p", "HCCT whose heads stay with the clients",
+        "HCCT_P", "HCCT whose heads stay with the clients",
         "personal", limit={"groups": 1, "warmup": "global", "personal": ()},
     ),
     "cfl": Entry(
-        "unskew.algorithms.cfl:CFL", "clusters are split where their clients disagree (Sattler et al. 2020)",
+        "CFL", "clusters are split where their clients disagree (Sattler et al. 2020)",
         "personal", limit={"eps1": 0.0, "weighting": "samples"},
     ),
 }  # fmt: skip

@@ -12,18 +12,10 @@ Departures The paper's layers are BatchNorm's; here those of group and layer nor
            took part has the common initial values, and statistics of nobody.
 """
 
-from unskew.algorithms.fedavg import FedAvg, Weighting
-from unskew.protocol import SgdConfig
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.presets import variant
 
-
-def fedbn(
-    local: SgdConfig = SgdConfig(), weighting: Weighting = "samples", personal: tuple[str, ...] = ("norm",)
-) -> FedAvg:
-    """FedAvg whose normalisation layers never leave a client.
-
-    Args:
-        local: The clients' optimisation.
-        weighting: Of the models: "samples" by training examples, "uniform" all alike.
-        personal: Tensors that stay with each client; "buffers" keeps BatchNorm's statistics alone.
-    """
-    return FedAvg(local, weighting, personal=personal)
+FedBN = variant(
+    FedAvg, "FedBN", "FedAvg whose normalisation layers never leave a client; `personal` may name \"buffers\" alone.",
+    personal=("norm",),
+)  # fmt: skip

@@ -48,6 +48,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fednova import work
+from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, DataError, QuorumError, WireError
 from unskew.protocol import (
     Aux,
@@ -206,7 +207,7 @@ class Diffused:
         target: Pooled class shares once they are known, if they are wanted.
         means: Where drift is regularised.
         heard: Trainings heard of by client, where drift is regularised.
-        diary: Of the round that led here.
+        info: Of the round that led here.
     """
 
     params: Params
@@ -252,7 +253,7 @@ class Way:
         pooled: Pooled class shares, if they are the target and known.
         s: Mean gradient state, where drift is regularised.
         heard: Trainings heard of by client.
-        warnings, ignored, hops, starts: For the diary.
+        warnings, ignored, hops, starts: For the round's info.
         chains: By model.
         changes: Of gradient states, still with the trainers.
         values: Bids, (models, clients) float64; NaN where none was heard.
@@ -316,7 +317,41 @@ class Regulariser:
         return total
 
 
-# ---------------------------------------------------------------- algorithm
+# ---------------------------------------------------------------- presets
+Preset = Literal["paper", "p000", "p001"]
+
+PRESETS: dict[str, Mapping[str, Any]] = {
+    # The papers' text, base settings: what FedDif does by itself, over a radio.
+    "paper": {"gamma_min": 1.0},
+    # What the code did that fits the tables of P000: 100 clients, 15 models, 300 rounds.
+    "p000": {
+        "stop": "efficiency",  # ends the round on mean efficiency, not on a model's distance
+        "valuation": "lagged",  # a bid counts from the DoL before the last move
+        "feasibility": "none",  # the code of this version tests no link
+        "bits": 40e6,  # every model is charged 40 Mbit
+        "model_ratio": 0.15,  # 15 models among 100 clients
+        "drift": Drift(a=0.01, b=0.1),  # for CIFAR-100; EMNIST has a = .02, CIFAR-10 .005
+        "local": SgdConfig(  # no momentum, although the paper says .9
+            lr=0.1, lr_schedule=Exponential(0.998), batch_size=50, weight_decay=1e-3, clip_norm=10.0
+        ),
+    },
+    # What the code did that fits the tables of P001: 10 clients, 10 models, 100 rounds.
+    "p001": {
+        "stop": "decrement",  # no move below epsilon; the round ends when none is left
+        "valuation": "lagged",
+        "feasibility": "qos",  # the outage test of this version is always passed
+        "filtering": "after_matching",  # a model matched over a bad link loses its turn
+        "gamma_min": 1.0,
+        "bits": 40e6,
+        "model_ratio": 1.0,
+        "lr_within_round": "cosine",  # the k-th training of a round has .5 (1 + cos(pi k / 20)) of the rate
+        "local": SgdConfig(lr=0.01, momentum=0.9, batch_size=16, weight_decay=5e-4),
+    },
+}
+
+
+# ---------------------------------------------------------------- the method
+@presets(PRESETS)
 @dataclass(frozen=True)
 class FedDif:
     """Diffusion before aggregation.
@@ -347,6 +382,8 @@ class FedDif:
         drift: Coefficients of P000's regulariser and aggregation of drift; None is neither.
         lr_within_round: "cosine" multiplies the learning rate by (1 + cos(pi k / 20)) / 2 in diffusion round k, held
             from k = 19 on, where it would reach 0 (P001).
+        preset: Settings to begin with: "paper" is the papers' text over a radio, "p000" and "p001" what the released
+            code did when it made the tables of the two papers; None is the text without demands on links.
 
     Raises:
         ConfigError: If a setting is out of range, the target is no distribution, or drift is to be regularised under
@@ -370,6 +407,7 @@ class FedDif:
     budget: Annotated[float, Gt(0.0)] | None = None
     drift: Drift | None = None
     lr_within_round: Literal["constant", "cosine"] = "constant"
+    preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "gamma_min", "sigma"):
@@ -753,89 +791,3 @@ def _held(value: Carried | DoL) -> Held:
 def _others(gamma: Tensor) -> Tensor:
     """gamma without links from a node to itself."""
     return gamma.masked_fill(torch.eye(len(gamma), dtype=torch.bool), 0.0)
-
-
-# ---------------------------------------------------------------- presets
-Preset = Literal["paper", "p000", "p001"]
-
-PRESETS: dict[str, Mapping[str, Any]] = {
-    # The papers' text, base settings: what FedDif does by itself, over a radio.
-    "paper": {"gamma_min": 1.0},
-    # What the code did that fits the tables of P000: 100 clients, 15 models, 300 rounds.
-    "p000": {
-        "stop": "efficiency",  # ends the round on mean efficiency, not on a model's distance
-        "valuation": "lagged",  # a bid counts from the DoL before the last move
-        "feasibility": "none",  # the code of this version tests no link
-        "bits": 40e6,  # every model is charged 40 Mbit
-        "model_ratio": 0.15,  # 15 models among 100 clients
-        "drift": Drift(a=0.01, b=0.1),  # for CIFAR-100; EMNIST has a = .02, CIFAR-10 .005
-        "local": SgdConfig(  # no momentum, although the paper says .9
-            lr=0.1, lr_schedule=Exponential(0.998), batch_size=50, weight_decay=1e-3, clip_norm=10.0
-        ),
-    },
-    # What the code did that fits the tables of P001: 10 clients, 10 models, 100 rounds.
-    "p001": {
-        "stop": "decrement",  # no move below epsilon; the round ends when none is left
-        "valuation": "lagged",
-        "feasibility": "qos",  # the outage test of this version is always passed
-        "filtering": "after_matching",  # a model matched over a bad link loses its turn
-        "gamma_min": 1.0,
-        "bits": 40e6,
-        "model_ratio": 1.0,
-        "lr_within_round": "cosine",  # the k-th training of a round has .5 (1 + cos(pi k / 20)) of the rate
-        "local": SgdConfig(lr=0.01, momentum=0.9, batch_size=16, weight_decay=5e-4),
-    },
-}
-
-
-def feddif(
-    preset: Preset | None = None,
-    local: SgdConfig | None = None,
-    epsilon: Annotated[float, Ge(0.0)] | None = None,
-    stop: Stop | None = None,
-    valuation: Literal["current", "lagged"] | None = None,
-    feasibility: Feasibility | None = None,
-    filtering: Literal["weights", "after_matching"] | None = None,
-    gamma_min: Annotated[float, Ge(0.0)] | None = None,
-    bits: float | Literal["preset"] | None = "preset",
-    model_ratio: float | Literal["preset"] | None = "preset",
-    drift: Drift | Literal["preset"] | None = "preset",
-    lr_within_round: Literal["constant", "cosine"] | None = None,
-    metric: Metric = "l2",
-    target: Target = "uniform",
-    max_hops: Annotated[int, Ge(0)] | None = None,
-    sigma: Annotated[float, Ge(0.0)] = 0.0,
-    noise: Literal["first", "every"] = "first",
-    budget: Annotated[float, Gt(0.0)] | None = None,
-) -> FedDif:
-    """FedDif by itself or as a paper had it; what is given wins over the preset.
-
-    Args:
-        preset: "paper" is the papers' text over a radio; "p000" and "p001" are what the released code did when it made
-            the tables of the two papers; None is the text without demands on links.
-        local: The clients' optimisation; given, none of the preset's is kept.
-        bits, model_ratio, drift: As in FedDif, where None has a meaning; "preset" leaves them to the preset.
-        epsilon, stop, valuation, feasibility, filtering, gamma_min, lr_within_round: As in FedDif; None leaves them to
-            the preset.
-        metric, target, max_hops, sigma, noise, budget: As in FedDif; no preset touches them.
-
-    Raises:
-        ConfigError: As FedDif.
-    """
-    given = {
-        "local": local,
-        "epsilon": epsilon,
-        "stop": stop,
-        "valuation": valuation,
-        "feasibility": feasibility,
-        "filtering": filtering,
-        "gamma_min": gamma_min,
-        "lr_within_round": lr_within_round,
-    }
-    nullable = {"bits": bits, "model_ratio": model_ratio, "drift": drift}
-    options: dict[str, Any] = {
-        **(PRESETS[preset] if preset is not None else {}),
-        **{name: value for name, value in given.items() if value is not None},
-        **{name: value for name, value in nullable.items() if value != "preset"},
-    }
-    return FedDif(metric=metric, target=target, max_hops=max_hops, sigma=sigma, noise=noise, budget=budget, **options)

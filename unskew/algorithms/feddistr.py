@@ -147,7 +147,7 @@ class FedDistrInfo:
 
 @dataclass(frozen=True)
 class Distributed:
-    """The server's state: the global model if there is one, what was distributed, and the diary of the last round."""
+    """The server's state: the global model if there is one, what was distributed, and the info of the last round."""
 
     params: Params | None
     prompts: Prompts | None

@@ -14,7 +14,7 @@ Client     loss F_n + mu L_reg                                                  
            then one pass over its training data, in evaluation mode and not augmented: sl_c^n        (4)
 Server     SL_c <- sum_n sl_c^n / sum_n D_c^n over the clients heard; a class that none of them holds keeps its row (7)
            the models are averaged by the method that the term is added to; in FedDW that is FedAvg  (8)
-Term       `FedDW` holds any method whose clients train by `Sgd` and drives its plan and steps: every optimisation gets
+Term       `WithDW` holds any method whose clients train by `Sgd` and drives its plan and steps: every optimisation gets
            the term, messages carry SL beside what the method sends, replies the sums.  Held values, quorums and client
            memory are the method's own business.  A step that is annotated as a plain function trains nothing and is
            left alone.  One matrix serves all of a method's models.
@@ -54,6 +54,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
+from unskew.algorithms.presets import described, presets
 from unskew.errors import ConfigError, ProtocolError
 from unskew.keys import Key
 from unskew.protocol import (
@@ -382,8 +383,8 @@ def through(gen: Any, request: Callable[[Any], Any], answer: Callable[[Any, Any]
 
 # ---------------------------------------------------------------- algorithm
 @dataclass(frozen=True)
-class FedDW(ABC):
-    """A method with the class-relation term; FedDW itself where that is FedAvg.  Made by `feddw` and `with_dw`.
+class WithDW(ABC):
+    """A method with the class-relation term; FedDW where that is FedAvg.  Made by `with_term`.
 
     Attributes:
         of: The method.
@@ -401,7 +402,7 @@ class FedDW(ABC):
     reported: ClassVar[Mapping[str, type[Reported]]]
 
     def __post_init__(self) -> None:
-        if isinstance(self.of, FedDW):
+        if isinstance(self.of, WithDW):
             raise ConfigError("FedDW has the class-relation term already; leave +dw out")
         if self.dw.dp is not None:
             privacy.require()
@@ -701,8 +702,8 @@ def _record(name: str, base: type, of: Any) -> Any:
 
 
 @functools.cache
-def _kind_for(method: type) -> type[FedDW]:
-    """FedDW for algorithms of one class: annotated with its types, and able to do what it is able to do."""
+def _kind_for(method: type) -> type[WithDW]:
+    """WithDW for algorithms of one class: annotated with its types, and able to do what it is able to do."""
     name = f"{method.__name__}WithDW"
     hints = typing.get_type_hints(method.init, include_extras=True)  # type: ignore[attr-defined]
     if "return" not in hints:
@@ -729,19 +730,19 @@ def _kind_for(method: type) -> type[FedDW]:
     made["init"] = _init(state)
     if hasattr(method, "personalise"):
         made["personalise"] = _personalise
-    return type(name, (FedDW,), made)
+    return type(name, (WithDW,), made)
 
 
 def _init(state: type[Related]) -> Callable[..., Any]:
-    def init(self: FedDW, params: Params, fed: Federation) -> Any:
-        return FedDW.init(self, params, fed)
+    def init(self: WithDW, params: Params, fed: Federation) -> Any:
+        return WithDW.init(self, params, fed)
 
     init.__annotations__ = {"params": Params, "fed": Federation, "return": state}
     return init
 
 
 def _working_step(name: str, message: Any, memory: Any, reply: Any, kept: Any) -> Callable[..., Any]:
-    def work(self: FedDW, me: Me, msg: Informed, mine: Any) -> Step[tuple[Any, Any]]:
+    def work(self: WithDW, me: Me, msg: Informed, mine: Any) -> Step[tuple[Any, Any]]:
         return (yield from self.work(name, me, msg, mine))
 
     returns = types.GenericAlias(tuple, (reply, kept))
@@ -751,7 +752,7 @@ def _working_step(name: str, message: Any, memory: Any, reply: Any, kept: Any) -
 
 
 def _plain_step(name: str, said: dict[str, Any]) -> Callable[..., Any]:
-    def pass_on(self: FedDW, me: Me, msg: Any, mine: Any) -> Any:
+    def pass_on(self: WithDW, me: Me, msg: Any, mine: Any) -> Any:
         return getattr(self.of, name)(self.without_bias(me), msg, mine)
 
     pass_on.__annotations__ = said
@@ -759,7 +760,7 @@ def _plain_step(name: str, said: dict[str, Any]) -> Callable[..., Any]:
     return step(pass_on)
 
 
-def _personalise(self: FedDW, me: Me, params: Params | None, mine: Any) -> Step[Params]:
+def _personalise(self: WithDW, me: Me, params: Params | None, mine: Any) -> Step[Params]:
     """The method's personal model; the bias is left alone, and there is no term: no SL is at hand."""
     begun = self.of.personalise(self.without_bias(me), params, mine)
     model: Params = yield from through(begun, lambda want: self.held(me.layout, want), lambda _, got: got)
@@ -767,7 +768,7 @@ def _personalise(self: FedDW, me: Me, params: Params | None, mine: Any) -> Step[
 
 
 # ---------------------------------------------------------------- how they are made
-def with_term(of: Any, dw: DW = DW()) -> FedDW:
+def with_term(of: Any, dw: DW = DW()) -> WithDW:
     """The algorithm `of` with the class-relation term; `with_term(FedAvg())` is FedDW.
 
     Raises:
@@ -777,26 +778,20 @@ def with_term(of: Any, dw: DW = DW()) -> FedDW:
     return _kind_for(type(of))(of, dw)  # type: ignore[arg-type]  # mypy takes a type[Any] for unhashable
 
 
-def with_dw(method: Callable[..., Any]) -> Callable[..., FedDW]:
+def with_dw(method: Callable[..., Any]) -> Callable[..., WithDW]:
     """What makes "NAME+dw" of what makes NAME: the same options, and a table `dw` for the term's own.
 
     Raises:
         ConfigError: If the method has an option of that name.
     """
-    signature = inspect.signature(method)
-    if "dw" in signature.parameters:
+    if "dw" in inspect.signature(method).parameters:
         raise ConfigError("an option called dw is in the way of the class-relation term; leave +dw out")
 
-    def make(dw: DW = DW(), **options: Any) -> FedDW:
+    def made(dw: DW = DW(), **options: Any) -> WithDW:
         return with_term(method(**options), dw)
 
-    hints = typing.get_type_hints(method.__init__ if inspect.isclass(method) else method, include_extras=True)
-    own = inspect.Parameter("dw", inspect.Parameter.KEYWORD_ONLY, default=DW(), annotation=DW)
-    known = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
-    make.__signature__ = signature.replace(parameters=[*known, own])  # type: ignore[attr-defined]
-    make.__annotations__ = {**{p.name: hints[p.name] for p in known if p.name in hints}, "dw": DW, "return": FedDW}
-    make.__name__ = make.__qualname__ = f"{getattr(method, '__name__', 'method')}+dw"
-    return make
+    name = f"{getattr(method, '__name__', 'method')}+dw"
+    return described(made, method, name, f"{name[:-3]} with the class-relation term.", extra={"dw": (DW, DW())})
 
 
 Preset = Literal["paper", "code"]
@@ -817,38 +812,30 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 }
 
 
-def feddw(
-    preset: Preset | None = None,
-    local: SgdConfig | None = None,
+@presets(PRESETS)
+def FedDW(
+    local: SgdConfig = SgdConfig(),
     mu: Annotated[float, Ge(0.0)] = 0.1,
-    mu_decay: Decay | Literal["preset"] | None = "preset",
-    sl_history: Literal["current", "cumulative"] | None = None,
-    sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] | None = None,
-    bias: Literal["zero", "keep"] | None = None,
+    mu_decay: Decay | None = None,
+    sl_history: Literal["current", "cumulative"] = "current",
+    sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0,
+    bias: Literal["zero", "keep"] = "zero",
     layer: str = "",
     dp: Noise | None = None,
     weighting: Weighting = "samples",
     personal: tuple[str, ...] = (),
-) -> FedDW:
-    """FedAvg with the class-relation term (eq. 12); what is given wins over the preset.
+    preset: Preset | None = None,
+) -> WithDW:
+    """FedAvg with the class-relation term (eq. 12).
 
     Args:
-        preset: "paper" is the paper's text, "code" what the released code did; None is the text with the local
-            optimisation of every other method.
-        local: The clients' optimisation; given, none of the preset's is kept.
-        mu, layer, dp: As in DW; no preset touches them.
-        mu_decay: As in DW, where None has a meaning; "preset" leaves it to the preset.
-        sl_history, sl_momentum, bias: As in DW; None leaves them to the preset.
+        local: The clients' optimisation.
+        mu, mu_decay, sl_history, sl_momentum, bias, layer, dp: As in DW.
         weighting, personal: As in FedAvg.
+        preset: Settings to begin with: "paper" is the paper's text, "code" what the released code did; None is the text
+            with the local optimisation of every other method.
 
     Raises:
         ConfigError: If noise is asked for and the accountant is not installed.
     """
-    given = {"local": local, "sl_history": sl_history, "sl_momentum": sl_momentum, "bias": bias}
-    options: dict[str, Any] = {
-        **(PRESETS[preset] if preset is not None else {}),
-        **{name: value for name, value in given.items() if value is not None},
-        **({"mu_decay": mu_decay} if mu_decay != "preset" else {}),
-    }
-    local = options.pop("local", SgdConfig())
-    return with_term(FedAvg(local, weighting, (), personal), DW(mu=mu, layer=layer, dp=dp, **options))
+    return with_term(FedAvg(local, weighting, (), personal), DW(mu, mu_decay, sl_history, sl_momentum, bias, layer, dp))

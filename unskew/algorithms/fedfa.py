@@ -25,7 +25,7 @@ Departures The port has G = wbar - w, with which (3) takes back a part of every 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -33,6 +33,7 @@ from annotated_types import Gt, Interval
 from torch import Tensor
 
 from unskew.algorithms.fedavg import average
+from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import (
     Batch,
@@ -92,6 +93,15 @@ class Scored:
     trained: int
 
 
+Preset = Literal["paper", "hcct"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "hcct": {"alpha": 1.0, "beta": 0.0, "accuracy": "itself", "server_momentum": 1.0, "local": SgdConfig()},
+}
+
+
+@presets(PRESETS)
 @dataclass(frozen=True)
 class FedFA:
     """Fair and accurate federated learning.
@@ -104,6 +114,8 @@ class FedFA:
         server_momentum_sign: "accelerate" goes on along the last steps, "damp" takes a part back, as the port does.
         server_lr: eta; None is the clients' learning rate in force.
         local: The clients' optimisation.
+        preset: Settings to begin with: "paper" has the defaults, "hcct" weights from accuracies alone and no momentum
+            (eq. 4).
 
     Raises:
         ConfigError: If alpha + beta is more than 1.
@@ -116,6 +128,7 @@ class FedFA:
     server_momentum_sign: Literal["accelerate", "damp"] = "accelerate"
     server_lr: Annotated[float, Gt(0.0)] | None = None
     local: SgdConfig = SgdConfig(momentum=0.9)
+    preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.alpha + self.beta > 1.0 + 1e-12:
@@ -186,45 +199,6 @@ class FedFA:
             "trained": {str(c): r.trained for c, r in state.reports.items()},
             "warnings": [],
         }
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "hcct": {"alpha": 1.0, "beta": 0.0, "accuracy": "itself", "server_momentum": 1.0, "local": SgdConfig()},
-}
-
-
-def fedfa(
-    preset: Literal["paper", "hcct"] = "paper",
-    alpha: Share | None = None,
-    beta: Share | None = None,
-    accuracy: Literal["share", "itself"] | None = None,
-    server_momentum: Share | None = None,
-    server_momentum_sign: Literal["accelerate", "damp"] | None = None,
-    server_lr: Annotated[float, Gt(0.0)] | None = None,
-    local: SgdConfig | None = None,
-) -> FedFA:
-    """FedFA as in its paper or as in HCCT's tables (eq. 4); what is given wins over the preset.
-
-    Args:
-        preset: "paper" has the defaults of FedFA, "hcct" weights from accuracies alone, and no momentum.
-        alpha, beta, accuracy, server_momentum, server_momentum_sign: As in FedFA; None leaves them to the preset.
-        server_lr: As in FedFA, where None is the clients' learning rate in force.
-        local: The clients' optimisation; given, none of the preset's is kept.
-
-    Raises:
-        ConfigError: As FedFA.
-    """
-    given = {
-        "alpha": alpha,
-        "beta": beta,
-        "accuracy": accuracy,
-        "server_momentum": server_momentum,
-        "server_momentum_sign": server_momentum_sign,
-        "server_lr": server_lr,
-        "local": local,
-    }
-    return FedFA(**{**PRESETS[preset], **{name: value for name, value in given.items() if value is not None}})
 
 
 def shares(information: Callable[[float], float], values: Sequence[float]) -> list[float]:

@@ -140,7 +140,7 @@ class FedAdaptive:
         return state.params
 
 
-def fedadagrad(
+def FedAdagrad(
     server_lr: Rate = 0.1,
     beta1: Decay = 0.0,
     tau: Rate = 1e-3,
@@ -152,7 +152,7 @@ def fedadagrad(
     return FedAdaptive("adagrad", server_lr, beta1, 0.0, tau, v0, local, weighting)
 
 
-def fedadam(
+def FedAdam(
     server_lr: Rate = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
@@ -165,7 +165,7 @@ def fedadam(
     return FedAdaptive("adam", server_lr, beta1, beta2, tau, v0, local, weighting)
 
 
-def fedyogi(
+def FedYogi(
     server_lr: Rate = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,

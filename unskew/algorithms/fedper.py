@@ -12,18 +12,10 @@ Departures The paper's personal part is the classifier, or the classifier and th
            common initial layers.
 """
 
-from unskew.algorithms.fedavg import FedAvg, Weighting
-from unskew.protocol import SgdConfig
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.presets import variant
 
-
-def fedper(
-    local: SgdConfig = SgdConfig(), weighting: Weighting = "samples", personal: tuple[str, ...] = ("head",)
-) -> FedAvg:
-    """FedAvg whose `personal` tensors never leave a client; with none of them it is FedAvg.
-
-    Args:
-        local: The clients' optimisation, of body and personal layers together.
-        weighting: Of the bodies: "samples" by training examples, "uniform" all alike.
-        personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
-    """
-    return FedAvg(local, weighting, personal=personal)
+FedPer = variant(
+    FedAvg, "FedPer", "FedAvg whose `personal` tensors never leave a client; without any it is FedAvg.",
+    personal=("head",),
+)  # fmt: skip

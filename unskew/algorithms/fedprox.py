@@ -39,7 +39,7 @@ class Proximal:
         return 0.5 * self.mu * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
 
 
-def fedprox(
+def FedProx(
     mu: Annotated[float, Ge(0.0)] = 0.1,
     local: SgdConfig = SgdConfig(),
     weighting: Weighting | None = None,

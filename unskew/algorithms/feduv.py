@@ -74,7 +74,7 @@ class Uniformity:
         return self.lambda_u * (pairs * torch.exp(-distance / m)).sum() / pairs.sum().clamp(min=1.0)
 
 
-def feduv(
+def FedUV(
     lambda_v: Annotated[float, Ge(0.0)] | None = None,
     lambda_u: Annotated[float, Ge(0.0)] = 0.5,
     detach_median: bool = True,

@@ -40,6 +40,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, Weighting, Weights, average, only, without
+from unskew.algorithms.presets import presets, variant
 from unskew.errors import ConfigError
 from unskew.protocol import (
     ClientId,
@@ -151,7 +152,7 @@ class Grouped:
         evidence: Of the round that led here; it decides the next groups.
         layer: What HCCT-E chose.
         clients: How many there are in all.
-        diary: Of the round that led here.
+        info: Of the round that led here.
     """
 
     groups: Groups
@@ -165,7 +166,27 @@ class Grouped:
     info: HCCTInfo
 
 
-# ---------------------------------------------------------------- algorithm
+# ---------------------------------------------------------------- presets
+Preset = Literal["paper", "code"]
+
+PRESETS: dict[str, Mapping[str, Any]] = {
+    # Table III; alpha, local epochs and rounds depend on the task and are set beside the preset.
+    "paper": {"local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64)},
+    "code": {
+        "local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64),
+        "warmup": "global",  # iteration 0 has one group of all, Algorithm 1 has singletons
+        "include_buffers": True,  # the gradient is the whole state dictionary's difference
+        "group_buffers": "first",  # the average of a group copies BatchNorm's statistics from its first member
+        "averaged_heads": True,  # HCCT-P's heads are averaged at the start of the next round
+        "score": "published",  # HCCT-E: variance over signed mean of all entries
+        "placement": "recluster",  # a newcomer's gradient joins the list, and everybody is partitioned anew
+        "newcomer_start": "initial",  # a newcomer's gradient is taken at w^0, other clients' are not
+    },
+}
+
+
+# ---------------------------------------------------------------- the method
+@presets(PRESETS)
 @dataclass(frozen=True)
 class HCCT:
     """Hierarchical coalitions of clients.
@@ -192,6 +213,8 @@ class HCCT:
         arrivals: Who is there in which round; None is everybody always.
         placement: Newcomers join a group by (15), (16), "greedy", or wait for the next partition, "recluster".
         newcomer_start: What a newcomer first trains: the present "average" model, or the "initial" one.
+        preset: Settings to begin with: "paper" is Algorithm 1 with the paper's optimiser, "code" what the released code
+            did; None is Algorithm 1 with the experiment's optimiser.
 
     Raises:
         ConfigError: If alpha is negative or not finite, or `groups` less than one.
@@ -215,6 +238,7 @@ class HCCT:
     arrivals: Arrivals | None = None
     placement: Literal["greedy", "recluster"] = "greedy"
     newcomer_start: Literal["average", "initial"] = "average"
+    preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         cluster.check_alpha(self.alpha)
@@ -618,128 +642,9 @@ def _or_null(value: float, digits: int | None = None) -> float | None:
     return value if digits is None else round(value, digits)
 
 
-# ---------------------------------------------------------------- presets
-Preset = Literal["paper", "code"]
-
-PRESETS: dict[str, Mapping[str, Any]] = {
-    # Table III; alpha, local epochs and rounds depend on the task and are set beside the preset.
-    "paper": {"local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64)},
-    "code": {
-        "local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64),
-        "warmup": "global",  # iteration 0 has one group of all, Algorithm 1 has singletons
-        "include_buffers": True,  # the gradient is the whole state dictionary's difference
-        "group_buffers": "first",  # the average of a group copies BatchNorm's statistics from its first member
-        "averaged_heads": True,  # HCCT-P's heads are averaged at the start of the next round
-        "score": "published",  # HCCT-E: variance over signed mean of all entries
-        "placement": "recluster",  # a newcomer's gradient joins the list, and everybody is partitioned anew
-        "newcomer_start": "initial",  # a newcomer's gradient is taken at w^0, other clients' are not
-    },
-}
-
-
-def hcct(
-    preset: Preset | None = None,
-    local: SgdConfig | None = None,
-    alpha: Alpha = 100.0,
-    groups: Annotated[int, Ge(1)] | None = None,
-    warmup: Literal["singletons", "global"] | None = None,
-    recluster_every: Annotated[int, Ge(1)] = 1,
-    one_shot: bool = False,
-    weighting: Weighting = "samples",
-    layer: str = "all",
-    score: Literal["scale_free", "published"] | None = None,
-    include_buffers: bool | None = None,
-    group_buffers: Literal["mean", "first"] | None = None,
-    normalize: Literal["sum", "mean"] = "sum",
-    leave_one_out: bool = False,
-    personal: tuple[str, ...] = (),
-    averaged_heads: bool | None = None,
-    arrivals: Arrivals | None = None,
-    placement: Literal["greedy", "recluster"] | None = None,
-    newcomer_start: Literal["average", "initial"] | None = None,
-) -> HCCT:
-    """HCCT by itself or as it was published; what is given wins over the preset.
-
-    Args:
-        preset: "paper" is Algorithm 1 with the paper's optimiser, "code" what the released code did; None is Algorithm
-            1 with the experiment's optimiser.
-        local, warmup, score, include_buffers, group_buffers, averaged_heads, placement, newcomer_start: As in HCCT;
-            None leaves them to the preset.
-        alpha, groups, recluster_every, one_shot, weighting, layer, normalize, leave_one_out, personal, arrivals: As in
-            HCCT; no preset touches them.
-
-    Raises:
-        ConfigError: As HCCT.
-    """
-    given = {
-        "local": local,
-        "warmup": warmup,
-        "score": score,
-        "include_buffers": include_buffers,
-        "group_buffers": group_buffers,
-        "averaged_heads": averaged_heads,
-        "placement": placement,
-        "newcomer_start": newcomer_start,
-    }
-    options: dict[str, Any] = {
-        **(PRESETS[preset] if preset is not None else {}),
-        **{name: value for name, value in given.items() if value is not None},
-    }
-    return HCCT(
-        alpha=alpha,
-        groups=groups,
-        recluster_every=recluster_every,
-        one_shot=one_shot,
-        weighting=weighting,
-        layer=layer,
-        normalize=normalize,
-        leave_one_out=leave_one_out,
-        personal=personal,
-        arrivals=arrivals,
-        **options,
-    )
-
-
-def hcct_e(
-    preset: Preset | None = None,
-    local: SgdConfig | None = None,
-    alpha: Alpha = 100.0,
-    groups: Annotated[int, Ge(1)] | None = None,
-    warmup: Literal["singletons", "global"] | None = None,
-    layer: str = "telling",
-    score: Literal["scale_free", "published"] | None = None,
-    weighting: Weighting = "samples",
-    personal: tuple[str, ...] = (),
-    arrivals: Arrivals | None = None,
-) -> HCCT:
-    """HCCT-E: HCCT that compares one layer, by default the one that tells most.
-
-    Raises:
-        ConfigError: As HCCT.
-    """
-    return hcct(
-        preset, local, alpha, groups, warmup, layer=layer, score=score, weighting=weighting, personal=personal,
-        arrivals=arrivals,
-    )  # fmt: skip
-
-
-def hcct_p(
-    preset: Preset | None = None,
-    local: SgdConfig | None = None,
-    alpha: Alpha = 100.0,
-    groups: Annotated[int, Ge(1)] | None = None,
-    warmup: Literal["singletons", "global"] | None = None,
-    personal: tuple[str, ...] = ("head",),
-    averaged_heads: bool | None = None,
-    weighting: Weighting = "samples",
-    arrivals: Arrivals | None = None,
-) -> HCCT:
-    """HCCT-P: HCCT whose heads stay with the clients.
-
-    Raises:
-        ConfigError: As HCCT.
-    """
-    return hcct(
-        preset, local, alpha, groups, warmup, personal=personal, averaged_heads=averaged_heads, weighting=weighting,
-        arrivals=arrivals,
-    )  # fmt: skip
+# ---------------------------------------------------------------- variants
+HCCT_E = variant(
+    HCCT, "HCCT_E", "HCCT-E: HCCT that compares one layer, by default the one that tells clients apart most.",
+    layer="telling",
+)  # fmt: skip
+HCCT_P = variant(HCCT, "HCCT_P", "HCCT-P: HCCT whose heads stay with the clients.", personal=("head",))

@@ -94,7 +94,7 @@ class LocalTrainer:
 
 
 @dataclass(frozen=True)
-class MaxFL:
+class MAXFL:
     """MAXFL as published.
 
     Attributes:
@@ -252,7 +252,7 @@ class Alone:
 
 
 @dataclass(frozen=True)
-class MaxFLHCCT:
+class MAXFL_HCCT:
     """MAXFL as HCCT compares with it: those whose requirement the global model meets train it, the others their own.
 
     Attributes:

@@ -59,7 +59,7 @@ def masked_mean(each: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Moon:
+class MOON:
     """Model-contrastive learning.
 
     Attributes:

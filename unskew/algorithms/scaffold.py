@@ -103,7 +103,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class SCAFFOLD:
     """Stochastic controlled averaging.
 
     Attributes:

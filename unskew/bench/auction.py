@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.algorithms.feddif import feddif
+from unskew.algorithms.feddif import FedDif
 from unskew.forecast import untrained
 from unskew.keys import Key
 from unskew.server.auction import edge_weights, feasible, match, valuations
@@ -111,7 +111,7 @@ def naive(psi: Array, sizes: Array, histograms: Array, target: Array) -> Array:
 def simulate(rounds: int, epsilon: float = 0.02) -> tuple[float, float]:
     """(seconds, training iterations per round) of FedDif as P000 had it on labels like CIFAR-100's at alpha .3."""
     histograms = labels(100, 100, 0.3, 500, Key(0) / "bench" / "simulation")
-    algorithm = feddif("p000", epsilon=epsilon, drift=None)
+    algorithm = FedDif(preset="p000", epsilon=epsilon, drift=None)
     began = time.perf_counter()
     iterations = sum(f["iterations"] for f, _ in untrained.rounds(algorithm, histograms, rounds, channel=P000))
     return time.perf_counter() - began, iterations / rounds

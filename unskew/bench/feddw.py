@@ -28,9 +28,9 @@ from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbabu import FedBABU
 from unskew.algorithms.feddw import ClassRelation, add_soft_labels, with_term
-from unskew.algorithms.fedprox import fedprox
-from unskew.algorithms.feduv import feduv
-from unskew.algorithms.moon import Moon
+from unskew.algorithms.fedprox import FedProx
+from unskew.algorithms.feduv import FedUV
+from unskew.algorithms.moon import MOON
 from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.bench.engine import one_thread, require_known
 from unskew.keys import Key
@@ -172,11 +172,11 @@ def _contenders(case: Case) -> dict[str, Callable[[], object]]:
 def _others(config: SgdConfig) -> Mapping[str, Any]:
     """The other methods of Table III, with the constants of `feddw/table1`."""
     return {
-        "moon": Moon(mu=5.0, temperature=0.5, local=config),
+        "moon": MOON(mu=5.0, temperature=0.5, local=config),
         "fedbabu": FedBABU(local=config),
-        "feduv": feduv(lambda_v=2.5, lambda_u=0.5, local=config),
+        "feduv": FedUV(lambda_v=2.5, lambda_u=0.5, local=config),
         "perfedavg": PerFedAvg(alpha=0.01, local=replace(config, optimizer="sgd")),
-        "fedprox": fedprox(mu=0.01, local=config),
+        "fedprox": FedProx(mu=0.01, local=config),
     }
 
 

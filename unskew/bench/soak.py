@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unskew import models
-from unskew.algorithms.scaffold import Scaffold
+from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.trainer import DeviceData, LocalTrainer
@@ -55,7 +55,7 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
     device_data = DeviceData(x, y, rows, rows)
     population = Population(histograms, task.layout, task.init(Key(0)), task.init)
-    algorithm = Scaffold(local=SgdConfig(0.01, batch_size=50, local_epochs=1))
+    algorithm = SCAFFOLD(local=SgdConfig(0.01, batch_size=50, local_epochs=1))
     size = sum(t.numel() * 4 for t in population.initial.values())
     torch.set_num_threads(1)
     pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), cores(), size)

@@ -31,6 +31,7 @@ import tomli_w
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms
+from unskew.algorithms import presets
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.errors import ConfigError, meant
 from unskew.experiment import schema
@@ -246,7 +247,9 @@ def method(
     lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
     if lacks:
         raise ConfigError(f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.at(where)}")
-    return Method(label or name, name, _spelled_out(schema.parameters(target), values), algorithm)
+    preset = presets.settings(target, values.get("preset"))
+    fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in schema.parameters(target).items()}
+    return Method(label or name, name, _spelled_out(fields, values), algorithm)
 
 
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:

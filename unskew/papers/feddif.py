@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddif import feddif
+from unskew.algorithms.feddif import FedDif
 from unskew.api import History
 from unskew.data import sources
 from unskew.data.split import Dirichlet, assign
@@ -98,8 +98,8 @@ def iterations(request: Request) -> Result:
         name = f"FedDif eps{level}"
         rounds_then, passes, _ = TABLE3[name, setting]
         readings = {
-            f"{name}, p000": (feddif("p000", epsilon=epsilon, drift=None), passes / rounds_then),
-            f"{name}, paper": (feddif("paper", epsilon=epsilon, model_ratio=MODELS / CLIENTS, bits=40e6), None),
+            f"{name}, p000": (FedDif(preset="p000", epsilon=epsilon, drift=None), passes / rounds_then),
+            f"{name}, paper": (FedDif(preset="paper", epsilon=epsilon, model_ratio=MODELS / CLIENTS, bits=40e6), None),
         }
         for label, (algorithm, published) in readings.items():
             values = []
@@ -205,7 +205,7 @@ def subframes(request: Request) -> Result:
     hops: list[float] = []
     for seed in seeds:
         histograms = _histograms("1.0", 10, 5000, devices, seed)
-        for name, algorithm in (("FedAvg", FedAvg()), ("FedDif", feddif("p001", epsilon=0.04))):
+        for name, algorithm in (("FedAvg", FedAvg()), ("FedDif", FedDif(preset="p001", epsilon=0.04))):
             record = list(untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=tariff.channel))
             rows = [row for _, trace in record for row in trace.transfers]
             info = {t: info for t, (info, _) in enumerate(record, 1)}
@@ -250,7 +250,7 @@ def iid_distances(request: Request) -> Result:
         closed: list[list[list[float]]] = []
         for seed in seeds:
             histograms = _histograms(setting, 100, 500, CLIENTS, seed)
-            algorithm = feddif("p000", epsilon=EPSILON["CIFAR-100"][0], drift=None)
+            algorithm = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"][0], drift=None)
             info = untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=PRESETS["p000"].channel)
             pairs = [chain for f, _ in info for chain in _distances(f, histograms)]
             carried.append([a for a, _ in pairs])
