@@ -27,10 +27,12 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.keys import Key
-from unskew.local.executor import EvalJob, Sequential
-from unskew.local.stacked import sgd
+from unskew.local.data import DeviceData
+from unskew.local.executor import EvalJob
+from unskew.local.sequential import Sequential
+from unskew.local.stacked import fitter
 from unskew.local.stacked.executor import Stacked
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.trainer import LocalTrainer
 from unskew.models.cnn import cnn_small, pfl_cnn
 from unskew.models.lenet import cnn_w3, torch_cnn
 from unskew.models.linear import logistic
@@ -208,14 +210,14 @@ def check_fold():
 
     found = []
     for executor in (Sequential(trainer), stacked):
-        from unskew.local.executor import Work
+        from unskew.local.executor import StepJob
         from unskew.protocol import fold
 
         def step(me, m, mine):
             return (yield from fold(add, m, 0.0))
 
         work = {
-            c: Work("s", step, population.me(c, 1, Key(1) / c),
+            c: StepJob("s", step, population.me(c, 1, Key(1) / c),
                     population.initialise(Key(c)), None)
             for c in range(len(RAGGED))
         }  # fmt: skip
@@ -316,7 +318,7 @@ def timing(names):
         took = min(measure(lambda: sim.round(state, next(turn)), 2, 4.0))
         say(f"{case:16s} {'solo loop':18s} {took:9.4f} s/round {samples / took:12,.0f} samples/s {base / took:6.2f}x")
         for label, form, chunk, streams in ways(case, samples):
-            sgd._STREAMS = streams or 4
+            fitter._STREAMS = streams or 4
             try:
                 if DEVICE.type == "cuda":
                     torch.cuda.empty_cache()

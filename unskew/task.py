@@ -52,6 +52,11 @@ class Task:
     batch_norm: bool
     random: bool
 
+    @property
+    def min_batch(self) -> int:
+        """Fewest examples that a batch may have."""
+        return 2 if self.batch_norm else 1
+
     def module(self) -> nn.Module:
         """A network whose values are about to be replaced."""
         with Key(0).ambient():

@@ -10,8 +10,11 @@ from job import Job, Journal, initial, training_data
 from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.ledger import totals
-from unskew.local.trainer import DeviceData, LocalTrainer
-from unskew.local.workers import Cell, Pool, Workers
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.run.folder import Logs
 from unskew.runtime.in_process import Population, Simulator
@@ -38,7 +41,7 @@ def main(job: Job, journal: Journal) -> None:
     trained = 0
     with tempfile.TemporaryDirectory() as folder:
         logs = Logs(Path(folder))
-        pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), job.cores, size)
+        pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), job.cores, size)
         try:
             # Every run draws anew, as those of the others do.
             drawn = {"seed": secrets.randbits(31), "clients_per_round": job.cohort}

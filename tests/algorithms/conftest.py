@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from unskew.keys import Key
-from unskew.local.executor import Sequential
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
 from unskew.runtime import in_process
 from unskew.runtime.in_process import Population, Simulator, Trace

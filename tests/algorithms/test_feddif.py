@@ -31,7 +31,7 @@ from unskew.algorithms.feddif import (
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
 from unskew.keys import Key
-from unskew.local.executor import Done, EvalJob, Work
+from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.protocol import ClientId, Exponential, Fitted, Held, Layout, Me, SgdConfig, drive
 from unskew.runtime import in_process
 from unskew.runtime.in_process import Population, Simulator
@@ -48,11 +48,11 @@ class Footprints:
     """Each training by client c adds 1 to coordinate c of the model; `forge` may change what a client replies."""
 
     clients: int
-    forge: Callable[[Work, Any], Any] = lambda work, reply: reply
+    forge: Callable[[StepJob, Any], Any] = lambda work, reply: reply
     name: str = "footprints"
-    done: list[tuple[Work, Any]] = dataclasses.field(default_factory=list)
+    done: list[tuple[StepJob, Any]] = dataclasses.field(default_factory=list)
 
-    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
+    def complete(self, work: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         for c, w in work.items():
 
             def answer(request: Any, c: int = c) -> Fitted:
@@ -62,7 +62,7 @@ class Footprints:
             reply, memory = drive(w.begin(w.me, w.message, w.memory), answer)
             reply = self.forge(w, reply)
             self.done.append((w, reply))
-            yield c, Done((reply, memory))
+            yield c, StepResult((reply, memory))
 
     def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
         raise NotImplementedError
@@ -522,7 +522,7 @@ def test_clients_of_whom_none_has_data_are_refused() -> None:
 def test_forged_bids_are_ignored_and_recorded(values: Callable[[Tensor], Tensor], why: str) -> None:
     """Client 3, who has every class and would win, sends what cannot be; it gets no model and the rest goes on."""
 
-    def forge(work: Work, reply: Any) -> Any:
+    def forge(work: StepJob, reply: Any) -> Any:
         return Bids(values(reply.values)) if work.step == "bid" and work.me.id == 3 else reply
 
     honest = Game(FedDif(), SKEWED).play()

@@ -108,11 +108,11 @@ def test_what_a_client_says_are_its_trained_models_mean_logits(classes: Any) -> 
     """In evaluation mode, with the model that it keeps."""
     world = classes(n=[5, 8], norm=True)
     play = world.play(FedDistill(local=SMALL), rounds=1)
-    trainer = play.sim.executor._solo
+    trainer = play.sim.executor.trainer
     means, counts = [], []
     for c in (0, 1):
         rows = world.device_data.train[c]
-        _, logits = trainer._refer(world.device_data.x[rows], play.own(c))
+        _, logits = trainer.refer(world.device_data.x[rows], play.own(c))
         y = world.device_data.y[rows]
         counts.append(torch.bincount(y, minlength=3))
         means.append(torch.stack([logits[y == k].sum(0) / max(int((y == k).sum()), 1) for k in range(3)]))
@@ -152,8 +152,8 @@ def test_a_teacher_pulls_what_clients_say_together(classes: Any) -> None:
     for lam in (0.0, 20.0):
         play = world.play(FedDistill(lam=lam, local=SgdConfig(0.05, local_steps=20, batch_size=None)), rounds=8)
         own = [play.own(c) for c in range(3)]
-        trainer = play.sim.executor._solo
-        out = torch.stack([trainer._refer(world.device_data.x, w)[1].softmax(1) for w in own])
+        trainer = play.sim.executor.trainer
+        out = torch.stack([trainer.refer(world.device_data.x, w)[1].softmax(1) for w in own])
         spread[lam] = float(out.std(0).mean())
     assert spread[20.0] < 0.8 * spread[0.0]
 

@@ -27,7 +27,9 @@ from unskew.experiment import config
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
-from unskew.local.workers import Cell, Pool, Workers
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import Me, SgdConfig, Step, step
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
@@ -49,9 +51,9 @@ def _toy() -> Iterator[None]:
 
 
 def accuracy(sim: Simulator[Any], params: Any) -> float:
-    desk = sim.population.desk
-    assert desk is not None
-    return float(desk.evaluate(params, "test")[0].double().mean())
+    server_trainer = sim.population.server_trainer
+    assert server_trainer is not None
+    return float(server_trainer.evaluate(params, "test")[0].double().mean())
 
 
 # ---------------------------------------------------------------- what it is for
@@ -143,7 +145,9 @@ def test_without_a_server_model_there_is_none() -> None:
 
 def test_the_server_cannot_train_without_a_device() -> None:
     population, trainer = clients()
-    sim: Simulator[Any] = Simulator(FEDDISTR, dataclasses.replace(population, desk=None), simulator(FEDDISTR).executor)
+    sim: Simulator[Any] = Simulator(
+        FEDDISTR, dataclasses.replace(population, server_trainer=None), simulator(FEDDISTR).executor
+    )
     with pytest.raises(ConfigError, match="this server has no device for local work of its own"):
         sim.round(sim.start(), 1)
     assert trainer.device_data.groups is not None
@@ -267,9 +271,9 @@ def test_clusters_of_all_clients_are_inverted_in_one_batch(monkeypatch: pytest.M
     assert calls == [4]
 
 
-def open_cell(index: int) -> Cell:
+def open_cell(index: int) -> WorkerSetup:
     population, trainer = clients()
-    return Cell(FEDDISTR, trainer, population.me)
+    return WorkerSetup(FEDDISTR, trainer, population.me)
 
 
 def test_workers_end_with_the_bits_of_the_sequential_executor() -> None:

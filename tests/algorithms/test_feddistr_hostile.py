@@ -25,7 +25,8 @@ from unskew import wire
 from unskew.algorithms.feddistr import FedDistr
 from unskew.algorithms.fedpft import FedPFT
 from unskew.errors import QuorumError
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
 from unskew.runtime.flower import pack, unpack
 from unskew.runtime.in_process import Population
@@ -54,7 +55,7 @@ def first_of(clients: int) -> tuple[Population, LocalTrainer]:
     s = trainer.device_data
     device_data = DeviceData(s.x, s.y, s.train[:clients], s.val[:clients], None, s.x_test, s.y_test, s.groups)
     few = LocalTrainer(trainer.task, device_data)
-    return dataclasses.replace(population, histograms=population.histograms[:clients], desk=few), few
+    return dataclasses.replace(population, histograms=population.histograms[:clients], server_trainer=few), few
 
 
 # ---------------------------------------------------------------- lies
@@ -142,7 +143,7 @@ def lived(
     monkeypatch.setattr(loopback, "world", lambda network, pooled: first_of(clients))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients)
-    there.remote.model = dataclasses.replace(there.remote.model, desk=there.trainer)
+    there.remote.model = dataclasses.replace(there.remote.model, server_trainer=there.trainer)
     liar = clients - 1
     there.grid.handlers[there.node(liar)] = told(lie, step, [there, liar])
     try:

@@ -48,7 +48,7 @@ from unskew.errors import ConfigError, QuorumError
 from unskew.experiment import config
 from unskew.keys import Key
 from unskew.ledger import SERVER
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Sgd, SgdConfig, drive, run, step
 from unskew.runtime import in_process
@@ -147,12 +147,12 @@ def test_soft_labels_are_those_of_the_trained_models(classes: Any, spy: Any) -> 
         play = world.play(FedDW(local=SMALL), rounds=1, clients_per_round=3)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
-    trainer = play.sim.executor._solo
+    trainer = play.sim.executor.trainer
     sums, counts = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     cohort = sorted(t.src - 1 for t in play.traces[0].transfers if t.dst == SERVER)
     for client, reply in zip(cohort, replies, strict=True):
         rows = world.device_data.train[client]
-        _, logits = trainer._refer(world.device_data.x[rows], reply.of.params)
+        _, logits = trainer.refer(world.device_data.x[rows], reply.of.params)
         for p, c in zip(logits.softmax(1), world.device_data.y[rows].tolist(), strict=True):
             sums[c] += p
             counts[c] += 1
@@ -167,10 +167,10 @@ def test_soft_labels_are_those_of_the_model_that_is_sent_whatever_is_trained_aft
         play = world.play(with_term(MAXFL(warmup=0, local=SMALL)), rounds=1)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
-    trainer = play.sim.executor._solo
+    trainer = play.sim.executor.trainer
     for client, reply in enumerate(replies):
         rows = world.device_data.train[client]
-        _, logits = trainer._refer(world.device_data.x[rows], reply.of.params)
+        _, logits = trainer.refer(world.device_data.x[rows], reply.of.params)
         sums = torch.zeros(3, 3, dtype=torch.float64)
         for p, c in zip(logits.softmax(1), world.device_data.y[rows].tolist(), strict=True):
             sums[c] += p
@@ -738,9 +738,9 @@ def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_an_example_moves_an_upload_by_at_most_the_sensitivity(classes: Any) -> None:
     """One row by probabilities, whose norm is at most 1, and one count by 1: sqrt(2) in all."""
     world = classes(n=[7])
-    trainer = world.simulator(FedDW()).executor._solo
+    trainer = world.simulator(FedDW()).executor.trainer
     rows = world.device_data.train[0]
-    _, logits = trainer._refer(world.device_data.x[rows], world.population.initial)
+    _, logits = trainer.refer(world.device_data.x[rows], world.population.initial)
 
     def upload(keep: Tensor) -> Tensor:
         class Seen:
@@ -815,7 +815,7 @@ def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
     monkeypatch.setattr(Noise, "sigma", 0.0)
     world = classes(n=[5, 8, 3], norm=True)
     play = world.play(FedDW(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=2)
-    _, logits = play.sim.executor._solo._refer(world.device_data.x, play.params[1])
+    _, logits = play.sim.executor.trainer.refer(world.device_data.x, play.params[1])
     sums = torch.zeros(3, 3, dtype=torch.float64).index_add(0, world.device_data.y, logits.softmax(1))
     counts = torch.bincount(world.device_data.y, minlength=3)
     assert (counts > 0).all()

@@ -16,7 +16,9 @@ from unskew.algorithms.fedpft import Components, Decode, FedPFT, Mixture, summar
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked
-from unskew.local.workers import Cell, Pool, Workers
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
@@ -34,10 +36,10 @@ def _toy() -> Iterator[None]:
 
 def test_everybody_learns_labels_that_nobody_showed_them() -> None:
     sim, states, _ = played(GOOD)
-    desk = sim.population.desk
-    assert desk is not None
+    server_trainer = sim.population.server_trainer
+    assert server_trainer is not None
     for model in (sim.algorithm.serve(states[-1], None), *sim.personal(states[-1], range(4), 1).values()):
-        assert float(desk.evaluate(model, "test")[0].double().mean()) > 0.8
+        assert float(server_trainer.evaluate(model, "test")[0].double().mean()) > 0.8
 
 
 def test_components_are_means_and_variances_of_clusters() -> None:
@@ -154,9 +156,9 @@ def test_codec_resume_and_seed() -> None:
     assert bits(resumed, state) == bits(sim, states[2])
 
 
-def open_cell(index: int) -> Cell:
+def open_cell(index: int) -> WorkerSetup:
     population, trainer = clients()
-    return Cell(FEDPFT, trainer, population.me)
+    return WorkerSetup(FEDPFT, trainer, population.me)
 
 
 def test_stacked_clients_and_workers_end_with_the_bits_of_the_sequential_executor() -> None:

@@ -11,7 +11,7 @@ from unskew.algorithms.fedproto import FedProto, Prototypes, Pull
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.protocol import Batch, SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
@@ -29,9 +29,9 @@ def labelled(base: Any, labels: list[list[int]]) -> Any:
 
 def own_prototypes(play: Any, client: int) -> dict[int, Tensor]:
     """Mean features of a client's classes under the model it keeps."""
-    rows = play.sim.executor._solo.device_data.train[client]
-    device_data = play.sim.executor._solo.device_data
-    r, _ = play.sim.executor._solo._refer(device_data.x[rows], play.own(client))
+    rows = play.sim.executor.trainer.device_data.train[client]
+    device_data = play.sim.executor.trainer.device_data
+    r, _ = play.sim.executor.trainer.refer(device_data.x[rows], play.own(client))
     return {c: r[device_data.y[rows] == c].mean(0) for c in set(device_data.y[rows].tolist())}
 
 

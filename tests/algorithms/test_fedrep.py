@@ -9,7 +9,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbabu import FedBABU
 from unskew.algorithms.fedrep import FedRep
 from unskew.errors import ConfigError
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Fitted, Layout, Me, Sgd, SgdConfig
 from unskew.runtime.in_process import Simulator

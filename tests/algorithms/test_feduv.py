@@ -163,6 +163,6 @@ def test_outputs_vary_more_than_without(classes: Any) -> None:
     spread = {}
     for name, algorithm in {"plain": FedAvg(local), "varied": FedUV(20.0, 0.0, local=local)}.items():
         play = world.play(algorithm, rounds=1)
-        _, logits = play.sim.executor._solo._refer(world.device_data.x, play.params[-1])
+        _, logits = play.sim.executor.trainer.refer(world.device_data.x, play.params[-1])
         spread[name] = float(logits.softmax(1).std(0).mean())
     assert spread["varied"] > spread["plain"] + 0.02

@@ -87,7 +87,7 @@ def test_the_second_round_step_by_step(classes: Any, equal: Any) -> None:
     first = world.play(FedAvg(once), 1).params[1]
     local = dataclasses.replace(once, local_steps=1)
     play = world.play(MOON(mu=2.0, local=once), 1)
-    trainer = play.sim.executor._solo
+    trainer = play.sim.executor.trainer
     other = {n: t + 0.3 for n, t in first.items()}  # somebody else's work would have moved the global model
     algorithm = MOON(mu=2.0, local=local)
     me = play.sim.population.me(0, 2, play.sim.key / "x")
@@ -158,7 +158,7 @@ def test_references_are_not_changed(classes: Any) -> None:
 def test_references_run_in_evaluation_mode(classes: Any) -> None:
     """With BatchNorm, an example's reference features do not depend on the rest of its batch."""
     world = classes(n=[8], norm=True)
-    trainer = world.simulator(MOON()).executor._solo
+    trainer = world.simulator(MOON()).executor.trainer
     x, params = world.device_data.x, world.population.initial
-    forward = partial(trainer._refer, params=params)
+    forward = partial(trainer.refer, params=params)
     torch.testing.assert_close(forward(x)[0][:2], forward(x[:2])[0])

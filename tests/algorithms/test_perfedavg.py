@@ -15,7 +15,7 @@ from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.data.batches import plan
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Exponential, SgdConfig
 from unskew.runtime.in_process import Simulator

@@ -11,7 +11,7 @@ import torch
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.stc import STC, Broadcast, News, Upload, kept, payload
 from unskew.errors import ProtocolError, WireError
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me, Sgd, SgdConfig
 from unskew.runtime.in_process import Simulator

@@ -80,7 +80,7 @@ def test_the_contenders_do_what_they_are_called(case: Case) -> None:
 def test_held_means_that_feddw_leaves_the_bias_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     work = bench._contenders(TINY[2])
     trained, held = work["fedavg"]().params["head.bias"], work["feddw"]().params["head.bias"]
-    monkeypatch.setattr(bench.LocalTrainer, "fit", lambda _solo, _me, job, _key: job)
+    monkeypatch.setattr(bench.LocalTrainer, "fit", lambda trainer, _me, job, _key: job)
     start = work["feddw"]().start["head.bias"]
     assert torch.equal(held, start)
     assert not torch.equal(trained, start)

@@ -21,7 +21,7 @@ from recipe import make, world
 
 from unskew import wire
 from unskew.keys import Key
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me
 from unskew.runtime.client import ClientRuntime, Desk, _Kept

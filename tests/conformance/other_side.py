@@ -12,7 +12,8 @@ from recipe import make, world
 
 from unskew import wire
 from unskew.keys import Key
-from unskew.local.executor import Sequential, Work
+from unskew.local.executor import StepJob
+from unskew.local.sequential import Sequential
 from unskew.protocol import Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.tree import Params
 
@@ -56,7 +57,7 @@ class Clients:
         me = Me(client, int(histogram.sum()), histogram, t, key, layout, initial, key, key)
         saved = self.staged.get(client, self.memory.get(client, b""))
         mine = wire.decode(saved, wire.memory_type(self.algorithm))
-        work = Work(header["step"], steps_of(self.algorithm)[header["step"]], me, msg, mine)
+        work = StepJob(header["step"], steps_of(self.algorithm)[header["step"]], me, msg, mine)
         ((_, done),) = self.executor.complete({client: work})
         reply, memory = done.value
         self.staged[client] = wire.encode(memory)

@@ -20,8 +20,9 @@ from unskew.algorithms.fedavg import Weights
 from unskew.algorithms.feddif import Drift
 from unskew.algorithms.hcct import Arrivals
 from unskew.keys import Key
-from unskew.local.executor import Sequential
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import (
     Carried,
     ClientId,

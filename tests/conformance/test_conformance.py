@@ -10,7 +10,7 @@ from recipe import CASES, NETWORKS, bits, finite, make, rounds, simulator, world
 from unskew import wire
 from unskew.errors import QuorumError
 from unskew.ledger import totals
-from unskew.local.executor import Sequential
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me, Sgd
 from unskew.runtime.in_process import Simulator

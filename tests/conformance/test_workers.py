@@ -17,11 +17,15 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import DivergedError, WorkerError
 from unskew.keys import Key
-from unskew.local import workers
-from unskew.local.executor import EvalJob, Sequential
+from unskew.local.data import DeviceData
+from unskew.local.executor import EvalJob
+from unskew.local.sequential import Sequential
 from unskew.local.stacked.executor import Stacked
-from unskew.local.trainer import DeviceData, LocalTrainer
-from unskew.local.workers import Cell, Pool, Recipe, Workers
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers import memory
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool, jobs_of
+from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.protocol import ClientId, Federation, Held, Keep, Me, Plan, SgdConfig, Step, ask, collect, step
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tree import Params
@@ -29,14 +33,14 @@ from unskew.tree import Params
 GRID = [(case, network) for network in NETWORKS for case in CASES]
 
 
-def open_cell(index: int) -> Cell:
+def open_cell(index: int) -> WorkerSetup:
     case, network = GRID[index]
     algorithm = make(case)
     population, trainer = world(network, bool(getattr(algorithm, "pooled", False)))
-    return Cell(algorithm, trainer, population.me)
+    return WorkerSetup(algorithm, trainer, population.me)
 
 
-def opener(_: str) -> Callable[[int], Cell]:
+def opener(_: str) -> Callable[[int], WorkerSetup]:
     """What a worker that is started afresh is told to call."""
     return open_cell
 
@@ -105,8 +109,8 @@ def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
 
 def test_a_value_too_large_for_its_slot_leaves_the_next_slot_alone() -> None:
     """Slots of 64 bytes lie side by side: 15 numbers and one more fit together, 17 do not, and write nothing."""
-    arena = workers._Arena(128)
-    one, two = workers._Slot(arena, 0, 64), workers._Slot(arena, 64, 64)
+    arena = memory.SharedBuffer(128)
+    one, two = memory.Slot(arena, 0, 64), memory.Slot(arena, 64, 64)
     assert two.put(torch.full((16,), 7.0), 64) is not None
     assert one.put({"a": torch.ones(15), "b": torch.ones(2)}, 0) is None
     assert one.put(torch.ones(17), 0) is None
@@ -141,9 +145,9 @@ def test_many_clients_share_jobs_and_end_with_the_same_bits(
     """Scaffold's clients remember, the relay's keep values; a job of several is what makes this another test."""
     population, trainer = crowd()
     alone = Simulator(make(case), population, Sequential(trainer))
-    pool = Pool(lambda _: Cell(make(case), trainer, population.me), 2, 1 << 12)
+    pool = Pool(lambda _: WorkerSetup(make(case), trainer, population.me), 2, 1 << 12)
     together: list[int] = []
-    jobs = workers._jobs
+    jobs = jobs_of
     monkeypatch.setattr(workers, "_jobs", lambda *args: [together.append(len(j.names)) or j for j in jobs(*args)])
     try:
         many = Simulator(make(case), population, Workers(pool, 0, make(case)))
@@ -157,12 +161,12 @@ def test_many_clients_share_jobs_and_end_with_the_same_bits(
 
 def test_jobs_become_smaller_towards_the_end() -> None:
     """Two workers, so an eighth of what is left, at most eight: 80 clients begin with eights, and end one by one."""
-    jobs = list(workers._jobs({c: {} for c in range(80)}, 2, workers._together(1 << 12)))
+    jobs = list(jobs_of({c: {} for c in range(80)}, 2, memory.clients_per_job(1 << 12)))
     assert [name for job in jobs for name in job.names] == list(range(80))
     sizes = [len(job.names) for job in jobs]
     assert sizes == sorted(sizes, reverse=True)
     assert (sizes[:3], sizes[-8:]) == ([8, 8, 8], [1] * 8)
-    assert workers._together(10 << 20) == 2  # room for 8 models and a megabyte, each client's share is four
+    assert memory.clients_per_job(10 << 20) == 2  # room for 8 models and a megabyte, each client's share is four
 
 
 def test_a_method_that_lets_training_diverge_goes_on_everywhere(
@@ -171,7 +175,7 @@ def test_a_method_that_lets_training_diverge_goes_on_everywhere(
     population, trainer = crowd()
     trainer.device_data.x[-3] = 1e38  # the last client's
     hcct = make("hcct", local=SgdConfig(10.0, local_steps=3))
-    pool = Pool(lambda _: Cell(hcct, trainer, population.me), 2, 1 << 12)
+    pool = Pool(lambda _: WorkerSetup(hcct, trainer, population.me), 2, 1 << 12)
     ends = []
     try:
         for executor in (Sequential(trainer), Workers(pool, 0, hcct), Stacked(trainer)):
@@ -192,7 +196,7 @@ def test_the_failure_of_one_client_among_several_is_its_own(
     population, trainer = crowd()
     trainer.device_data.x[-3] = torch.nan  # the last client's
     config = make("fedavg", local=SgdConfig(0.1))
-    pool = Pool(lambda _: Cell(config, trainer, population.me), 2, 1 << 12)
+    pool = Pool(lambda _: WorkerSetup(config, trainer, population.me), 2, 1 << 12)
     try:
         sim = Simulator(config, population, Workers(pool, 0, config))
         with pytest.raises(DivergedError, match="round 1, client 39"):
@@ -230,7 +234,7 @@ class Bulky:
 def test_large_messages_and_replies_do_not_wait_for_each_other() -> None:
     """Neither fits into its slot, so both go through the pipe, which holds 64 kB: once parent and worker both wrote."""
     population, trainer = world("perceptron", False)
-    pool = Pool(lambda _: Cell(Bulky(), trainer, population.me), 2, 64)
+    pool = Pool(lambda _: WorkerSetup(Bulky(), trainer, population.me), 2, 64)
     try:
         sim = Simulator(Bulky(), population, Workers(pool, 0, Bulky()))
         for t in (1, 2):
@@ -282,7 +286,7 @@ class Passing:
 def test_memory_without_none_and_records_that_are_kept_are_what_they_are_in_sequence() -> None:
     """In round 1 a client has no memory, whatever its steps return; a value that is kept may be any message."""
     population, trainer = world("perceptron", False)
-    pool = Pool(lambda _: Cell(Passing(), trainer, population.me), 2, 1 << 12)
+    pool = Pool(lambda _: WorkerSetup(Passing(), trainer, population.me), 2, 1 << 12)
     try:
         alone = Simulator(Passing(), population, Sequential(trainer))
         many = Simulator(Passing(), population, Workers(pool, 0, Passing()))
@@ -414,7 +418,7 @@ def test_a_failure_in_a_worker_is_the_failure_it_was() -> None:
         own.close()
 
 
-def _diverging() -> Cell:
+def _diverging() -> WorkerSetup:
     algorithm: Any = make("fedavg", local=SgdConfig(1e30, batch_size=4, local_epochs=5))
     population, trainer = world("perceptron")
-    return Cell(algorithm, trainer, population.me)
+    return WorkerSetup(algorithm, trainer, population.me)

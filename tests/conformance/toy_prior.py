@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from unskew import priors, wire
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.local.executor import Sequential
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
 from unskew.runtime.in_process import Population, Simulator, Trace
 from unskew.task import Task, make_task
 
@@ -155,7 +156,7 @@ def same_deployed(name: str, algorithm: object, folder: Path, monkeypatch: pytes
     monkeypatch.setattr(loopback, "world", lambda network, pooled: clients(network))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=11)
-    there.remote.model = dataclasses.replace(there.remote.model, desk=there.trainer)
+    there.remote.model = dataclasses.replace(there.remote.model, server_trainer=there.trainer)
     sim, states, traces = played(algorithm, rounds=2, seed=11)
     state = there.remote.start()
     for t in (1, 2):

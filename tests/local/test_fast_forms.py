@@ -16,7 +16,8 @@ from unskew.data.batches import plan
 from unskew.errors import DivergedError
 from unskew.keys import Key
 from unskew.local import dense, kernels
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
 from unskew.models import LOSS, build
 from unskew.models.network import Network
 from unskew.protocol import Fold, Me, Sgd, SgdConfig
@@ -352,7 +353,7 @@ def test_what_is_only_evaluated_takes_the_same_forms(
     data, start = device_data(torch.float32), start_of(task, torch.float32)
     auto, plain = (LocalTrainer(task, data, kernels=k) for k in ("auto", "plain"))
     auto._block = 5
-    torch.testing.assert_close(auto._refer(data.x, start), plain._refer(data.x, start), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(auto.refer(data.x, start), plain.refer(data.x, start), rtol=1e-4, atol=1e-5)
     (right, loss), (expected, other) = (s.evaluate_on(start, data.x, data.y) for s in (auto, plain))
     assert torch.equal(right, expected)
     torch.testing.assert_close(loss, other, rtol=1e-4, atol=1e-5)

@@ -14,10 +14,11 @@ from unskew.data import sources
 from unskew.errors import DataError, ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.local.executor import at_server
+from unskew.local.data import DeviceData
 from unskew.local.imagery import TaskImagery
+from unskew.local.sequential import server_work
 from unskew.local.stacked.executor import Stacked
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import NOBODY, Examples, Me, Sgd, SgdConfig, Step, fit, no_device, run
 from unskew.runtime.in_process import Simulator
 
@@ -195,19 +196,19 @@ def test_stacked_clients_train_on_handed_examples_as_alone() -> None:
 
 
 def _handed(sim: Simulator[object], client: int, given: Examples) -> object:
-    from unskew.local.executor import Work
+    from unskew.local.executor import StepJob
 
     def begin(me: Me, message: object, memory: object) -> Step[object]:
         fitted = yield Sgd(me.initial, LOCAL, examples=given)
         return fitted.params
 
-    return Work("train", begin, sim.population.me(client, 1, Key(0)), None, None)
+    return StepJob("train", begin, sim.population.me(client, 1, Key(0)), None, None)
 
 
 # ---------------------------------------------------------------- the server's own work
 def test_the_server_works_without_data_of_its_own() -> None:
     population, trainer = clients()
-    work = at_server(trainer, Key(0), 1, 3, population.layout, population.initial)
+    work = server_work(trainer, Key(0), 1, 3, population.layout, population.initial)
 
     def seen(local: object) -> tuple[int, int]:
         return len(local.x), len(local.y)  # type: ignore[attr-defined]
@@ -224,7 +225,7 @@ def test_the_server_works_without_data_of_its_own() -> None:
 
 
 def test_a_server_without_a_device_says_so() -> None:
-    assert at_server(None, Key(0), 1, 3, task().layout, {}) is no_device
+    assert server_work(None, Key(0), 1, 3, task().layout, {}) is no_device
 
 
 def test_domains_of_a_client_s_examples_reach_its_code() -> None:

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from unskew.data.augment import crop_and_flip
 from unskew.errors import DataError, DivergedError, ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Done, EvalJob, Sequential, Work
-from unskew.local.stacked import sgd
+from unskew.local.data import DeviceData
+from unskew.local.executor import EvalJob, StepJob, StepResult
+from unskew.local.sequential import Sequential
+from unskew.local.stacked import rows
 from unskew.local.stacked.executor import Stacked
 from unskew.local.stacked.network import KeyedDropout, scatter, study
-from unskew.local.stacked.sgd import Form, Rows
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.stacked.rows import Form, Rows
+from unskew.local.trainer import LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Exponential, Fitted, Me, SgdConfig, fit, fold, run
 from unskew.task import Task, make_task
@@ -133,13 +135,13 @@ def start_of(task: Task, seed: int = 5, dtype: torch.dtype = torch.float64) -> P
     return params
 
 
-def work(task: Task, data: DeviceData, step: Callable[..., Any], messages: dict[int, Any]) -> dict[int, Work]:
+def work(task: Task, data: DeviceData, step: Callable[..., Any], messages: dict[int, Any]) -> dict[int, StepJob]:
     found = {}
     for c, message in messages.items():
         y = data.y[data.train[c]]
         histogram = torch.bincount(y, minlength=CLASSES)
         who = Me(c, len(y), histogram, 2, Key(7) / "client" / c, task.layout, start_of(task), Key(7), Key(7))
-        found[c] = Work("train", step, who, message, None)
+        found[c] = StepJob("train", step, who, message, None)
     return found
 
 
@@ -162,7 +164,7 @@ def both(
     alone: int | None = 0,
     chunk: int | None = None,
     form: Form | None = None,
-) -> tuple[dict[int, Done], dict[int, Done]]:
+) -> tuple[dict[int, StepResult], dict[int, StepResult]]:
     """Sequential and stacked; `alone` requests are not shared."""
     dtype = data.x.dtype
     trainer = Counting(task, data, dtype=dtype)
@@ -176,7 +178,9 @@ def both(
     return one, many
 
 
-def assert_same(one: dict[int, Done], many: dict[int, Done], rtol: float = 1e-9, atol: float = 1e-10) -> None:
+def assert_same(
+    one: dict[int, StepResult], many: dict[int, StepResult], rtol: float = 1e-9, atol: float = 1e-10
+) -> None:
     assert list(one) == list(many)
     for c in one:
         assert one[c].losses == pytest.approx(many[c].losses, rel=rtol)
@@ -217,7 +221,7 @@ def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str
     """Float64 to 1e-9 after two rounds, float32 to 1e-4 and 1e-5 after three: state, losses, messages, own models."""
     for dtype, until, rtol, atol in ((torch.float64, 2, 1e-9, 1e-9), (torch.float32, 3, 1e-4, 1e-5)):
         alone, many = simulator(case, network, dtype=dtype), simulator(case, network, dtype=dtype)
-        many.executor = Stacked(many.executor._solo)  # type: ignore[attr-defined]
+        many.executor = Stacked(many.executor.trainer)  # type: ignore[attr-defined]
         for (t, one, trace), (_, other, same) in zip(rounds(alone, until), rounds(many, until), strict=True):
             for (at, a), (where, b) in zip(leaves(one), leaves(other), strict=True):
                 assert at == where
@@ -767,7 +771,7 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
         return graphs[-1]
 
     monkeypatch.setattr(Rows, "_capture", capture)
-    monkeypatch.setattr(sgd, "_WORTH", 1)
+    monkeypatch.setattr(rows, "_WORTH", 1)
     task, data = task_of(network), device_data()
     trainer = LocalTrainer(task, data, dtype=torch.float64)
     stacked = Stacked(trainer, form=form)
@@ -786,7 +790,7 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
 def test_one_capture_serves_rounds_of_other_rates_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs: list[Again] = []
     monkeypatch.setattr(Rows, "_capture", lambda rows, size: graphs.append(Again(rows, size)) or graphs[-1])
-    monkeypatch.setattr(sgd, "_WORTH", 1)
+    monkeypatch.setattr(rows, "_WORTH", 1)
     task, data = task_of("mlp"), device_data()
     stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
     stacked._fitter.captures = True
@@ -801,7 +805,7 @@ def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monke
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(Rows, "_capture", capture)
-    monkeypatch.setattr(sgd, "_WORTH", 1)
+    monkeypatch.setattr(rows, "_WORTH", 1)
     task, data = task_of("cnn"), device_data()
     stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
     stacked._fitter.captures = True

@@ -10,10 +10,14 @@ from unskew import models
 from unskew.algorithms.feddw import FedDW
 from unskew.data.text import tokens, vocabulary
 from unskew.keys import Key
-from unskew.local.executor import EvalJob, Executor, Sequential
+from unskew.local.data import DeviceData
+from unskew.local.executor import EvalJob, Executor
+from unskew.local.sequential import Sequential
 from unskew.local.stacked.executor import Stacked
-from unskew.local.trainer import DeviceData, LocalTrainer
-from unskew.local.workers import Cell, Pool, Workers
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task
@@ -72,9 +76,9 @@ def models_of(executor: Executor, trainer: LocalTrainer, rounds: int = 2) -> lis
     return found
 
 
-def open_cell(_: int) -> Cell:
+def open_cell(_: int) -> WorkerSetup:
     made = trainer()
-    return Cell(ALGORITHM, made, population(made).me)
+    return WorkerSetup(ALGORITHM, made, population(made).me)
 
 
 @pytest.fixture(scope="module")

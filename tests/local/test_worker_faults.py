@@ -10,7 +10,9 @@ import torch
 
 from unskew.algorithms.fedavg import FedAvg, Trained, Weights
 from unskew.errors import ConfigError, DivergedError, MemoryShortage, WorkerError, shortage
-from unskew.local.workers import Cell, Pool, Workers
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import Me, Step, run, step
 from unskew.runtime.in_process import Simulator
 
@@ -47,7 +49,7 @@ def failing(fault: Callable[[Any], None]) -> Simulator[Any]:
     """A round in one worker, in which every client fails."""
     population, trainer = recipe.world("perceptron")
     algorithm = Faulty(fault=fault)
-    pool = Pool(lambda _: Cell(algorithm, trainer, population.me), 1, 1 << 12)
+    pool = Pool(lambda _: WorkerSetup(algorithm, trainer, population.me), 1, 1 << 12)
     try:
         sim: Simulator[Any] = Simulator(algorithm, population, Workers(pool, 0, algorithm))
         sim.round(sim.start(), 1)

@@ -13,8 +13,10 @@ from unskew.algorithms.independent import Independent
 from unskew.data.dataset import checked
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.experiment.config import Experiment
-from unskew.local.executor import EvalJob, Sequential
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.executor import EvalJob
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate
 from unskew.run.metrics import Metric

@@ -34,8 +34,9 @@ from unskew.forecast.plan import (
     too_large,
 )
 from unskew.forecast.plan import SHARED as ARENAS
-from unskew.local import workers
 from unskew.local.stacked.executor import Stacked
+from unskew.local.workers import memory
+from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId, Federation, Me, Plan, Sgd, SgdConfig, Step, ask, fit, fold, run, step
 from unskew.run import loop
 from unskew.run import setup as run_setup
@@ -507,15 +508,15 @@ def test_memory_of_workers_is_counted_in_their_own_sizes(tiny: Callable[..., Exp
     model = 610 * 4
     shared = share_of(found, ARENAS, "worker").bytes
     clients = 8
-    assert workers.SLOTS * clients * 2 * model <= shared <= workers.SLOTS * workers.slot_bytes(model)
-    assert shared == pytest.approx(workers.SLOTS * clients * 2 * model, rel=0.2)
-    pool = workers.Pool(lambda _: pytest.fail("opened"), 1, model)
+    assert memory.SLOTS * clients * 2 * model <= shared <= memory.SLOTS * memory.slot_bytes(model)
+    assert shared == pytest.approx(memory.SLOTS * clients * 2 * model, rel=0.2)
+    pool = Pool(lambda _: pytest.fail("opened"), 1, model)
     try:
         assert pool.shared is not None
-        assert pool.shared.size == workers.common_bytes(model)
+        assert pool.shared.size == memory.common_bytes(model)
         (worker,) = pool.workers
-        assert len(worker.inbox + worker.outbox) == workers.SLOTS
-        assert {slot.size for slot in worker.inbox + worker.outbox} == {workers.slot_bytes(model)}
+        assert len(worker.inbox + worker.outbox) == memory.SLOTS
+        assert {slot.size for slot in worker.inbox + worker.outbox} == {memory.slot_bytes(model)}
     finally:
         pool.close()
 

@@ -14,7 +14,7 @@ import unskew
 from unskew.errors import WorkerError
 from unskew.experiment.config import Experiment, to_toml
 from unskew.keys import Key
-from unskew.local.workers import Pool
+from unskew.local.workers.pool import Pool
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress

@@ -11,8 +11,9 @@ from unskew.algorithms.fedavg import FedAvg, Trained, Weights
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node, relayed, totals
-from unskew.local.executor import Sequential
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import (
     Ask,
     Carried,
@@ -85,7 +86,7 @@ def test_a_round_of_fedavg_is_the_weighted_mean_of_what_its_clients_trained() ->
     models = []
     for c in pop.clients:
         who = sim.population.me(c, 1, Key(0) / "round" / 1 / "client" / c / 0)
-        models.append(executor._solo.fit(who, _job(state.params), who.key / "sgd" / 0).params)
+        models.append(executor.trainer.fit(who, _job(state.params), who.key / "sgd" / 0).params)
     expected = weighted_mean(models, [float(n) for n in pop.histograms.sum(1)])
     torch.testing.assert_close(new.params, expected, rtol=0, atol=0)
 

@@ -32,9 +32,14 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.executor import Executor, Sequential
-from unskew.local.trainer import DeviceData, LocalTrainer
-from unskew.local.workers import Cell, Pool, Workers, keep_freed_memory
+from unskew.local.data import DeviceData
+from unskew.local.executor import Executor
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
+from unskew.local.workers.worker import keep_freed_memory
 from unskew.machine import cores
 from unskew.protocol import Sgd, SgdConfig
 from unskew.run.evaluation import EvalSet, evaluate
@@ -141,7 +146,7 @@ def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int
     out = []
     with one_thread():
         made = list(algorithms.values())
-        pool = Pool(lambda i: Cell(made[i], LocalTrainer(task, device_data), population.me), cores(), size)
+        pool = Pool(lambda i: WorkerSetup(made[i], LocalTrainer(task, device_data), population.me), cores(), size)
         try:
             for number, (name, algorithm) in enumerate(algorithms.items()):
                 sim = Simulator(algorithm, population, Workers(pool, number, algorithm))
@@ -231,7 +236,7 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
         one_thread(),
         _trainers(lambda: _local_work(algorithm, population, LocalTrainer(task, device_data)), count) as local_work,
     ):
-        pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), count, size)
+        pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), count, size)
         try:
             contenders: dict[str, Callable[[], float]] = {
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),

@@ -34,7 +34,8 @@ from unskew.algorithms.moon import MOON
 from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.bench.engine import one_thread, require_known
 from unskew.keys import Key
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Ask, Aux, Federation, Fold, Me, Sgd, SgdConfig, drive
 from unskew.runtime.in_process import Population
 from unskew.task import make_task

@@ -16,8 +16,9 @@ from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.errors import ConfigError
 from unskew.keys import Key
+from unskew.local.data import DeviceData
 from unskew.local.stacked.executor import Stacked
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.task import make_task

@@ -14,8 +14,11 @@ from unskew import models
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.trainer import DeviceData, LocalTrainer
-from unskew.local.workers import Cell, Pool, Workers
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.machine import cores
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
@@ -58,7 +61,7 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
     algorithm = SCAFFOLD(local=SgdConfig(0.01, batch_size=50, local_epochs=1))
     size = sum(t.numel() * 4 for t in population.initial.values())
     torch.set_num_threads(1)
-    pool = Pool(lambda _: Cell(algorithm, LocalTrainer(task, device_data), population.me), cores(), size)
+    pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), cores(), size)
     found: list[dict[str, Any]] = []
     try:
         sim = Simulator(algorithm, population, Workers(pool, 0, algorithm), clients_per_round=20)

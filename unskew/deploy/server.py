@@ -18,8 +18,8 @@ from unskew.experiment import schema
 from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.files import write_atomically
 from unskew.keys import Key
-from unskew.local.executor import Sequential
-from unskew.local.workers import Pool
+from unskew.local.sequential import Sequential
+from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId
 from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup

@@ -24,15 +24,14 @@ import torch
 from torch import Tensor
 
 from unskew import machine, wire
-from unskew.data.batches import num_steps
 from unskew.data.federated import FederatedData
 from unskew.errors import MemoryShortage
 from unskew.experiment.config import Experiment, Method
 from unskew.forecast.mock_prior import Asked, MockPrior
 from unskew.keys import Key
 from unskew.ledger import Direction, totals
-from unskew.local import imagery
-from unskew.local.executor import Done, EvalJob, Work
+from unskew.local import data, imagery
+from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Imagery, Local, Me, Run, Sgd, SgdConfig, drive
 from unskew.run import setup as run_setup
@@ -204,7 +203,7 @@ def rehearse(
     understudy = DryRunExecutor(cell.trainer, fiction, until, cell.code)
     sim: Simulator[Any] = Simulator(
         cell.method.algorithm,
-        replace(cell.population, desk=understudy),
+        replace(cell.population, server_trainer=understudy),
         understudy,
         seed=cell.seed,
         clients_per_round=1 if cell.pooled else experiment.cohort(len(cell.population.clients)),
@@ -272,9 +271,9 @@ class DryRunExecutor:
         return self.bout
 
     # ------------------------------------------------------------------ as an executor
-    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
+    def complete(self, work: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Drive every step to its end; what it asks of its device is made up."""
-        done: dict[ClientId, Done] = {}
+        done: dict[ClientId, StepResult] = {}
         seen: set[int] = set()
         held = 0
         for c, w in work.items():
@@ -304,13 +303,13 @@ class DryRunExecutor:
         )
         return [(torch.zeros(n, dtype=torch.bool), torch.zeros(n)) for n in sizes]
 
-    def _alone(self, work: Work) -> Done:
+    def _alone(self, work: StepJob) -> StepResult:
         counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}
 
         def answer(request: Any) -> Any:
             return self._timed(work.step, work.me, next(counts.get(type(request), counts[Run])), request)
 
-        return Done(drive(work.begin(work.me, work.message, work.memory), answer))
+        return StepResult(drive(work.begin(work.me, work.message, work.memory), answer))
 
     # ------------------------------------------------------------------ as the server's device
     def answer(self, me: Me, index: int, request: object) -> Any:
@@ -387,7 +386,7 @@ class DryRunExecutor:
         steps = steps_of_job(request.config, n, self._solo)
         lr = request.config.lr_at(me.round)
         if self._fiction == "stand_still":
-            return Fitted(request.start, steps, lr, 0.0)
+            return untrained(request, me.round, steps)
         self.samples.setdefault(kind, request)
         return Fitted({n: self._wandered(me, n, t) for n, t in request.start.items()}, steps, lr, 0.6931471805599453)
 
@@ -436,14 +435,7 @@ def prior_of(trainer: LocalTrainer, source: str) -> imagery.TaskImagery:
 
 def steps_of_job(config: SgdConfig, n: int, trainer: LocalTrainer) -> int:
     """Mini-batch steps of a client with `n` training examples."""
-    return num_steps(
-        n,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        steps=config.local_steps,
-        min_batch=2 if trainer.task.batch_norm else 1,
-        drop_last=config.drop_last,
-    )
+    return data.steps_of_job(config, n, trainer.task.min_batch)
 
 
 def size(trees: Iterable[Any]) -> int:

@@ -37,9 +37,10 @@ from unskew.forecast.dry_run import (
 )
 from unskew.keys import Key
 from unskew.ledger import Direction
-from unskew.local import imagery, workers
+from unskew.local import imagery
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
+from unskew.local.workers import memory
 from unskew.protocol import Sgd, SgdConfig
 from unskew.run import checkpoint
 from unskew.run import setup as run_setup
@@ -765,13 +766,13 @@ def _imagining(made: Stage, seen: DryRun, clock: _Clock, example: int, inside: P
 def _worker(model: int, seen: DryRun) -> list[Share]:
     """What a worker has beside its training: pages of its own, and the part of its slots that is ever written."""
     how = (
-        f"{workers.SLOTS} slots of {human_bytes(workers.slot_bytes(model))}, as far as clients that are sent, remember "
+        f"{memory.SLOTS} slots of {human_bytes(memory.slot_bytes(model))}, as far as clients that are sent, remember "
         f"and answer {human_bytes(seen.parcel)} fill them"
     )
-    common = min(workers.common_bytes(model), seen.in_flight)
+    common = min(memory.common_bytes(model), seen.in_flight)
     return [
         Share(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
-        Share(SHARED, workers.written_bytes(model, seen.parcel), how, "worker", "always"),
+        Share(SHARED, memory.written_bytes(model, seen.parcel), how, "worker", "always"),
         Share(SHARED, common, "what several clients are sent, seen by all workers", "main", "always"),
     ]
 

@@ -5,13 +5,14 @@ own plan runs over the simulator's own messages; a client's training ends where 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unskew.errors import ProtocolError
-from unskew.local.executor import Done, EvalJob, Work
+from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
 from unskew.protocol import ClientId, Fitted, Layout, Sgd, drive
 from unskew.runtime.in_process import Population, Simulator, Trace
 from unskew.tree import Params
@@ -23,23 +24,23 @@ class Untrained:
 
     name = "untrained"
 
-    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
+    def complete(self, work: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Drive every step to its end."""
         for c, w in work.items():
-            yield c, Done(drive(w.begin(w.me, w.message, w.memory), _stand_still))
+            yield c, StepResult(drive(w.begin(w.me, w.message, w.memory), partial(_answer, round=w.me.round)))
 
     def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
         """Refused: nothing was trained."""
         raise NotImplementedError(f"{len(papers)} papers cannot be graded: nothing was trained")
 
 
-def _stand_still(request: Any) -> Fitted:
+def _answer(request: Any, round: int) -> Fitted:
     if not isinstance(request, Sgd):
         raise ProtocolError(
             f"without data a client can train and nothing else, its step asked for {type(request).__name__}; "
             "run the method on data"
         )
-    return Fitted(request.start, 1, request.config.lr, 0.0)
+    return untrained(request, round)
 
 
 def rounds(

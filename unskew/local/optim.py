@@ -6,10 +6,14 @@ layers.  The arithmetic is that of `torch.optim`, which the tests compare with.
 On a CPU an update with a memory goes through each vector once, by the private operators behind `torch.optim`'s
 `fused=True`: half of SGD's time with momentum, a quarter of Adam's.  `one_pass` says whether they are there; the
 public operations they stand for are written out beside them.
+
+Two steps are written elsewhere, because other operations would round differently: plain SGD in `unskew.local.dense`
+adds each gradient to its weights as it is found, and `unskew.local.stacked.optim` has a learning rate for every client.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +36,7 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
 
     def update(w: Tensor, g: Tensor) -> None:
         if clip is not None:
-            g.mul_((clip / (torch.linalg.vector_norm(g) + 1e-6)).clamp_(max=1.0))
+            clip_to(clip, g, torch.linalg.vector_norm(g))
         rule(w, g)
 
     return update
@@ -68,43 +72,55 @@ def momentum_step(
 ) -> None:
     """One step of SGD with momentum on tensors and their velocities, in place; gradients may be overwritten.
 
-    The first sets velocities, whatever they were.
+    The first step sets the velocities, whatever they were.
     """
     if weights[0].device.type == "cpu" and one_pass():
-        _momentum_at_once(weights, gradients, velocities, first, lr, momentum, decay, nesterov)
+        _fused_sgd(
+            weights,
+            gradients,
+            velocities,
+            weight_decay=decay,
+            momentum=momentum,
+            lr=lr,
+            nesterov=nesterov,
+            is_first_step=first,
+        )
         return
     for w, g, v in zip(weights, gradients, velocities, strict=True):
         if decay:
             g.add_(w, alpha=decay)
-        if first:
-            v.copy_(g)
-        else:
-            v.mul_(momentum).add_(g)
-        w.add_(g.add_(v, alpha=momentum) if nesterov else v, alpha=-lr)
+        w.add_(momentum_direction(g, v, first, momentum, nesterov), alpha=-lr)
 
 
-def _momentum_at_once(
-    weights: list[Tensor],
-    gradients: list[Tensor],
-    velocities: list[Tensor],
-    first: bool,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> None:
-    torch._fused_sgd_(
-        weights,
-        gradients,
-        velocities,
-        weight_decay=decay,
-        momentum=momentum,
-        lr=lr,
-        dampening=0.0,
-        nesterov=nesterov,
-        maximize=False,
-        is_first_step=first,
-    )
+def _fused_sgd(weights: list[Tensor], gradients: list[Tensor], velocities: list[Tensor], **constants: Any) -> None:
+    torch._fused_sgd_(weights, gradients, velocities, dampening=0.0, maximize=False, **constants)
+
+
+# ---------------------------------------------------------------- for one vector, or for rows of many clients
+def clip_to(most: float, g: Tensor, norm: Tensor) -> None:
+    """Scale a gradient in place so that its norm is `most` at most."""
+    g.mul_((most / (norm + 1e-6)).clamp_(max=1.0))
+
+
+def momentum_direction(g: Tensor, v: Tensor, first: bool, momentum: float, nesterov: bool) -> Tensor:
+    """Update the velocity `v` in place and give the direction of the step; `g` may be overwritten.
+
+    The first step sets the velocity, whatever it was.
+    """
+    if first:
+        v.copy_(g)
+    else:
+        v.mul_(momentum).add_(g)
+    return g.add_(v, alpha=momentum) if nesterov else v
+
+
+def update_moments(mean: Tensor, square: Tensor, g: Tensor, betas: tuple[float, float]) -> None:
+    """Update Adam's moving means of the gradient and of its square, in place."""
+    mean.lerp_(g, 1.0 - betas[0])
+    square.mul_(betas[1]).addcmul_(g, g, value=1.0 - betas[1])
+
+
+# ---------------------------------------------------------------- Adam and AdamW
 
 
 def _adam(config: SgdConfig, lr: float, like: Tensor) -> Update:
@@ -112,7 +128,7 @@ def _adam(config: SgdConfig, lr: float, like: Tensor) -> Update:
     mean, square = torch.zeros_like(like), torch.zeros_like(like)
     count = 0
     if like.device.type == "cpu" and one_pass():
-        return _adam_at_once(config, lr, mean, square)
+        return _fused_adam(config, lr, mean, square)
 
     def update(w: Tensor, g: Tensor) -> None:
         nonlocal count
@@ -121,15 +137,14 @@ def _adam(config: SgdConfig, lr: float, like: Tensor) -> Update:
             w.mul_(1.0 - lr * decay)
         elif decay:
             g.add_(w, alpha=decay)
-        mean.lerp_(g, 1.0 - beta1)
-        square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        update_moments(mean, square, g, config.betas)
         scale = square.sqrt().div_((1.0 - beta2**count) ** 0.5).add_(config.eps)
         w.addcdiv_(mean, scale, value=-lr / (1.0 - beta1**count))
 
     return update
 
 
-def _adam_at_once(config: SgdConfig, lr: float, mean: Tensor, square: Tensor) -> Update:
+def _fused_adam(config: SgdConfig, lr: float, mean: Tensor, square: Tensor) -> Update:
     (beta1, beta2), count = config.betas, torch.zeros(())
     step = torch._fused_adamw_ if config.optimizer == "adamw" else torch._fused_adam_
 
@@ -159,9 +174,9 @@ def one_pass() -> bool:
     """Whether this PyTorch has its private one-pass updates, in the form in which they are called here."""
     a, b, c, d = torch.zeros(4, 1)
     try:
-        _momentum_at_once([a], [b], [c], True, 0.1, 0.9, 0.0, False)
+        _fused_sgd([a], [b], [c], weight_decay=0.0, momentum=0.9, lr=0.1, nesterov=False, is_first_step=True)
         for name in ("adam", "adamw"):
-            _adam_at_once(SgdConfig(optimizer=name), 0.1, a, b)(c, d)
+            _fused_adam(SgdConfig(optimizer=name), 0.1, a, b)(c, d)
     except (AttributeError, RuntimeError, TypeError):
         return False
     return True

@@ -27,7 +27,7 @@ from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumEr
 from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.files import write_atomically
 from unskew.ledger import totals
-from unskew.local.workers import Pool
+from unskew.local.workers.pool import Pool
 from unskew.run import checkpoint, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress

@@ -23,10 +23,14 @@ from unskew.experiment.config import Experiment, Method, TaskConfig
 from unskew.experiment.config import load as read
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.local.executor import Executor, Sequential
+from unskew.local.data import DeviceData
+from unskew.local.executor import Executor
+from unskew.local.sequential import Sequential
 from unskew.local.stacked.executor import Stacked
-from unskew.local.trainer import DeviceData, LocalTrainer, kernels
-from unskew.local.workers import Cell, Open, Pool, Recipe, Workers
+from unskew.local.trainer import LocalTrainer, kernels
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
 from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
@@ -266,10 +270,10 @@ def cells(experiment: Experiment) -> list[tuple[int, Method]]:
 def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> Open:
     """What a worker calls to begin with a cell."""
 
-    def open_cell(index: int) -> Cell:
+    def open_cell(index: int) -> WorkerSetup:
         seed, method = cells(experiment)[index]
         trainer, population, _ = clients(experiment, method, setup, feds[seed], seed)
-        return Cell(method.algorithm, trainer, population.me)
+        return WorkerSetup(method.algorithm, trainer, population.me)
 
     return open_cell
 

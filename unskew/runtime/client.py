@@ -33,7 +33,8 @@ from unskew import wire
 from unskew.errors import ProtocolError, RunError, UnskewError, WireError
 from unskew.files import PRIVATE, write_atomically, write_synced
 from unskew.keys import Key
-from unskew.local.executor import Work, drive_alone
+from unskew.local.executor import StepJob
+from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
@@ -292,7 +293,7 @@ def _work(
     message = _message(runtime, head, parts, folder, validator, signatures[head.step].message, desk)
     key = Key(desk.seed) / "round" / place.round / "client" / client / head.index
     me = _me(runtime, desk, place, key, digest)
-    done = drive_alone(desk.trainer, Work(head.step, steps[head.step], me, message, mine))
+    done = run_step(desk.trainer, StepJob(head.step, steps[head.step], me, message, mine))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
@@ -410,8 +411,8 @@ def _examine(runtime: ClientRuntime, head: Evaluate, parts: tuple[bytes, ...]) -
         kept = _latest(folder, _names(folder), place, head.since)
         mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(desk.algorithm))
         key = Key(desk.seed) / "round" / place.round / "client" / runtime.client / "personalise"
-        work = Work("personalise", personalise, _me(runtime, desk, place, key, "personalise"), model, mine)
-        model = drive_alone(desk.trainer, work).value
+        work = StepJob("personalise", personalise, _me(runtime, desk, place, key, "personalise"), model, mine)
+        model = run_step(desk.trainer, work).value
     scores = []
     for part in head.parts:
         where, rows = desk.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))

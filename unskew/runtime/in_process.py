@@ -18,7 +18,8 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Desk, Done, Executor, Work, at_server
+from unskew.local.executor import Executor, StepJob, StepResult, Trainer
+from unskew.local.sequential import server_work
 from unskew.protocol import (
     Algorithm,
     Ask,
@@ -55,14 +56,14 @@ class Population:
         layout: The model's tensor names.
         initial: The model every client can build for itself.
         initialise: A fresh model for a key.
-        desk: Does the server's own local work; None where it does none.
+        server_trainer: Does the server's own local work; None where it does none.
     """
 
     histograms: Tensor
     layout: Layout
     initial: Params
     initialise: Callable[[Key], Params]
-    desk: Desk | None = None
+    server_trainer: Trainer | None = None
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
@@ -189,7 +190,7 @@ class Simulator(Generic[S]):
         if personalise is not None:
             at = {c: self.key / "round" / t / "client" / c / "personalise" for c in clients}
             work = {
-                c: Work("personalise", personalise, self.population.me(c, t, at[c]), served[c], self.memory.get(c))
+                c: StepJob("personalise", personalise, self.population.me(c, t, at[c]), served[c], self.memory.get(c))
                 for c in clients
             }
             alone = {c: _without_local_work(w) for c, w in work.items()}
@@ -211,11 +212,11 @@ class Simulator(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=p.initialise,
-            work=at_server(p.desk, self.key, t, p.histograms.shape[1], p.layout, p.initial),
+            work=server_work(p.server_trainer, self.key, t, p.histograms.shape[1], p.layout, p.initial),
         )
 
 
-def _without_local_work(work: Work) -> tuple[bool, Any]:
+def _without_local_work(work: StepJob) -> tuple[bool, Any]:
     """(True, result) of a step that asks nothing of its device: most personal models are put together, not trained."""
     step = work.begin(work.me, work.message, work.memory)
     if not isinstance(step, GeneratorType):
@@ -306,7 +307,7 @@ class _Round:
         # A value that a message names twice travels once.
         return _Parcel(message, _weigh(message), delivered, tuple(dict.fromkeys(held)))
 
-    def begin(self, step: str, client: ClientId, parcel: "_Parcel") -> Work:
+    def begin(self, step: str, client: ClientId, parcel: "_Parcel") -> StepJob:
         """Deliver a message: charge it and the held values it carries, and make ready the client's step."""
         sim = self.sim
         self.charge(SERVER, node(client), parcel.weight)
@@ -320,7 +321,7 @@ class _Round:
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = sim.key / "round" / self.t / "client" / client / self.asked[step]
         me = sim.population.me(client, self.t, key)
-        return Work(step, sim._steps[step], me, message, sim.memory.get(client))
+        return StepJob(step, sim._steps[step], me, message, sim.memory.get(client))
 
     def weight(self, held: Held) -> "_Weight":
         """Weighed once, however many it is sent to."""
@@ -341,12 +342,12 @@ class _Round:
             raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(result).__name__}")
         return result
 
-    def miss(self, step: str, done: Done) -> "_Received":
+    def miss(self, step: str, done: StepResult) -> "_Received":
         """A reply that is lost on its way: only its client knows of it."""
         _, memory = self.checked(step, done.value)
         return _Received(None, None, memory, {}, done)
 
-    def receive(self, step: str, client: ClientId, done: Done) -> "_Received":
+    def receive(self, step: str, client: ClientId, done: StepResult) -> "_Received":
         """Look through a reply: what it keeps stays on the client, the rest is weighed."""
         reply, memory = self.checked(step, done.value)
         values: dict[Held, Any] = {}
@@ -397,7 +398,7 @@ class _Received(NamedTuple):
     weight: _Weight | None
     memory: Any
     kept: dict[Held, Any]
-    done: Done
+    done: StepResult
 
 
 class _Parcel(NamedTuple):

@@ -13,6 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,7 +23,8 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Executor, at_server
+from unskew.local.executor import Executor, untrained
+from unskew.local.sequential import server_work
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import (
     NOBODY,
@@ -31,7 +33,6 @@ from unskew.protocol import (
     ClientId,
     Collect,
     Federation,
-    Fitted,
     Fold,
     Held,
     Keep,
@@ -85,14 +86,14 @@ class Model:
         layout: The model's tensor names.
         initial: The model every client can build for itself.
         initialise: A fresh model for a key.
-        desk: Does the server's own local work; None where it does none.
+        server_trainer: Does the server's own local work; None where it does none.
     """
 
     num_classes: int
     layout: Layout
     initial: Params
     initialise: Callable[[Key], Params]
-    desk: LocalTrainer | None = None
+    server_trainer: LocalTrainer | None = None
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,9 @@ class Remote(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=self.model.initialise,
-            work=at_server(self.model.desk, self.key, t, self.model.num_classes, self.model.layout, self.model.initial),
+            work=server_work(
+                self.model.server_trainer, self.key, t, self.model.num_classes, self.model.layout, self.model.initial
+            ),
         )
 
 
@@ -425,7 +428,7 @@ class _Round:
         )
         try:
             message = map_held(lambda h: self.sketched[h.key], message)
-            reply, _ = drive(remote._steps[step](me, message, None), _stand_still)
+            reply, _ = drive(remote._steps[step](me, message, None), partial(_untrained, round=self.t))
         except Exception:
             # Local code without data, a memory that is not there: then other clients' replies must do.
             return None
@@ -526,9 +529,9 @@ class _Value:
     kind: str
 
 
-def _stand_still(request: Any) -> Any:
+def _untrained(request: Any, round: int) -> Any:
     if isinstance(request, Sgd):
-        return Fitted(request.start, 1, request.config.lr, 0.0, 1)
+        return untrained(request, round)
     if isinstance(request, Fold):
         return request.init
     raise ProtocolError(f"without data there is no {type(request).__name__}")

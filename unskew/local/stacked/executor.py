@@ -26,9 +26,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from unskew.errors import UnskewError
-from unskew.local.executor import Done, EvalJob, Work
+from unskew.local.executor import EvalJob, StepJob, StepResult
+from unskew.local.stacked.fitter import Fitter, aux_key
 from unskew.local.stacked.network import Nature, study
-from unskew.local.stacked.sgd import Fit, Fitter, Form, aux_key
+from unskew.local.stacked.rows import Fit, Form
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Batch, ClientId, Fitted, Fold, Run, Sgd
 from unskew.task import accuracy
@@ -39,10 +40,10 @@ _ROOM = {"cpu": 2**27, "cuda": 2**32}
 
 
 class Stacked:
-    """Runs the steps of all clients asked in lockstep, on the device of `solo`.
+    """Runs the steps of all clients asked in lockstep, on the device of `trainer`.
 
     Args:
-        solo: Meets the requests that stand alone; its task, data, device and type are everybody's.
+        trainer: Answers the requests that stand alone; its task, data, device and type are everybody's.
         chunk: Most clients trained side by side; None leaves it to a rule of network, batch and device memory.
         form: How optimisations are stacked; None leaves it to a rule (`Fitter.form_of`).
     """
@@ -50,7 +51,7 @@ class Stacked:
     name = "stacked"
 
     def __init__(self, trainer: LocalTrainer, chunk: int | None = None, form: Form | None = None) -> None:
-        self._solo = trainer
+        self.trainer = trainer
         self._nature: Nature = study(trainer.task, trainer.device_data.x, trainer.device_data.y)
         self._fitter = Fitter(trainer, self._nature, chunk, form)
         self._refused: dict[Hashable, str] = {}
@@ -59,49 +60,49 @@ class Stacked:
     def notes(self) -> tuple[str, ...]:
         """What could not be done together, and why; empty when everything could."""
         refuses = self._nature.refuses if "refuses" in vars(self._nature) else None  # never asked of a large network
-        found = (self._nature.draws, self._nature.draws or refuses, self._fitter.eager, *self._refused.values())
-        return tuple(dict.fromkeys(why for why in found if why))
+        reasons = (self._nature.draws, self._nature.draws or refuses, self._fitter.context.eager)
+        return tuple(dict.fromkeys(why for why in (*reasons, *self._refused.values()) if why))
 
     # ------------------------------------------------------------------ how much at once
     def width(self, job: Sgd, batch: int, clients: int) -> int:
-        """How many of so many clients are trained side by side in batches of this size."""
+        """Clients, of so many, that are trained side by side in batches of this size."""
         form = self._fitter.form_of(job)
         if form is None:
             return 1
         most = self._fitter.width(form, job, batch)
         return -(-clients // -(-clients // most))
 
-    def examples_at_once(self, papers: Sequence[int]) -> int:
-        """How many examples go through models side by side when so many of each are graded."""
-        most = min(max(papers), LocalTrainer.CHUNK)
-        return most if not self._stackable else most * min(len(papers), max(1, self._room // most))
+    def examples_at_once(self, sizes: Sequence[int]) -> int:
+        """Examples that go through models side by side when models are evaluated on so many each."""
+        most = min(max(sizes), LocalTrainer.CHUNK)
+        return most if not self._stackable else most * min(len(sizes), max(1, self._room // most))
 
     # ------------------------------------------------------------------ lockstep
-    def complete(self, work: Mapping[ClientId, Work]) -> Iterator[tuple[ClientId, Done]]:
-        """Drive every step to its end, all together.
+    def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
+        """Run every step to its end, all together.
 
         Raises:
             Exception: What escapes a step; where several fail in the same request, the first in the order given.
         """
-        walkers = {c: _Walker(w) for c, w in work.items()}
+        steps = {c: _ActiveStep(job) for c, job in jobs.items()}
         try:
-            for walker in walkers.values():
-                walker.begin()
-            while waiting := {c: w for c, w in walkers.items() if not w.ended}:
+            for step in steps.values():
+                step.begin()
+            while waiting := {c: s for c, s in steps.items() if not s.ended}:
                 answers = self._answer(waiting)
-                for c, walker in waiting.items():
-                    walker.advance(answers[c])
+                for c, step in waiting.items():
+                    step.advance(answers[c])
         finally:
-            for walker in walkers.values():
-                walker.close()
-        for c, w in walkers.items():
-            yield c, Done(w.value, tuple(w.losses), w.examples)
+            for step in steps.values():
+                step.close()
+        for c, s in steps.items():
+            yield c, StepResult(s.value, tuple(s.losses), s.examples)
 
-    def _answer(self, waiting: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
-        """Meet everybody's request; a failure is an answer too."""
+    def _answer(self, waiting: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
+        """Answer everybody's request; a failure is an answer too."""
         groups: dict[Hashable, list[ClientId]] = {}
-        for c, walker in waiting.items():
-            groups.setdefault(self._key(c, walker), []).append(c)
+        for c, step in waiting.items():
+            groups.setdefault(self._key(c, step), []).append(c)
         answers: dict[ClientId, Any] = {}
         for key, clients in groups.items():
             together = {c: waiting[c] for c in clients}
@@ -112,54 +113,58 @@ class Stacked:
                     answers[c] = self._alone(waiting[c])
         return answers
 
-    def _alone(self, walker: "_Walker") -> Any:
+    def _alone(self, step: "_ActiveStep") -> Any:
         try:
-            return self._solo.answer(walker.work.me, walker.index, walker.want)
+            return self.trainer.answer(step.job.me, step.index, step.request)
         except Exception as error:
             return _Failure(error)
 
-    def _key(self, client: ClientId, walker: "_Walker") -> Hashable:
+    def _key(self, client: ClientId, step: "_ActiveStep") -> Hashable:
         """Equal for requests that can be met in one call; a `_Group`, unless this one stands alone."""
-        want, me = walker.want, walker.work.me
+        request, me = step.request, step.job.me
         try:
             if (
-                isinstance(want, Sgd)
-                and want.examples is None
-                and (form := self._fitter.form_of(want))
-                and self._fitter.fitting(want.start)
+                isinstance(request, Sgd)
+                and request.examples is None
+                and (form := self._fitter.form_of(request))
+                and self._fitter.fitting(request.start)
             ):
-                fit = walker.fit = Fit(me, want, want.key(me, walker.index), *self._size(client))
+                fit = step.fit = Fit(me, request, request.key(me, step.index), *self._size(client))
                 alike = None if self._nature.padded else fit.batches.sizes
-                lr = want.config.lr_at(me.round) if fit.steps else 0.0
-                key = _Group("Sgd", (want.config, want.terms, form), (walker.index, lr, aux_key(want), alike))
-            elif isinstance(want, Fold) and self._fitter.fitting(want.params) and len(self._rows(client, want.part)):
-                key = _Group("Fold", (want.part,), ())
-            elif isinstance(want, Run) and hasattr(want.fn, "together"):
-                key = _Group("Run", (want.fn,), (walker.index,))
+                lr = request.config.lr_at(me.round) if fit.steps else 0.0
+                key = _Group("Sgd", (request.config, request.terms, form), (step.index, lr, aux_key(request), alike))
+            elif (
+                isinstance(request, Fold)
+                and self._fitter.fitting(request.params)
+                and len(self._rows(client, request.part))
+            ):
+                key = _Group("Fold", (request.part,), ())
+            elif isinstance(request, Run) and hasattr(request.fn, "together"):
+                key = _Group("Run", (request.fn,), (step.index,))
             else:
                 return _Alone(client)
             return _Alone(client) if key.what in self._refused or not hash(key) else key
-        except (TypeError, UnskewError):  # not hashable, or refused by the plan: the solo says why
+        except (TypeError, UnskewError):  # not hashable, or refused by the plan: the trainer says why
             return _Alone(client)
 
     def _size(self, client: ClientId) -> tuple[int, int]:
         """Training examples, and the smallest batch."""
-        return len(self._solo.device_data.train[client]), 2 if self._solo.task.batch_norm else 1
+        return len(self.trainer.device_data.train[client]), self.trainer.task.min_batch
 
     def _rows(self, client: ClientId, part: str) -> Tensor:
-        return (self._solo.device_data.train if part == "train" else self._solo.device_data.val)[client]
+        return (self.trainer.device_data.train if part == "train" else self.trainer.device_data.val)[client]
 
-    def _together(self, group: "_Group", walkers: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
+    def _together(self, group: "_Group", steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
         """Answers of a group; who is missing must be met alone."""
-        # The solo has neither captured graphs nor dropout that is keyed by client.
+        # The trainer has neither captured graphs nor dropout that is keyed by client.
         own = group.kind == "Sgd" and (self._fitter.captures or self._nature.drops)
-        if len(walkers) == 1 and not own:
+        if len(steps) == 1 and not own:
             return {}
         try:
             if group.kind == "Run":
-                calls = [(self._solo.local(w.work.me, w.index), w.want.args) for w in walkers.values()]
-                return dict(zip(walkers, group.what[0].together(calls), strict=True))
-            return self._fit(group, walkers) if group.kind == "Sgd" else self._fold(walkers)
+                calls = [(self.trainer.local(s.job.me, s.index), s.request.args) for s in steps.values()]
+                return dict(zip(steps, group.what[0].together(calls), strict=True))
+            return self._fit(group, steps) if group.kind == "Sgd" else self._fold(steps)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -168,69 +173,69 @@ class Stacked:
             return {}
 
     # ------------------------------------------------------------------ Sgd, Fold
-    def _fit(self, group: "_Group", walkers: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
-        fits = [w.fit for w in walkers.values() if w.fit is not None]
+    def _fit(self, group: "_Group", steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
+        fits = [s.fit for s in steps.values() if s.fit is not None]
         done = self._fitter.fit(fits, group.what[-1])
-        return {c: fitted for c, fitted in zip(walkers, done, strict=True) if fitted is not None}
+        return {c: fitted for c, fitted in zip(steps, done, strict=True) if fitted is not None}
 
     @torch.no_grad()
-    def _fold(self, walkers: Mapping[ClientId, "_Walker"]) -> dict[ClientId, Any]:
-        device_data, answers = self._solo.device_data, {c: w.want.init for c, w in walkers.items()}
-        rows = {c: torch.split(self._rows(c, w.want.part), LocalTrainer.CHUNK) for c, w in walkers.items()}
+    def _fold(self, steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
+        device_data, answers = self.trainer.device_data, {c: s.request.init for c, s in steps.items()}
+        rows = {c: torch.split(self._rows(c, s.request.part), LocalTrainer.CHUNK) for c, s in steps.items()}
         for block in range(max(map(len, rows.values()))):
-            now = [c for c in walkers if block < len(rows[c]) and not isinstance(answers[c], _Failure)]
+            now = [c for c in steps if block < len(rows[c]) and not isinstance(answers[c], _Failure)]
             picks = [rows[c][block] for c in now]
-            passes = self._passes([walkers[c].want.params for c in now], device_data.x, picks)
+            passes = self._passes([steps[c].request.params for c in now], device_data.x, picks)
             for c, pick, (features, logits) in zip(now, picks, passes, strict=True):
                 x, y = device_data.x.index_select(0, pick), device_data.y.index_select(0, pick)
-                each = self._solo.task.loss(logits, y)
-                batch = Batch(x, y, torch.ones_like(each), features, logits, each, partial(self._solo._refer, x))
+                each = self.trainer.task.loss(logits, y)
+                batch = Batch(x, y, torch.ones_like(each), features, logits, each, partial(self.trainer.refer, x))
                 try:
-                    answers[c] = walkers[c].want.fn(answers[c], batch)
+                    answers[c] = steps[c].request.fn(answers[c], batch)
                 except Exception as error:
                     answers[c] = _Failure(error)
         return answers
 
-    # ------------------------------------------------------------------ grading
-    def evaluate(self, papers: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
-        """Grade models side by side, those of one part of the data together.
+    # ------------------------------------------------------------------ evaluation
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+        """Evaluate models side by side, those of one part of the data together.
 
         Raises:
-            DataError: If there is no global test set to grade on.
+            DataError: If there is no global test set to evaluate on.
             ProtocolError: If a model lacks a tensor.
         """
-        graded: list[tuple[Tensor, Tensor] | None] = [None] * len(papers)
+        results: list[tuple[Tensor, Tensor] | None] = [None] * len(jobs)
         groups: dict[tuple[str, bool], list[int]] = {}
-        for i, paper in enumerate(papers):
-            if self._stackable and self._fitter.fitting(paper.params) and self._solo.device_data.x_test is not None:
-                groups.setdefault((paper.part, paper.rows is None), []).append(i)
-        for (part, whole), numbers in groups.items():
+        for i, job in enumerate(jobs):
+            if self._stackable and self._fitter.fitting(job.params) and self.trainer.device_data.x_test is not None:
+                groups.setdefault((job.part, job.rows is None), []).append(i)
+        for (part, _), numbers in groups.items():
             if len(numbers) > 1:
-                found = self._grade([papers[i] for i in numbers], part, whole)
-                for i, result in zip(numbers, found, strict=True):
-                    graded[i] = result
+                together = self._evaluate([jobs[i] for i in numbers], part)
+                for i, result in zip(numbers, together, strict=True):
+                    results[i] = result
         return [
-            self._solo.evaluate(p.params, p.part, p.rows) if done is None else done
-            for p, done in zip(papers, graded, strict=True)
+            self.trainer.evaluate(job.params, job.part, job.rows) if result is None else result
+            for job, result in zip(jobs, results, strict=True)
         ]
 
     @torch.no_grad()
-    def _grade(self, papers: Sequence[EvalJob], part: str, whole: bool) -> list[tuple[Tensor, Tensor]]:
-        device_data, device = self._solo.device_data, self._solo.device
+    def _evaluate(self, jobs: Sequence[EvalJob], part: str) -> list[tuple[Tensor, Tensor]]:
+        device_data, device = self.trainer.device_data, self.trainer.device
         x, y = (device_data.x, device_data.y) if part == "train" else (device_data.x_test, device_data.y_test)
         assert x is not None
         assert y is not None
         everything = torch.split(torch.arange(len(x), device=device), LocalTrainer.CHUNK)
-        blocks = [everything if p.rows is None else torch.split(p.rows.to(device), LocalTrainer.CHUNK) for p in papers]
-        found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in papers]
+        blocks = [everything if p.rows is None else torch.split(p.rows.to(device), LocalTrainer.CHUNK) for p in jobs]
+        results: list[list[tuple[Tensor, Tensor]]] = [[] for _ in jobs]
         for block in range(max(map(len, blocks))):
-            now = [i for i in range(len(papers)) if block < len(blocks[i])]
+            now = [i for i in range(len(jobs)) if block < len(blocks[i])]
             picks = [blocks[i][block] for i in now]
             for i, pick, (_, logits) in zip(
-                now, picks, self._passes([papers[i].params for i in now], x, picks), strict=True
+                now, picks, self._passes([jobs[i].params for i in now], x, picks), strict=True
             ):
-                found[i].append((accuracy(logits, y[pick]), self._solo.task.loss(logits, y[pick])))
-        return [(torch.cat([c for c, _ in parts]), torch.cat([loss for _, loss in parts])) for parts in found]
+                results[i].append((accuracy(logits, y[pick]), self.trainer.task.loss(logits, y[pick])))
+        return [(torch.cat([c for c, _ in parts]), torch.cat([loss for _, loss in parts])) for parts in results]
 
     @property
     def _stackable(self) -> bool:
@@ -239,12 +244,12 @@ class Stacked:
     @property
     def _room(self) -> int:
         """Examples that may go through the network at once."""
-        bytes_ = self._solo.device_data.x.element_size() * max(self._nature.activations, 1)
-        return _ROOM[self._solo.device.type] // bytes_
+        bytes_ = self.trainer.device_data.x.element_size() * max(self._nature.activations, 1)
+        return _ROOM[self.trainer.device.type] // bytes_
 
     def _passes(self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """(features, logits) of each model on its own rows, in evaluation mode."""
-        refer = self._solo._refer
+        refer = self.trainer.refer
         if not self._stackable:
             return [refer(x[pick], model) for model, pick in zip(models, picks, strict=True)]
         most = max(map(len, picks))
@@ -256,20 +261,20 @@ class Stacked:
             sizes = [len(p) for p in picks]
             features, logits = (torch.cat(t).split_with_sizes(sizes) for t in zip(*parts, strict=True))
             return list(zip(features, logits, strict=True))
-        found: list[tuple[Tensor, Tensor]] = []
+        outputs: list[tuple[Tensor, Tensor]] = []
         width = max(1, room // most)
         for at in range(0, len(models), width):
-            found += self._side_by_side(models[at : at + width], x, picks[at : at + width])
-        return found
+            outputs += self._side_by_side(models[at : at + width], x, picks[at : at + width])
+        return outputs
 
     def _side_by_side(
         self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
         one = all(p is picks[0] for p in picks)  # everybody on the same rows: they are not copied
-        names = (*self._solo.task.layout.trainable, *self._solo.task.layout.buffers)
+        names = (*self.trainer.task.layout.trainable, *self.trainer.task.layout.buffers)
         stack = {n: torch.stack([m[n] for m in models]) for n in names}
         rows = picks[0] if one else torch.nn.utils.rnn.pad_sequence(list(picks), batch_first=True)
-        features, logits = vmap(self._solo._refer_plainly, in_dims=(None if one else 0, 0))(x[rows], stack)
+        features, logits = vmap(self.trainer.refer_plainly, in_dims=(None if one else 0, 0))(x[rows], stack)
         return [(f[: len(p)], z[: len(p)]) for f, z, p in zip(features, logits, picks, strict=True)]
 
 
@@ -297,12 +302,12 @@ class _Failure:
     error: Exception
 
 
-class _Walker:
-    """A client's step, the request it waits on, and how often it asked."""
+class _ActiveStep:
+    """A client's step, the request it waits on, and how often it has asked."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.want: Any = None
+    def __init__(self, job: StepJob) -> None:
+        self.job = job
+        self.request: Any = None
         self.fit: Fit | None = None
         self.value: Any = None
         self.ended = False
@@ -313,19 +318,19 @@ class _Walker:
 
     @property
     def index(self) -> int:
-        """Which of the step's requests of this kind it waits on, from 0."""
-        return self._asked[type(self.want)] - 1 if isinstance(self.want, Sgd | Fold | Run) else 0
+        """Number, from 0, of the request it waits on among the step's requests of its kind."""
+        return self._asked[type(self.request)] - 1 if isinstance(self.request, Sgd | Fold | Run) else 0
 
     def begin(self) -> None:
-        """Up to the first request, or to the end of a step that has none."""
-        self._step = self.work.begin(self.work.me, self.work.message, self.work.memory)
+        """Run up to the first request, or to the end of a step that has none."""
+        self._step = self.job.begin(self.job.me, self.job.message, self.job.memory)
         if isinstance(self._step, GeneratorType):
             self._go(lambda: next(self._step))
         else:
             self.value, self.ended = self._step, True
 
     def advance(self, answer: Any) -> None:
-        """On to the next request, or to the end; a failure is thrown at the step's own `yield`."""
+        """Run on to the next request, or to the end; a failure is thrown at the step's own `yield`."""
         if isinstance(answer, _Failure):
             self._go(lambda: self._step.throw(answer.error))
         else:
@@ -339,10 +344,10 @@ class _Walker:
         if isinstance(self._step, GeneratorType):
             self._step.close()
 
-    def _go(self, on: Callable[[], Any]) -> None:
+    def _go(self, resume: Callable[[], Any]) -> None:
         try:
-            self.want = on()
+            self.request = resume()
         except StopIteration as stop:
             self.value, self.ended = stop.value, True
         else:
-            self._asked[type(self.want)] += 1
+            self._asked[type(self.request)] += 1

@@ -13,8 +13,10 @@ from torch.func import functional_call
 from unskew.data.batches import num_steps, plan
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Sequential, Work
-from unskew.local.trainer import DeviceData, LocalTrainer
+from unskew.local.data import DeviceData
+from unskew.local.executor import StepJob
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
 from unskew.task import Task, make_task
@@ -227,9 +229,9 @@ def test_a_fit_equals_a_plain_loop_in_single_precision_too(network: str) -> None
         torch.testing.assert_close(fitted.params, params, rtol=1e-4, atol=1e-5)
 
 
-def work(who: Me, step: Any) -> Work:
+def work(who: Me, step: Any) -> StepJob:
     """A step that has begun already, as an executor takes it."""
-    return Work("step", lambda *_: step, who, None, None)
+    return StepJob("step", lambda *_: step, who, None, None)
 
 
 def test_a_schedule_is_asked_for_the_round() -> None:

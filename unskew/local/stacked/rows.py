@@ -1,4 +1,4 @@
-"""Local optimisations of several clients at once: their models are the rows of one matrix.
+"""Models of several clients as the rows of one matrix, and the step that changes them all.
 
     w      rows, (clients, P), the tensors being trained end to end
     g, v   gradient and optimiser's state, alike
@@ -11,13 +11,8 @@ Everything a step reads lies in memory of fixed place, so that on CUDA one step 
 cursor on the device says which step it is.
 """
 
-import dataclasses
-import functools
-import itertools
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -27,27 +22,21 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn.functional import one_hot
 
-from unskew.data.batches import Batches, num_steps, plan
+from unskew.data.batches import Batches
 from unskew.keys import Key
 from unskew.local import dense
+from unskew.local.data import batches_of, steps_of_job
 from unskew.local.stacked.network import Nature, scatter, with_keyed_dropout
-from unskew.local.trainer import LocalTrainer, _Network
-from unskew.protocol import Batch, Constant, Fitted, Me, Sgd, SgdConfig, Term, sees_features
+from unskew.local.stacked.optim import RowOptimiser
+from unskew.local.stacked.tables import by_name, copies, fill, slots, to_device, to_table
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workspace import FeatureNetwork, set_modes
+from unskew.protocol import Batch, Me, Sgd, SgdConfig, Term, sees_features
 from unskew.tree import Params, leaves, map_leaves
 
 Form = Literal["bmm", "vmap", "streams"]
 """bmm: linear layers by hand; vmap: any network, stacked; streams: one client per stream, several streams."""
-
 _NOTHING = torch.empty(0)
-# Clients trained side by side where memory does not set a lower number, and how many streams they share.
-_WIDEST = {"bmm": 256, "vmap": 64, "streams": 1}
-_STREAMS = 4
-# Parameters from which a network fills a device alone.
-_LARGE = 2_000_000
-# Share of the device's memory that one stack may take; on a CPU, bytes.
-_SHARE, _CPU_BYTES = 0.25, 2**28
-# Captured steps that are kept: each holds the memory of its stack.
-_KEPT = 8
 # Steps of one shape before it is captured: a capture costs about as much as this many.
 _WORTH = 10
 
@@ -71,16 +60,7 @@ class Fit:
     @cached_property
     def batches(self) -> Batches:
         """Which examples make up which step: the plan that `LocalTrainer` makes."""
-        config = self.job.config
-        return plan(
-            self.n,
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            steps=config.local_steps,
-            key=self.key / "shuffle",
-            min_batch=self.min_batch,
-            drop_last=config.drop_last,
-        )
+        return batches_of(self.job.config, self.n, self.key, self.min_batch)
 
     @cached_property
     def steps(self) -> int:
@@ -89,19 +69,11 @@ class Fit:
         Raises:
             DataError, ConfigError: As `plan`.
         """
-        config = self.job.config
-        return num_steps(
-            self.n,
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            steps=config.local_steps,
-            min_batch=self.min_batch,
-            drop_last=config.drop_last,
-        )
+        return steps_of_job(self.job.config, self.n, self.min_batch)
 
 
 @dataclass(frozen=True)
-class _Spec:
+class Spec:
     """All that a captured step depends on; equal specifications can use the same one."""
 
     form: Form
@@ -116,170 +88,40 @@ class _Spec:
     stream: int
 
 
-class Fitter:
-    """Meets requests that are equal but for start, aux and data.
+class RowContext:
+    """What all rows of a trainer share: its network in several modes, its labels, and which steps were captured.
 
-    Args:
-        solo: Whose data, network and device these are.
+    Attributes:
+        trainer: Whose data, network and device these are.
         nature: What is known of the network.
-        chunk: Clients side by side; None for the rule.
-        form: How; None for the rule.
+        layers: The network as a stack of linear layers; None if it is anything else.
+        labels: Labels of all training examples; one-hot rows where gradients are written out by hand.
+        shapes: Shape of each tensor by name.
+        eager: Why steps are no longer captured; empty while they are.
+        taken: Steps taken of each specification and batch size.
     """
 
-    def __init__(self, trainer: LocalTrainer, nature: Nature, chunk: int | None, form: Form | None) -> None:
-        self.trainer, self.nature, self.chunk, self.form = trainer, nature, chunk, form
-        self.cuda = trainer.device.type == "cuda"
+    def __init__(self, trainer: LocalTrainer, nature: Nature) -> None:
+        self.trainer, self.nature = trainer, nature
         self.layers = dense.kernel(trainer.task)
-        self.labels = (
-            one_hot(trainer.device_data.y, trainer.task.num_classes).to(trainer.dtype)
-            if self.layers
-            else trainer.device_data.y
-        )
-        # Whether steps are captured and kept, and why they no longer are.
-        self.captures, self.eager = self.cuda, ""
+        labels = trainer.device_data.y
+        self.labels = one_hot(labels, trainer.task.num_classes).to(trainer.dtype) if self.layers else labels
+        module = trainer.task.module()
+        self.shapes = {n: t.shape for n, t in (*module.named_parameters(), *module.named_buffers())}
+        self.eager = ""
+        self.taken: Counter[tuple[Spec, int]] = Counter()
         self._rows_of: dict[int, Tensor] = {}
-        self._modules: dict[tuple[frozenset[str], bool], tuple[_Network, tuple[str, ...]]] = {}
-        self._forms: dict[tuple[SgdConfig, tuple[Term, ...]], Form | None] = {}
-        self._seen: Params | None = None
-        self._kept: dict[_Spec, Rows] = {}
-        self.taken: Counter[tuple[_Spec, int]] = Counter()
-        self._streams = [_stream(trainer.device) for _ in range(_STREAMS)] if self.cuda else []
+        self._networks: dict[tuple[frozenset[str], bool], tuple[FeatureNetwork, tuple[str, ...]]] = {}
 
-    # ------------------------------------------------------------------ which form
-    def form_of(self, job: Sgd) -> Form | None:
-        """How such requests are met; None is one client at a time, by the solo."""
-        kind = job.config, job.terms
-        if kind not in self._forms:
-            self._forms[kind] = self._rule_of(job)
-        return self._forms[kind]
-
-    def _rule_of(self, job: Sgd) -> Form | None:
-        chosen = self.trainer.task.layout.select(job.config.trainable)
-        if self.nature.draws or not chosen.intersection(self.trainer.task.layout.trainable):
-            return None
-        by_hand = self.layers is not None and chosen.issuperset(self.trainer.task.layout.trainable)
-        if by_hand and not any(sees_features(t) for t in job.terms) and self.form in (None, "bmm"):
-            return "bmm"
-        if self.form == "streams" or (self.cuda and (not self.small or self.nature.refuses)):
-            return "streams"
-        return None if self.nature.refuses else "vmap"
-
-    @cached_property
-    def small(self) -> bool:
-        """Whether stacking gains anything: a large network fills the device by itself."""
-        return sum(self._shapes[n].numel() for n in self.trainer.task.layout.trainable) < _LARGE
-
-    @cached_property
-    def _shapes(self) -> dict[str, torch.Size]:
-        module = self.trainer.task.module()
-        return {n: t.shape for n, t in (*module.named_parameters(), *module.named_buffers())}
-
-    def fitting(self, start: Params) -> bool:
-        """Whether a model has the network's shapes."""
-        if start is self._seen:  # most rounds send one model to everybody
-            return True
-        layout = self.trainer.task.layout
-        names = (*layout.trainable, *layout.buffers)
-        fits = all(n in start and start[n].shape == self._shapes[n] for n in names)
-        self._seen = start if fits else None
-        return fits
-
-    def width(self, form: Form, job: Sgd, batch: int) -> int:
-        """Most clients side by side: a rule of network, batch and device."""
-        if form == "streams":
-            return 1
-        if self.chunk is not None:
-            return self.chunk
-        numbers = sum(s.numel() for s in self._shapes.values())
-        example = self.nature.x[0].numel() + 4 * self.nature.activations
-        states = {"sgd": 1, "adam": 2, "adamw": 2}[job.config.optimizer]
-        each = ((4 + states) * numbers + batch * example) * self.trainer.dtype.itemsize
-        if self.cuda:
-            room = int(_SHARE * torch.cuda.get_device_properties(self.trainer.device).total_memory)
-        else:
-            room = _CPU_BYTES
-        return max(1, min(room // each, _WIDEST[form]))
-
-    # ------------------------------------------------------------------ all of a group
-    def fit(self, fits: Sequence[Fit], form: Form) -> list[Fitted | None]:
-        """Train them all; None where a loss or a parameter became NaN or infinite."""
-        job = fits[0].job
-        longest_first = sorted(range(len(fits)), key=lambda i: -fits[i].steps)
-        largest = max(f.n for f in fits)
-        most = self.width(form, job, min(largest, job.config.batch_size or largest))
-        parts = -(-len(fits) // most)
-        width = -(-len(fits) // parts)
-        ended: list[tuple[list[int], list[Params], Tensor]] = []
-        lanes = self._streams if form == "streams" else []
-        for lane in lanes:  # also keeps memory that was freed on the main stream from being written too early
-            lane.wait_stream(torch.cuda.current_stream(self.trainer.device))
-        for turn, at in enumerate(range(0, len(fits), width)):
-            part = longest_first[at : at + width]
-            number = turn % len(lanes) if lanes else 0
-            with torch.cuda.stream(lanes[number]) if lanes else nullcontext():
-                ended.append((part, *self._fit_part([fits[i] for i in part], form, width, number)))
-        for lane in lanes:
-            torch.cuda.current_stream(self.trainer.device).wait_stream(lane)
-        lr = job.config.lr_at(fits[0].me.round)
-        fitted: list[Fitted | None] = [None] * len(fits)
-        for (part, params, _), losses in zip(ended, _to_host([loss for *_, loss in ended]), strict=True):
-            for i, model, loss in zip(part, params, losses, strict=True):
-                if math.isfinite(loss):
-                    sizes = fits[i].batches.sizes
-                    fitted[i] = Fitted(model, len(sizes), lr, loss, sum(sizes))
-        return fitted
-
-    def _fit_part(self, fits: list[Fit], form: Form, width: int, lane: int) -> tuple[list[Params], Tensor]:
-        job = fits[0].job
-        sizes = [f.batches.sizes for f in fits]
-        steps, batch = max(map(len, sizes)), max(map(max, sizes))
-        if self.captures:  # of a few sizes, so that the same captured steps serve many rounds
-            steps = 1 << max(3, (steps - 1).bit_length())
-            if job.config.batch_size is None and self.nature.padded:
-                batch = -(-batch // 16) * 16
-        columns = [[leaf for _, leaf in leaves(dict(f.job.aux)) if isinstance(leaf, Tensor)] for f in fits]
-        shared = tuple(all(t is column[0] for t in column) for column in zip(*columns, strict=True))
-        chosen = self.trainer.task.layout.select(job.config.trainable)
-        rest = [n for n in self.trainer.task.layout.trainable if n not in chosen]
-        spec = _Spec(
-            form,
-            width,
-            batch,
-            steps,
-            dataclasses.replace(
-                job.config, lr=1.0, lr_schedule=Constant(), local_epochs=None, local_steps=None, batch_size=None
-            ),
-            job.terms,
-            aux_key(job),
-            shared,
-            all(f.job.start[n] is job.start[n] for f in fits for n in rest),
-            lane,
-        )
-        rows = self._kept.pop(spec, None) or Rows(self, spec, job)
-        if self.captures:
-            self._kept[spec] = rows
-            for old in list(self._kept)[: -_KEPT * (_STREAMS if form == "streams" else 1)]:
-                del self._kept[old]
-            rows.prepare(sizes)
-        rows.load(fits)
-        rows.run()
-        return rows.take()
-
-    # ------------------------------------------------------------------ shared by the rows
-    def module(self, config: SgdConfig) -> tuple[_Network, tuple[str, ...]]:
+    def network(self, config: SgdConfig) -> tuple[FeatureNetwork, tuple[str, ...]]:
         """The network in the modes that this choice of tensors asks for, and the seeds of its dropout layers."""
         layout = self.trainer.task.layout
         chosen, freeze = layout.select(config.trainable), config.buffers == "freeze"
-        if (chosen, freeze) not in self._modules:
-            module, seeds = with_keyed_dropout(
-                self.trainer.task.module().to(self.trainer.device, self.trainer.dtype).train()
-            )
-            for name, m in module.named_modules():
-                mine = [b for b in layout.buffers if b.rpartition(".")[0] == name]
-                if mine and (freeze or not chosen.intersection(mine)):
-                    m.eval()
-            self._modules[chosen, freeze] = _Network(module, self.trainer.task.head), seeds
-        return self._modules[chosen, freeze]
+        if (chosen, freeze) not in self._networks:
+            module, seeds = with_keyed_dropout(self.trainer.task.module().to(self.trainer.device, self.trainer.dtype))
+            set_modes(module, layout, chosen, freeze)
+            self._networks[chosen, freeze] = FeatureNetwork(module, self.trainer.task.head), seeds
+        return self._networks[chosen, freeze]
 
     def rows_of(self, client: int) -> Tensor:
         """A client's row numbers, on the CPU."""
@@ -288,39 +130,32 @@ class Fitter:
         return self._rows_of[client]
 
 
-def aux_key(job: Sgd) -> tuple[Any, ...]:
-    """What of an aux must be equal for two requests to be one call: tensors by shape and type, the rest by value."""
-    found = leaves(dict(job.aux))
-    return tuple((at, t.shape, t.dtype) if isinstance(t, Tensor) else (at, type(t), t) for at, t in found)
-
-
-# ---------------------------------------------------------------- rows
 class Rows:
     """Models of several clients side by side, and the step that changes them in place."""
 
-    def __init__(self, fitter: Fitter, spec: _Spec, like: Sgd) -> None:
-        self._fitter, self._spec, self._solo = fitter, spec, fitter.trainer
-        self._network, self._seed_names = fitter.module(spec.config)
-        layout, shapes, width = self._solo.task.layout, fitter._shapes, spec.width
-        make = partial(torch.zeros, device=self._solo.device, dtype=self._solo.dtype)
-        integers = partial(torch.zeros, device=self._solo.device, dtype=torch.int64)
+    def __init__(self, context: RowContext, spec: Spec, like: Sgd) -> None:
+        self._context, self._spec, self._trainer = context, spec, context.trainer
+        self._network, self._seed_names = context.network(spec.config)
+        layout, shapes, width = self._trainer.task.layout, context.shapes, spec.width
+        make = partial(torch.zeros, device=self._trainer.device, dtype=self._trainer.dtype)
+        integers = partial(torch.zeros, device=self._trainer.device, dtype=torch.int64)
         chosen = layout.select(spec.config.trainable)
         self._names = tuple(n for n in layout.trainable if n in chosen)
         sizes = [shapes[n].numel() for n in self._names]
         self._w, self._g = make(width, sum(sizes)), make(width, sum(sizes))
-        self._trained = _views(self._w, self._names, shapes)
-        self._gradient = _views(self._g, self._names, shapes)
+        self._trained = by_name(self._w, self._names, shapes)
+        self._gradient = by_name(self._g, self._names, shapes)
         lead = () if spec.shared_rest else (width,)
         self._rest = {n: make(*lead, *shapes[n]) for n in layout.trainable if n not in chosen}
         self._buffers = {n: make(width, *shapes[n]) for n in layout.buffers}
         self._total = make(width)
-        self._rule = _Rule(spec.config, self._w)
-        self._velocity = _views(self._rule.velocity, self._names, shapes) if len(self._rule.velocity) else {}
+        self._optimiser = RowOptimiser(spec.config, self._w)
+        self._velocity = by_name(self._optimiser.velocity, self._names, shapes) if len(self._optimiser.velocity) else {}
         # A request's aux, its tensors replaced in order of appearance.
         tensors = [t for _, t in leaves(dict(like.aux)) if isinstance(t, Tensor)]
         self._aux = map_leaves(lambda leaf: _NOTHING if isinstance(leaf, Tensor) else leaf, dict(like.aux))
         self._aux_tensors = [
-            torch.zeros((*(() if one else (width,)), *t.shape), device=self._solo.device, dtype=t.dtype)
+            torch.zeros((*(() if one else (width,)), *t.shape), device=self._trainer.device, dtype=t.dtype)
             for t, one in zip(tensors, spec.shared, strict=True)
         ]
         self._pick = integers(spec.steps, width, spec.batch)
@@ -338,43 +173,43 @@ class Rows:
         """Fill the rows with these clients' starts, and the tables with what they will do."""
         self._fits, k = fits, len(fits)
         for n, stack in (*self._trained.items(), *self._buffers.items()):
-            _fill(stack, [f.job.start[n] for f in fits])
+            fill(stack, [f.job.start[n] for f in fits])
         for n, stack in self._rest.items():
             if self._spec.shared_rest:
                 stack.copy_(fits[0].job.start[n])
             else:
-                _fill(stack, [f.job.start[n] for f in fits])
+                fill(stack, [f.job.start[n] for f in fits])
         columns = zip(*([t for _, t in leaves(dict(f.job.aux)) if isinstance(t, Tensor)] for f in fits), strict=True)
         for stack, column, one in zip(self._aux_tensors, columns, self._spec.shared, strict=True):
             if one:
                 stack.copy_(column[0])
             else:
-                _fill(stack, list(column))
-        self._rule.reset()
+                fill(stack, list(column))
+        self._optimiser.reset()
         self._total.zero_()
         self._cursor.zero_()
         steps = len(fits[0].batches.sizes)
         pick, weight = self._table(steps)
-        _send(self._pick[:steps, :k], pick)
-        _send(self._weight[:steps, :k], weight)
-        _send(self._knobs[:steps, :k], self._knob_table(steps))
+        to_table(self._pick[:steps, :k], pick)
+        to_table(self._weight[:steps, :k], weight)
+        to_table(self._knobs[:steps, :k], self._knob_table(steps))
         if self._seed_names:
-            _send(self._seeds[:steps, :k], self._seed_table(steps))
+            to_table(self._seeds[:steps, :k], self._seed_table(steps))
         if k < self._spec.width:  # rows of nobody
             self._weight[:, k:].zero_()
             self._knobs[:, k:, 0].zero_()
 
     def take(self) -> tuple[list[Params], Tensor]:
         """The models at the end, and each client's mean loss; not finite where something overflowed."""
-        k, layout = len(self._fits), self._solo.task.layout
+        k, layout = len(self._fits), self._trainer.task.layout
         held = {**self._trained, **self._buffers, **self._rest}
         lists: dict[str, tuple[Tensor, ...]] = {}
         for n in (*layout.trainable, *layout.buffers):
             alike = n in self._rest and self._spec.shared_rest
             # Copies one by one: a client that remembers its head must not keep everybody's rows alive.
-            lists[n] = _copies(held[n].expand(k, *held[n].shape) if alike else held[n][:k])
+            lists[n] = copies(held[n].expand(k, *held[n].shape) if alike else held[n][:k])
         steps = [len(f.batches.sizes) for f in self._fits]
-        count = _on(self._solo.device, torch.tensor(steps, dtype=self._solo.dtype))
+        count = to_device(self._trainer.device, torch.tensor(steps, dtype=self._trainer.dtype))
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
         loss = self._total[:k] / count + 0.0 * self._w[:k].abs().amax(1)
         self._fits = []
@@ -383,10 +218,10 @@ class Rows:
     def _table(self, steps: int) -> tuple[Tensor, Tensor]:
         batch = self._spec.batch
         pick = torch.empty(len(self._fits), steps * batch, dtype=torch.int64)
-        weight = torch.zeros(len(self._fits), steps * batch, dtype=self._solo.dtype)
+        weight = torch.zeros(len(self._fits), steps * batch, dtype=self._trainer.dtype)
         for i, f in enumerate(self._fits):
-            rows = self._fitter.rows_of(f.me.id)
-            places, shares = _slots(f.batches.sizes, batch)
+            rows = self._context.rows_of(f.me.id)
+            places, shares = slots(f.batches.sizes, batch)
             if len(places) < steps * batch:
                 pick[i] = rows[0]
             pick[i, places] = rows[f.batches.order]
@@ -403,7 +238,7 @@ class Rows:
         active = torch.tensor([[f.steps] for f in self._fits]) >= t
         each = (rate * active, shrink.where(active, torch.ones_like(t)), (1.0 - beta2**t).sqrt().expand(active.shape))
         table = torch.stack(each, 2)
-        return table.to(self._solo.dtype)
+        return table.to(self._trainer.dtype)
 
     def _seed_table(self, steps: int) -> Tensor:
         own = torch.tensor([(f.key / "dropout").number() for f in self._fits])
@@ -414,8 +249,8 @@ class Rows:
     def run(self) -> None:
         """All steps of all clients."""
         sizes = [f.batches.sizes for f in self._fits]
-        augment = self._solo.device_data.augment
-        draws = [(f.key / "augment").generator(self._solo.device) for f in self._fits] if augment else []
+        augment = self._trainer.device_data.augment
+        draws = [(f.key / "augment").generator(self._trainer.device) for f in self._fits] if augment else []
         k = len(sizes)
         for t in range(len(sizes[0])):
             graph = self._graphs.get(self._size(sizes, t))
@@ -434,22 +269,22 @@ class Rows:
 
     def prepare(self, sizes: Sequence[tuple[int, ...]]) -> None:
         """Capture the step, unless that was done before, cannot be, or would not pay."""
-        if self._fitter.eager or self._solo.device_data.augment:  # augmentations draw from generators of the host
+        if self._context.eager or self._trainer.device_data.augment:  # augmentations draw from generators of the host
             return
         for size, times in Counter(self._size(sizes, t) for t in range(max(map(len, sizes)))).items():
-            self._fitter.taken[self._spec, size] += times
-            if size in self._graphs or self._fitter.taken[self._spec, size] < _WORTH:
+            self._context.taken[self._spec, size] += times
+            if size in self._graphs or self._context.taken[self._spec, size] < _WORTH:
                 continue
             try:
                 self._graphs[size] = self._capture(size)
             except RuntimeError as error:
                 self._graphs.clear()
-                self._fitter.eager = f"a step cannot be captured: {str(error).strip().partition(chr(10))[0][:200]}"
+                self._context.eager = f"a step cannot be captured: {str(error).strip().partition(chr(10))[0][:200]}"
                 return
 
     def _size(self, sizes: Sequence[tuple[int, ...]], t: int) -> int:
         """Batch size of a captured step: padding costs less than another capture, where there may be padding."""
-        return self._spec.batch if self._fitter.nature.padded else sizes[0][t]
+        return self._spec.batch if self._context.nature.padded else sizes[0][t]
 
     def _next_step(self, size: int) -> Callable[[], None]:
         """The step that the cursor is at, of batches of `size`, and the cursor moved on: nothing of it on the host."""
@@ -464,8 +299,8 @@ class Rows:
 
     def _capture(self, size: int) -> "torch.cuda.CUDAGraph":
         step = self._next_step(size)
-        device = self._solo.device
-        aside = _stream(device)
+        device = self._trainer.device
+        aside = stream(device)
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
             for _ in range(2):  # libraries set themselves up in their first calls, which must not be captured
@@ -479,9 +314,9 @@ class Rows:
 
     def _gather(self, pick: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of every client's batch."""
-        labels = self._fitter.labels if self._spec.form == "bmm" else self._solo.device_data.y
+        labels = self._context.labels if self._spec.form == "bmm" else self._trainer.device_data.y
         flat = pick.reshape(-1)
-        x, y = (t.index_select(0, flat) for t in (self._solo.device_data.x, labels))
+        x, y = (t.index_select(0, flat) for t in (self._trainer.device_data.x, labels))
         return x.view(*pick.shape, *x.shape[1:]), y.view(*pick.shape, *y.shape[1:])
 
     # ------------------------------------------------------------------ by autograd
@@ -514,7 +349,7 @@ class Rows:
             for n, t in moved.items():
                 if t.data_ptr() != buffers[n].data_ptr():  # a layer may have changed it in place
                     buffers[n].copy_(t)
-            self._rule(self._w[:k], self._g[:k], knobs)
+            self._optimiser(self._w[:k], self._g[:k], knobs)
             self._total[:k].add_(loss)
 
     def _objective(
@@ -529,7 +364,7 @@ class Rows:
         seeds: Tensor,
     ) -> tuple[Tensor, Tensor, Params]:
         """Of one client: task loss plus terms, the task loss alone, and the buffers afterwards."""
-        task, terms = self._solo.task, self._spec.terms
+        task, terms = self._trainer.task, self._spec.terms
         of_layers = {n: seeds[i] for i, n in enumerate(self._seed_names)}
         held = {f"module.{n}": t for n, t in {**trained, **rest, **buffers, **of_layers}.items()}
         features, logits = functional_call(self._network, held, (x,), strict=False)
@@ -541,7 +376,7 @@ class Rows:
             every = {**trained, **rest}
             params = {n: every[n] for n in task.layout.trainable}
             mask = (weight > 0).to(each.dtype)
-            batch = Batch(x, y, mask, features, logits, each, partial(self._solo._refer_plainly, x))
+            batch = Batch(x, y, mask, features, logits, each, partial(self._trainer.refer_plainly, x))
             value = value + _sum_of(terms, params, aux, batch)
         return value, loss.detach(), {n: held[f"module.{n}"].detach() for n in buffers}
 
@@ -553,7 +388,7 @@ class Rows:
     # ------------------------------------------------------------------ by hand, unskew/local/dense.py
     @torch.no_grad()
     def _dense_step(self, x: Tensor, targets: Tensor, weight: Tensor, knobs: Tensor, seeds: Tensor) -> None:
-        layers = self._fitter.layers
+        layers = self._context.layers
         assert layers is not None
         k, n = x.shape[:2]
         config, rate = self._spec.config, knobs[:, :1]
@@ -589,9 +424,9 @@ class Rows:
         if self._spec.terms:
             self._add_terms(k)
         if rolling:
-            self._w[:k].addcmul_(self._rule.velocity[:k], rate)
+            self._w[:k].addcmul_(self._optimiser.velocity[:k], rate)
         else:
-            self._rule(self._w[:k], self._g[:k], knobs)
+            self._optimiser(self._w[:k], self._g[:k], knobs)
 
     def _add_terms(self, k: int) -> None:
         shared = self._spec.shared
@@ -611,89 +446,8 @@ class Rows:
             self._gradient[n][:k].add_(g)
 
 
-# ---------------------------------------------------------------- optimisers of rows
-class _Rule:
-    """SGD, Adam and AdamW on rows, (clients, P): the arithmetic of `unskew.local.optim`, clipped row by row."""
-
-    def __init__(self, config: SgdConfig, like: Tensor) -> None:
-        self._config = config
-        adam = config.optimizer != "sgd"
-        self.velocity = torch.zeros_like(like if config.momentum or adam else like[:0])
-        self._square = torch.zeros_like(like if adam else like[:0])
-
-    def reset(self) -> None:
-        """A fresh optimiser: a velocity belongs to weights."""
-        self.velocity.zero_()
-        self._square.zero_()
-
-    def __call__(self, w: Tensor, g: Tensor, knobs: Tensor) -> None:
-        """Change the first rows `w` by one step; `g` is overwritten."""
-        config, k = self._config, len(w)
-        rate, shrink, root = knobs[:, 0:1], knobs[:, 1:2], knobs[:, 2:3]
-        if config.clip_norm is not None:
-            norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)
-            g.mul_((config.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
-        if config.weight_decay and config.optimizer == "adamw":
-            w.mul_(shrink)
-        elif config.weight_decay:
-            g.add_(w, alpha=config.weight_decay)
-        v = self.velocity[:k]
-        if config.optimizer == "sgd":
-            if config.momentum:
-                v.mul_(config.momentum).add_(g)
-                g = g.add_(v, alpha=config.momentum) if config.nesterov else v
-            w.addcmul_(g, rate)
-            return
-        square = self._square[:k]
-        v.lerp_(g, 1.0 - config.betas[0])
-        square.mul_(config.betas[1]).addcmul_(g, g, value=1.0 - config.betas[1])
-        w.addcmul_(v / square.sqrt().div_(root).add_(config.eps), rate)
-
-
-# ---------------------------------------------------------------- small parts
 def _sum_of(terms: Sequence[Any], params: Params, aux: Any, batch: Batch | None) -> Tensor:
     return torch.stack([t(params, aux, batch) if sees_features(t) else t(params, aux) for t in terms]).sum()
-
-
-def _views(rows: Tensor, names: Sequence[str], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """The columns of each tensor, (clients, *shape)."""
-    parts = torch.split(rows, [shapes[n].numel() for n in names], 1)
-    return {n: part.view(len(rows), *shapes[n]) for n, part in zip(names, parts, strict=True)}
-
-
-def _fill(stack: Tensor, tensors: Sequence[Tensor]) -> None:
-    """The first places of a stack from one tensor each; a tensor that all share is sent once."""
-    into = stack[: len(tensors)]
-    if all(t is tensors[0] for t in tensors):
-        into.copy_(tensors[0])
-    else:
-        into.copy_(torch.stack(list(tensors)))
-
-
-def _send(table: Tensor, host: Tensor) -> None:
-    """From (clients, steps, ...) on the CPU to (steps, clients, ...) where the table is."""
-    table.copy_(_on(table.device, host).transpose(0, 1))
-
-
-def _on(device: torch.device, host: Tensor) -> Tensor:
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
-
-
-def _to_host(vectors: Sequence[Tensor]) -> list[list[float]]:
-    """Their numbers, in one transfer."""
-    numbers: list[float] = torch.cat(list(vectors)).tolist()
-    ends = list(itertools.accumulate(len(v) for v in vectors))
-    return [numbers[end - len(v) : end] for end, v in zip(ends, vectors, strict=True)]
-
-
-def _copies(stack: Tensor) -> tuple[Tensor, ...]:
-    parts: Any = torch.unbind_copy  # its stub says that it returns nothing
-    out: tuple[Tensor, ...] = parts(stack)
-    return out
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _first(held: Any, dim: Any) -> Any:
@@ -705,9 +459,6 @@ def _first(held: Any, dim: Any) -> Any:
     return held[0]
 
 
-@functools.lru_cache(maxsize=1024)
-def _slots(sizes: tuple[int, ...], batch: int) -> tuple[Tensor, Tensor]:
-    """Where the examples of batches of these sizes go in rows of `batch`, and the weight of each in its mean."""
-    places = torch.cat([torch.arange(n) + t * batch for t, n in enumerate(sizes)])
-    counts = torch.tensor(sizes)
-    return places, (1.0 / counts.double()).repeat_interleave(counts)
+def stream(device: torch.device) -> torch.cuda.Stream:
+    """A new stream of a CUDA device."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,73 @@
+"""The data set on the device, which client may see which part of it, and how its batches are planned."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew.data.batches import Batches, num_steps, plan
+from unskew.keys import Key
+from unskew.protocol import SgdConfig
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceData:
+    """The data set on the device, and which of it each client may see.
+
+    Attributes:
+        x: All training inputs, (N, ...).
+        y: Their labels, (N,).
+        train: Row numbers of each client's training examples, (n,) int64.
+        val: Row numbers kept aside from training, (m,) int64.
+        augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
+        x_test, y_test: The global test set; None where there is none to evaluate on.
+        groups: Domain of each training example, (N,) int64; None where the data has no domains.
+        levels: Values of black, and of the brightest value of the training part, in each channel of images; None
+            where they are not known.
+    """
+
+    x: Tensor
+    y: Tensor
+    train: tuple[Tensor, ...]
+    val: tuple[Tensor, ...]
+    augment: Augment | None = None
+    x_test: Tensor | None = None
+    y_test: Tensor | None = None
+    groups: Tensor | None = None
+    levels: tuple[tuple[float, float], ...] | None = None
+
+
+def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
+    """Which of a client's `n` training examples make up which step of an optimisation with this key.
+
+    Raises:
+        DataError, ConfigError: As `unskew.data.batches.plan`.
+    """
+    return plan(
+        n,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        steps=config.local_steps,
+        key=key / "shuffle",
+        min_batch=min_batch,
+        drop_last=config.drop_last,
+    )
+
+
+def steps_of_job(config: SgdConfig, n: int, min_batch: int) -> int:
+    """Mini-batch steps of an optimisation on `n` training examples, without planning them.
+
+    Raises:
+        DataError, ConfigError: As `unskew.data.batches.num_steps`.
+    """
+    return num_steps(
+        n,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        steps=config.local_steps,
+        min_batch=min_batch,
+        drop_last=config.drop_last,
+    )

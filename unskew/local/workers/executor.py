@@ -1,0 +1,137 @@
+"""The executor that puts the steps of one exchange into a pool of workers."""
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import GeneratorType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew import wire
+from unskew.local.executor import EvalJob, StepJob, StepResult
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.pool import Pool, ToWorker
+from unskew.protocol import ClientId, Keep, map_held
+from unskew.tree import Params
+
+
+class Workers:
+    """Runs one method under one seed, which is number `cell` of the pool's setups."""
+
+    name = "workers"
+
+    def __init__(self, pool: Pool, cell: int, algorithm: Any) -> None:
+        self._pool, self._cell = pool, cell
+        self._memory, self._held = wire.memory_type(algorithm), wire.held_type(algorithm)
+        self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
+
+    def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
+        """Run every step to its end, the largest clients first so that none is left over at the end."""
+        if not jobs:
+            return
+        called = _called(jobs)
+        if called is not None:
+            yield from called.items()
+            return
+        shared = self._share([job.message for job in jobs.values()])
+        requests = {
+            c: {
+                "do": "step",
+                "cell": self._cell,
+                "step": job.step,
+                "client": c,
+                "round": job.me.round,
+                "seed": job.me.key.seed,
+                "key": list(job.me.key.path),
+                "message": ToWorker(job.message, shared.get(id(job.message))),
+                "memory": ToWorker(job.memory),
+            }
+            for c, job in sorted(jobs.items(), key=lambda item: -item[1].me.n)
+        }
+        first = next(iter(jobs.values()))
+        for c, answer in self._pool.run(requests, f"round {first.me.round}, step {first.step!r}"):
+            yield c, self._result(jobs[c], answer)
+
+    def _share(self, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
+        """Write what several clients are sent into memory that all workers see; where each lies, by its id."""
+        buffer, at = self._pool.shared, 0
+        places: dict[int, dict[str, Any]] = {}
+        if buffer is None:
+            return places
+        counts = Counter(map(id, values))
+        for value in values:
+            if counts[id(value)] > 1 and id(value) not in places:
+                body, tensors = wire.flatten(value)
+                placed = buffer.put(tensors, at, buffer.size)
+                if placed is not None:
+                    places[id(value)] = {"shared": True, "body": body, "index": placed[0]}
+                    at = placed[1]
+        return places
+
+    def _result(self, job: StepJob, answer: dict[str, Any]) -> StepResult:
+        losses, examples, parts = tuple(answer["losses"]), answer["examples"], answer["parts"]
+        if job.step == "personalise":
+            return StepResult(_read(parts["reply"], Params | None), losses, examples)
+        reply = _read(parts["reply"], self._replies[job.step])
+        if answer["kept"]:
+            kept = {path: _read(parts[path], self._held) for path in answer["kept"]}
+            reply = map_held(lambda h: Keep(kept[h.key]) if h.key in kept else h, reply)
+        memory = job.memory if answer["same"] else _read(parts["memory"], self._memory)
+        return StepResult((reply, memory), losses, examples)
+
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+        """Evaluate models in the workers; a large job is cut where `LocalTrainer` would cut it, so the bits stay."""
+        if not jobs:
+            return []
+        shared = self._share([job.params for job in jobs for _ in (0, 1)])
+        requests = {
+            (i, j): {
+                "do": "evaluate",
+                "cell": self._cell,
+                "part": job.part,
+                "params": ToWorker(job.params, shared.get(id(job.params))),
+                "rows": ToWorker(rows),
+            }
+            for i, job in enumerate(jobs)
+            for j, rows in enumerate(self._pieces(job))
+        }
+        answers = dict(self._pool.run(requests, "an evaluation"))
+        results: list[list[tuple[Tensor, Tensor]]] = [[] for _ in jobs]
+        for i, j in sorted(answers):
+            correct, loss = _read(answers[i, j]["parts"]["evaluated"], tuple[Tensor, Tensor])
+            results[i].append((correct, loss))
+        return [(torch.cat([c for c, _ in parts]), torch.cat([v for _, v in parts])) for parts in results]
+
+    def _pieces(self, job: EvalJob) -> list[Any]:
+        """Rows in pieces of whole chunks, about as many as there are workers; [piece, pieces] where all are meant."""
+        workers = len(self._pool.workers)
+        if job.rows is None:
+            return [[piece, workers] for piece in range(workers)]
+        n = len(job.rows)
+        chunks = -(-n // LocalTrainer.CHUNK)
+        size = LocalTrainer.CHUNK * max(1, -(-chunks // workers))
+        return list(torch.split(job.rows.cpu(), size)) if n else [job.rows.cpu()]
+
+
+def _called(jobs: Mapping[ClientId, StepJob]) -> dict[ClientId, StepResult] | None:
+    """Results of steps that are plain functions; None if a step asks something of a trainer.
+
+    Called here they cost less than their way to a worker.
+    """
+    results = {}
+    for c, job in jobs.items():
+        if inspect.isgeneratorfunction(job.begin):
+            return None
+        value = job.begin(job.me, job.message, job.memory)
+        if isinstance(value, GeneratorType):  # of a function that hands on another's generator; nothing has run yet
+            value.close()
+            return None
+        results[c] = StepResult(value)
+    return results
+
+
+def _read(part: bytes | tuple[Any, dict[str, Tensor]], value_type: Any) -> Any:
+    """A value of an answer: whole messages where it did not fit into shared memory, else JSON and tensors."""
+    return wire.decode(part, value_type) if isinstance(part, bytes) else wire.build(value_type, *part)

@@ -1,0 +1,98 @@
+"""Values in memory that the main process and a worker share, and how much of it there is."""
+
+import math
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew import wire
+
+ALIGNMENT = 64  # bytes: where tensors begin
+JOBS_IN_FLIGHT = 2  # per worker: one being done, one waiting, so that no worker waits for the main process
+SLOTS = 2 * JOBS_IN_FLIGHT  # of a worker: one for the requests and one for the answers of each job in flight
+MODELS_PER_SLOT = 8  # room in a slot for messages and memories, or replies, in models
+MOST_CLIENTS = 8  # in one job
+
+
+class SharedBuffer:
+    """A piece of memory that the main process and a forked worker both see."""
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, size)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    @property
+    def size(self) -> int:
+        """Its size, bytes."""
+        return len(self._bytes)
+
+    def put(self, tensors: Mapping[str, Tensor], at: int, end: int) -> tuple[list[Any], int] | None:
+        """Write tensors from offset `at`: their index and their end; nothing, and None, if that is beyond `end`."""
+        index: list[Any] = []
+        for name, t in tensors.items():
+            index.append([name, wire.DTYPES[t.dtype], list(t.shape), at])
+            at += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
+        if at > end:  # the memory behind belongs to another job
+            return None
+        for t, (_, _, _, start) in zip(tensors.values(), index, strict=True):
+            if n := t.numel() * t.element_size():
+                self._bytes[start : start + n].view(t.dtype).view(t.shape).copy_(t.detach())
+        return index, at
+
+    def views(self, index: Sequence[Any]) -> dict[str, Tensor]:
+        """The tensors of an index, without copying."""
+        return views(self._bytes, index, 0)
+
+    def copy(self, start: int, end: int) -> Tensor:
+        """A part of the memory, taken in one go."""
+        return self._bytes[start:end].clone()
+
+
+def views(octets: Tensor, index: Sequence[Any], start: int) -> dict[str, Tensor]:
+    """The tensors of an index in bytes that begin at offset `start` of the memory it was written for."""
+    out = {}
+    for name, dtype, shape, at in index:
+        kind = wire.BY_NAME[dtype]
+        n = math.prod(shape) * kind.itemsize
+        out[name] = octets[at - start : at - start + n].view(kind).view(shape) if n else torch.empty(shape, dtype=kind)
+    return out
+
+
+@dataclass(eq=False)
+class Slot:
+    """A part of a buffer that holds the values of one job."""
+
+    buffer: SharedBuffer
+    start: int
+    size: int
+
+    def put(self, value: Any, at: int) -> tuple[Any, list[Any], int] | None:
+        """Write a value's tensors from offset `at`: its JSON part, their index and their end; None if too large."""
+        body, tensors = wire.flatten(value)
+        placed = self.buffer.put(tensors, at, self.start + self.size)
+        return None if placed is None else (body, *placed)
+
+
+# ---------------------------------------------------------------- how much
+def slot_bytes(model_bytes: int) -> int:
+    """Size of a slot."""
+    return -(-(MODELS_PER_SLOT * model_bytes + (1 << 20)) // ALIGNMENT) * ALIGNMENT
+
+
+def written_bytes(model_bytes: int, client_bytes: int) -> int:
+    """Bytes of a worker's slots that are ever written, if a client's message, memory and reply are `client_bytes`."""
+    return SLOTS * min(slot_bytes(model_bytes), clients_per_job(model_bytes) * client_bytes)
+
+
+def common_bytes(model_bytes: int) -> int:
+    """Size of the memory for what several clients are sent, which all workers see."""
+    return MODELS_PER_SLOT * model_bytes + (8 << 20)
+
+
+def clients_per_job(model_bytes: int) -> int:
+    """Most clients of a job that a slot has room for, at four models each."""
+    return min(MOST_CLIENTS, slot_bytes(model_bytes) // (4 * max(model_bytes, 1)))

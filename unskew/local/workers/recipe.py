@@ -1,0 +1,63 @@
+"""What a worker needs for one method under one seed, and how it builds that without a fork."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from unskew import wire
+from unskew.keys import Key
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import ClientId, Me, steps_of
+from unskew.tree import Params
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerSetup:
+    """What a worker needs for one method under one seed.
+
+    Attributes:
+        algorithm: Whose steps are run.
+        trainer: Meets their requests; also evaluates models.
+        me: (client, round, key) -> what the client knows about itself.
+    """
+
+    algorithm: Any
+    trainer: LocalTrainer
+    me: Callable[[ClientId, int, Key], Me]
+
+    # Annotations are read once: it takes as long as a small client's whole training.
+    @cached_property
+    def steps(self) -> dict[str, Callable[..., Any]]:
+        """The algorithm's steps by name."""
+        return steps_of(self.algorithm)
+
+    @cached_property
+    def messages(self) -> dict[str, Any]:
+        """Type of the message that each step is sent; `personalise` is called like a step."""
+        message_types = {name: s.message for name, s in wire.signatures(self.algorithm).items()}
+        return {**message_types, "personalise": Params | None}
+
+    @cached_property
+    def memory(self) -> Any:
+        """Type of what a client remembers."""
+        return wire.memory_type(self.algorithm)
+
+
+Open = Callable[[int], WorkerSetup]
+"""Makes the setup of one method under one seed, by its number in the run."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a worker that could not be forked builds its setups: `module:function` of `arguments` gives an `Open`."""
+
+    target: str
+    arguments: tuple[str, ...]
+
+    def open(self) -> Open:
+        """Import the function and call it."""
+        module, _, name = self.target.partition(":")
+        opener: Open = getattr(import_module(module), name)(*self.arguments)
+        return opener

@@ -1,0 +1,174 @@
+"""A worker's side: jobs answered until the main process hangs up."""
+
+import ctypes
+import json
+import signal
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew import errors, wire
+from unskew.errors import MemoryShortage, ProtocolError, UnskewError, WorkerError
+from unskew.keys import Key
+from unskew.local.executor import StepJob
+from unskew.local.sequential import run_step
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.memory import JOBS_IN_FLIGHT, SharedBuffer, Slot
+from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
+from unskew.protocol import Held, Keep, map_keep
+from unskew.tree import Params
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+def started(order: str) -> None:
+    """Begin as a worker that was not forked; `order` is what `process.start` wrote."""
+    given = json.loads(order)
+    serve(Recipe(given["target"], tuple(given["arguments"])).open(), Connection(given["fd"]), [], None)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep the memory that this process frees; do nothing with another C library.
+
+    Large blocks would go back to the system with every batch and be paged in anew for the next: a fifth of the time of
+    a small convolutional network.  A worker's batches are all alike, so its peak stays what it is.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(_M_TRIM_THRESHOLD, -1)
+
+
+def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedBuffer | None) -> None:
+    """Answer jobs until the main process hangs up."""
+    # The main process decides what Ctrl-C and SIGTERM mean, which reach a whole group; a worker stops when its pipe
+    # closes.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    inbox, outbox = slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:]
+    opened, setup = -1, None
+    while True:
+        try:
+            order = json.loads(pipe.recv_bytes())
+            inline = [pipe.recv_bytes() for _ in range(order["inline"])]
+        except (EOFError, OSError):
+            return
+        answers = _Answers(outbox[order["slot"]] if outbox else None)
+        reader = _Reader(inbox[order["slot"]] if inbox else None, shared, inline)
+        try:
+            for head in order["heads"]:
+                if setup is None or head["cell"] != opened:
+                    opened, setup = head["cell"], open_setup(head["cell"])
+                answers.add(*_answer(setup, head, reader))
+        except BaseException as error:
+            pipe.send_bytes(json.dumps({"error": _failure(error), "inline": 0}).encode())
+            continue
+        answers.send(pipe)
+
+
+def _answer(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> tuple[dict[str, Any], dict[str, Any]]:
+    if head["do"] == "evaluate":
+        return {}, {"evaluated": _evaluate(setup, head, reader)}
+    algorithm, name = setup.algorithm, head["step"]
+    me = setup.me(head["client"], head["round"], Key(head["seed"], tuple(head["key"])))
+    memory = reader.read(head["memory"], setup.memory)
+    message = reader.read(head["message"], setup.messages[name])
+    begin = algorithm.personalise if name == "personalise" else setup.steps[name]
+    result = run_step(setup.trainer, StepJob(name, begin, me, message, memory))
+    trained = {"losses": list(result.losses), "examples": result.examples}
+    if name == "personalise":
+        return {**trained, "kept": [], "same": True}, {"reply": result.value}
+    if not isinstance(result.value, tuple) or len(result.value) != 2:
+        raise ProtocolError(f"step {name!r} must return (reply, memory), got {type(result.value).__name__}")
+    reply, after = result.value
+    kept: dict[str, Any] = {}
+
+    def keep(value: Keep, path: str) -> Held:
+        kept[f"kept{path}"] = value.value
+        return Held(me.id, f"kept{path}")
+
+    reply = map_keep(keep, reply)
+    same = after is memory
+    return (
+        {**trained, "kept": list(kept), "same": same},
+        {"reply": reply, **kept, **({} if same else {"memory": after})},
+    )
+
+
+def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> tuple[Tensor, Tensor]:
+    params = reader.read(head["params"], Params)
+    rows = reader.read(head["rows"], Tensor | list[int])
+    if not isinstance(rows, Tensor):  # (piece, pieces): that piece of all rows, in whole chunks
+        piece, pieces = rows
+        n = setup.trainer.size(head["part"])
+        size = LocalTrainer.CHUNK * -(-n // (LocalTrainer.CHUNK * pieces))
+        rows = torch.arange(min(piece * size, n), min((piece + 1) * size, n))
+    if not len(rows):
+        return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=setup.trainer.dtype)
+    return setup.trainer.evaluate(params, head["part"], rows)
+
+
+@dataclass(eq=False)
+class _Reader:
+    """Values of a job, from wherever they lie."""
+
+    slot: Slot | None
+    shared: SharedBuffer | None
+    inline: list[bytes]
+
+    def read(self, place: dict[str, Any], value_type: Any) -> Any:
+        if "inline" in place:
+            return wire.decode(self.inline[place["inline"]], value_type)
+        buffer = self.shared if "shared" in place else self.slot.buffer if self.slot else None
+        return wire.build(value_type, place["body"], buffer.views(place["index"]) if buffer is not None else {})
+
+
+class _Answers:
+    """The answers to one job, their values in a slot or, where that is full, behind the message."""
+
+    def __init__(self, slot: Slot | None) -> None:
+        self._slot, self._at = slot, slot.start if slot else 0
+        self._answers: list[dict[str, Any]] = []
+        self._inline: list[bytes] = []
+
+    def add(self, answer: dict[str, Any], values: Mapping[str, Any]) -> None:
+        """Add an answer and write its values at once: their tensors may change afterwards."""
+        parts = {key: self._put(value) for key, value in values.items()}
+        self._answers.append({**answer, "parts": parts})
+
+    def _put(self, value: Any) -> dict[str, Any]:
+        at = self._at
+        placed = self._slot.put(value, at) if self._slot is not None else None
+        if placed is None:
+            self._inline.append(wire.encode(value))
+            return {"inline": len(self._inline) - 1}
+        body, index, self._at = placed
+        return {"body": body, "index": index, "at": [at, self._at]}
+
+    def send(self, pipe: Connection) -> None:
+        """Send all of them to the main process."""
+        pipe.send_bytes(json.dumps({"answers": self._answers, "inline": len(self._inline)}).encode())
+        for data in self._inline:
+            pipe.send_bytes(data)
+
+
+def _failure(error: BaseException) -> list[str]:
+    """A failure on its way to the main process: kind, text and trace."""
+    trace = "".join(traceback.format_exception(error))
+    if (short := errors.shortage(error)) is not None:
+        return [MemoryShortage.__name__, short, trace]
+    if isinstance(error, UnskewError) and type(error).__name__ in vars(errors):
+        return [type(error).__name__, str(error), trace]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+    return [WorkerError.__name__, text, trace]

@@ -1,0 +1,165 @@
+"""A network on the device whose trained tensors are views of one flat vector."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from unskew.errors import ConfigError
+from unskew.local.kernels import tune
+from unskew.protocol import Layout
+from unskew.task import Task
+from unskew.tree import Params
+
+
+class FeatureNetwork(nn.Module):
+    """The network, returning the input of its head beside its output."""
+
+    def __init__(self, module: nn.Module, head: str) -> None:
+        super().__init__()
+        self.module = module
+        self._features: Tensor | None = None
+        module.get_submodule(head).register_forward_pre_hook(self._catch)
+
+    def _catch(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features = inputs[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(features, logits) of a batch."""
+        logits: Tensor = self.module(x)
+        features, self._features = self._features, None
+        if features is None:
+            raise ConfigError(
+                "the network's head was not called in its forward pass; name the layer that makes the logits"
+            )
+        return features, logits
+
+
+@dataclass(eq=False)
+class Workspace:
+    """A network whose trained tensors are views of `vector`; one per choice of tensors that may change."""
+
+    network: FeatureNetwork
+    names: tuple[str, ...]
+    vector: Tensor
+    gradient: Tensor
+    parameters: dict[str, Tensor]
+    # Buffers by owner and name: a forward pass may put a new tensor in the place of the old.
+    buffers: dict[str, tuple[nn.Module, str]]
+    counters: tuple[tuple[nn.Module, str, Tensor], ...]
+    flatten: Callable[[Tensor], Tensor]
+
+    @cached_property
+    def gradients(self) -> dict[str, Tensor]:
+        """`gradient` by name, of a network without convolutions."""
+        return self._by_name(self.gradient)
+
+    @cached_property
+    def velocities(self) -> dict[str, Tensor]:
+        """Memory of SGD with momentum by name, of one optimisation at a time, of a network without convolutions."""
+        return self._by_name(torch.empty_like(self.gradient))
+
+    def _by_name(self, vector: Tensor) -> dict[str, Tensor]:
+        trained = [self.parameters[n] for n in self.names]
+        assert all(t.dim() < 4 for t in trained)  # those may lie channels last
+        parts = torch.split(vector, [t.numel() for t in trained])
+        return {n: part.view(t.shape) for n, part, t in zip(self.names, parts, trained, strict=True)}
+
+    @torch.no_grad()
+    def load(self, start: Params) -> None:
+        """Begin with these parameters and buffers."""
+        for name, t in self.parameters.items():
+            t.copy_(start[name])
+        for name, (owner, last) in self.buffers.items():
+            getattr(owner, last).copy_(start[name])
+        for owner, last, value in self.counters:
+            getattr(owner, last).copy_(value)
+
+    @torch.no_grad()
+    def take(self) -> Params:
+        """A copy of the parameters and buffers."""
+        tensors = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
+        return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+
+
+def make_workspace(
+    task: Task,
+    chosen: frozenset[str],
+    freeze: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+    tuned: bool,
+    channels_last: bool,
+) -> Workspace:
+    """A workspace in which the tensors named in `chosen` are trained.
+
+    Args:
+        task: Whose network.
+        chosen: Names of the tensors that may change.
+        freeze: Keep all running statistics as they are.
+        device, dtype: Of all tensors.
+        tuned: Rewrite the network's layers (`local/kernels.py`).
+        channels_last: Lay convolutions out channels last.
+
+    Raises:
+        ConfigError: If nothing would be trained.
+    """
+    layout = task.layout
+    names = tuple(n for n in layout.trainable if n in chosen)
+    if not names:
+        raise ConfigError("local.trainable selects no parameter; there would be nothing to train")
+    module = task.module().to(device, dtype)
+    if tuned:
+        tune(module)
+    old = dict(module.named_parameters())
+    flatten = _channels_last_order if channels_last else _flat
+    vector = torch.cat([flatten(old[n].detach()) for n in names])
+    views = torch.split(vector, [old[n].numel() for n in names])
+    for n, view in zip(names, views, strict=True):
+        shape = old[n].shape
+        if channels_last and len(shape) == 4:
+            view = view.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+        setattr(*_place_of(module, n), nn.Parameter(view.view(shape)))
+    for n in layout.trainable:
+        if n not in chosen:
+            setattr(*_place_of(module, n), nn.Parameter(old[n].detach(), requires_grad=False))
+    set_modes(module, layout, chosen, freeze)
+    parameters = dict(module.named_parameters())
+    places = {n: _place_of(module, n) for n, _ in module.named_buffers()}
+    return Workspace(
+        FeatureNetwork(module, task.head),
+        names,
+        vector,
+        torch.empty_like(vector),
+        {n: parameters[n] for n in layout.trainable},
+        {n: places[n] for n in layout.buffers},
+        tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
+        flatten,
+    )
+
+
+def set_modes(module: nn.Module, layout: Layout, chosen: frozenset[str], freeze: bool) -> None:
+    """Put layers into training mode, but for those whose running statistics stay as they are."""
+    module.train()
+    for name, layer in module.named_modules():
+        # Statistics follow the batches only where the layer itself may change: a frozen body keeps its own.
+        statistics = [b for b in layout.buffers if b.rpartition(".")[0] == name]
+        if statistics and (freeze or not chosen.intersection(statistics)):
+            layer.eval()
+
+
+def _flat(t: Tensor) -> Tensor:
+    return t.reshape(-1)
+
+
+def _channels_last_order(t: Tensor) -> Tensor:
+    """The numbers of a tensor in a row, those of convolutions channels last."""
+    return (t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1)
+
+
+def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The layer that holds the tensor `name`, and its name inside the layer."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last
