@@ -94,8 +94,8 @@ def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
     sim = simulator(*case)
     reference = [bits(sim, state) for _, state, _ in rounds(sim)]
     tight = Pool(open_cell, workers=2, model_bytes=0)
-    for arena in [w.inbox[0].arena for w in tight.workers]:
-        assert arena is not None
+    for buffer in [w.inbox[0].buffer for w in tight.workers]:
+        assert buffer is not None
     for worker in tight.workers:
         for slot in worker.inbox:
             slot.size = 64
@@ -109,15 +109,15 @@ def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
 
 def test_a_value_too_large_for_its_slot_leaves_the_next_slot_alone() -> None:
     """Slots of 64 bytes lie side by side: 15 numbers and one more fit together, 17 do not, and write nothing."""
-    arena = memory.SharedBuffer(128)
-    one, two = memory.Slot(arena, 0, 64), memory.Slot(arena, 64, 64)
+    buffer = memory.SharedBuffer(128)
+    one, two = memory.Slot(buffer, 0, 64), memory.Slot(buffer, 64, 64)
     assert two.put(torch.full((16,), 7.0), 64) is not None
     assert one.put({"a": torch.ones(15), "b": torch.ones(2)}, 0) is None
     assert one.put(torch.ones(17), 0) is None
     (body, index, end) = one.put(torch.ones(16), 0) or (0, [], 0)
     assert (body, end) == (None, 64)
-    assert arena.views(index)[""].tolist() == [1.0] * 16
-    assert arena.copy(64, 128).view(torch.float32).tolist() == [7.0] * 16
+    assert buffer.views(index)[""].tolist() == [1.0] * 16
+    assert buffer.copy(64, 128).view(torch.float32).tolist() == [7.0] * 16
 
 
 # ---------------------------------------------------------------- several clients in a job
