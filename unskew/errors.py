@@ -56,14 +56,19 @@ class MemoryShortage(UnskewError):
     """Less memory than the work needs; found only when it was asked for."""
 
 
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word most like this one; None if none is."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
+
+
 def meant(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """What a sentence about an unknown word goes on with: the known one most like it; nothing if none is.
 
     >>> meant("mnits", ["mnist", "digits"]), meant("x", ["mnist", "digits"])
     ('; did you mean mnist?', '')
     """
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = nearest(word, known, cutoff)
+    return f"; did you mean {close}?" if close else ""
 
 
 _SHORT = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")

@@ -61,23 +61,60 @@ def refusal(*overrides: str, text: str = TEXT) -> str:
         ("epochs=3", "unknown key epochs; did you mean local.local_epochs? "),
         ("num_clients=3", "unknown key num_clients; did you mean split.num_clients? "),
         ("zzz=3", "unknown key zzz (an experiment has: "),
-        ("split.alfa=1", "unknown key split.alfa; did you mean alpha? (Dirichlet has: alpha, by, num_clients, "),
+        ("split.alfa=1", "unknown key split.alfa; did you mean alpha? (dirichlet has: alpha, by, num_clients, "),
+        (
+            "split.beta=1",
+            "unknown key split.beta; did you mean alpha? (dirichlet has: alpha, by, num_clients, min_sampl",
+        ),
+        (
+            "split.xi=0.1",
+            'unknown key split.xi; split.name = "entangled" has it (dirichlet has: alpha, by, num_clients',
+        ),
         ("split.n_clients=1", "unknown key split.n_clients; did you mean num_clients? "),
-        ("local.epochs=1", "unknown key local.epochs; did you mean local_epochs? (SgdConfig has: lr, "),
+        ("local.epochs=1", "unknown key local.epochs; did you mean local_epochs? (local has: lr, "),
         ("methods.1.smapling=1", "unknown key methods.1.smapling; did you mean sampling? (fedprox has: mu, local, "),
         ("methods.0.local.learning_rate=1", "unknown key methods.0.local.learning_rate; did you mean lr? "),
+        ("methods.0.lr=1", "unknown key methods.0.lr; did you mean methods.0.local.lr? (fedavg has: "),
         ("methods.0.terms=[1]", "unknown key methods.0.terms ("),
-        ("world.outage.latte=1", "unknown key world.outage.latte; did you mean late? (Outage has: unreachable, late)"),
+        (
+            "world.outage.latte=1",
+            "unknown key world.outage.latte; did you mean late? (world.outage has: unreachable, ",
+        ),
         ("runtime.thread=1", "unknown key runtime.thread; did you mean threads? "),
         ("stop.accurracy=1", "unknown key stop.accurracy; did you mean accuracy? "),
         (
             'local.lr_schedule={name="exponential", dekay=1}',
-            "unknown key local.lr_schedule.dekay; did you mean decay? (Exponential has: decay, name)",
+            "unknown key local.lr_schedule.dekay; did you mean decay? (exponential has: decay, name)",
         ),
     ],
 )
 def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_known_one(setting: str, begin: str) -> None:
     assert refusal(setting).startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "key"),
+    [
+        ("[[methods]]\nname = 'fedavg'", "methods.2", "eval_every = 2"),
+        ("[[methods]]\nname = 'fedavg'", "methods.2", "seed = 3"),
+        ("[methods.local]\nlr = 0.1", "methods.1.local", "eval_every = 2"),
+        ("[task]\nmodel = 'mlp'", "task", "fraction = 0.1"),
+        ("[world.outage]\nlate = 0.1", "world.outage", "bounds = true"),
+    ],
+)
+def test_a_setting_of_the_experiment_below_a_table_is_told_where_it_belongs(table: str, path: str, key: str) -> None:
+    word = key.split()[0]
+    setting = {"seed": "seeds"}.get(word, word)
+    begin = f"unknown key {path}.{word}; {setting} is a setting of the experiment: write it above the first [table] of "
+    assert refusal(text=f"{TEXT}{table}\n{key}\n").startswith(begin)
+
+
+def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
+    told = refusal(text=TEXT.replace('"dirichlet"', '"iid"'))
+    assert (
+        told
+        == 'unknown key split.alpha; split.name = "dirichlet" or "quantity" has it (iid has: num_clients, min_samples)'
+    )
 
 
 # ---------------------------------------------------------------- wrong types, wrong values

@@ -242,13 +242,18 @@ def method(
     """
     with schema.placed(f"{place}.name", where):
         target = algorithms.resolve(name)
-    values = schema.checked(target, options, place, where)
+    parameters = schema.parameters(target)
+    of_local = (
+        {f.name: f"{place}.local.{f.name}" for f in dataclasses.fields(SgdConfig)} if "local" in parameters else {}
+    )
+    elsewhere = {**_did_you_mean(of_local), **_of_the_experiment()}
+    values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere)
     algorithm = schema.made(target, values, place, where)
     lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
     if lacks:
         raise ConfigError(f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.at(where)}")
     preset = presets.settings(target, values.get("preset"))
-    fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in schema.parameters(target).items()}
+    fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
     return Method(label or name, name, _spelled_out(fields, values), algorithm)
 
 
@@ -360,13 +365,13 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
             file = where or "FILE"
             raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew sweep {file}")
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where, _elsewhere())
+            raise schema.unknown(key, known, "", "an experiment", where, _did_you_mean(_of_tables()))
     if "seed" in table:
         if "seeds" in table:
             raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.at(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
-    schema.build(SgdConfig, local, "local", where)
+    schema.build(SgdConfig, local, "local", where, elsewhere=_of_the_experiment())
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.at(where)}")
@@ -382,15 +387,37 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
     if bounds:
         methods = with_bounds(methods, local)
     split = parse_split(table.pop("split", {"name": "iid"}), where)
-    kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"))
+    kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"), elsewhere=_of_the_experiment())
     with schema.placed("", where):
         return Experiment(methods=tuple(methods), split=split, **kwargs)
 
 
-def _elsewhere() -> dict[str, str]:
-    """Settings that are no key of an experiment but of one of its tables, and where they belong."""
+def _of_tables() -> dict[str, str]:
+    """The settings that stand in a table of an experiment, with their dotted paths."""
     tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop, "runtime": Runtime}
     return {f.name: f"{table}.{f.name}" for table, kind in tables.items() for f in dataclasses.fields(kind)}
+
+
+def _did_you_mean(places: Mapping[str, str]) -> dict[str, str]:
+    return {name: f"did you mean {place}?" for name, place in places.items()}
+
+
+def _of_the_experiment() -> dict[str, str]:
+    """A sentence for each setting that stands at the top of a file: after a table's head TOML gives it to the table."""
+    names = (*schema.parameters(Experiment), "bounds")
+    return {
+        name: f"{name} is a setting of the experiment: write it above the first [table] of the file" for name in names
+    }
+
+
+def setting_named(word: str) -> str | None:
+    """The dotted path of the setting that a word names, in our words or another tool's; None if it names none.
+
+    >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
+    ('local.local_epochs', 'rounds', None)
+    """
+    paths = {**_of_tables(), **{name: name for name in schema.parameters(Experiment)}}
+    return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
 
 
 def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
@@ -436,8 +463,18 @@ def parse_split(raw: Any, where: str = "") -> Split:
         got = "none" if name is None else schema.show(name)
         raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.at(where)}")
     options = {k: v for k, v in raw.items() if k != "name"}
-    split: Split = schema.build(SPLITS[name], options, "split", where)
+    elsewhere = {**_of_splits(), **_of_the_experiment()}
+    split: Split = schema.build(SPLITS[name], options, "split", where, owner=name, elsewhere=elsewhere)
     return split
+
+
+def _of_splits() -> dict[str, str]:
+    """A sentence for each setting of a split that says which splits have it."""
+    owners: dict[str, list[str]] = {}
+    for name, kind in SPLITS.items():
+        for f in dataclasses.fields(kind):
+            owners.setdefault(f.name, []).append(f'"{name}"')
+    return {setting: f"split.name = {' or '.join(names)} has it" for setting, names in owners.items()}
 
 
 # ---------------------------------------------------------------- writing

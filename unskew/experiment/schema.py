@@ -4,7 +4,6 @@ The declaration is the code itself: a dataclass or a function with annotated, bo
 the checking, strictly; this module turns its findings into one sentence each.
 """
 
-import difflib
 import inspect
 import json
 import math
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, nearest
 
 NONE = "none"
 """How a file says None, for which TOML has no word."""
@@ -46,6 +45,26 @@ ALIASES = {
     "seed": "seeds",
     "dataset": "data",
     "algorithms": "methods",
+    "beta": "alpha",
+    "dir_alpha": "alpha",
+    "dirichlet_alpha": "alpha",
+    "dirichlet_beta": "alpha",
+    "concentration": "alpha",
+    "num_classes_per_client": "classes_per_client",
+    "num_partitions": "num_clients",
+    "min_partition_size": "min_samples",
+    "min_size": "min_samples",
+    "num_shards_per_client": "shards_per_client",
+    "network": "model",
+    "arch": "model",
+    "backbone": "model",
+    "batchsize": "batch_size",
+    "eval_gap": "eval_every",
+    "test_every": "eval_every",
+    "proximal_mu": "mu",
+    "wd": "weight_decay",
+    "gpu": "device",
+    "num_workers": "workers",
 }
 
 
@@ -77,7 +96,15 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
     return found
 
 
-def build(target: Callable[..., Any], options: Mapping[str, Any], place: str, where: str = "") -> Any:
+def build(
+    target: Callable[..., Any],
+    options: Mapping[str, Any],
+    place: str,
+    where: str = "",
+    *,
+    owner: str = "",
+    elsewhere: Mapping[str, str] | None = None,
+) -> Any:
     """`target(**options)` once every option is known, of the right type and in range.
 
     Args:
@@ -85,11 +112,14 @@ def build(target: Callable[..., Any], options: Mapping[str, Any], place: str, wh
         options: Settings as TOML or JSON gives them.
         place: Dotted path of the table, for messages: "algorithm", "split", ...
         where: The file, for messages.
+        owner: Name of what the settings belong to, for messages; by default the place.
+        elsewhere: Settings of other tables, and for each a sentence that says where it belongs.
 
     Raises:
         ConfigError: Naming the dotted key, what was expected and what was got.
     """
-    return made(target, checked(target, options, place, where), place, where)
+    values = checked(target, options, place, where, owner=owner, elsewhere=elsewhere)
+    return made(target, values, place, where)
 
 
 def made(target: Callable[..., Any], values: Mapping[str, Any], place: str, where: str = "") -> Any:
@@ -99,12 +129,19 @@ def made(target: Callable[..., Any], values: Mapping[str, Any], place: str, wher
 
 
 def checked(
-    target: Callable[..., Any], options: Any, place: str, where: str = "", skip: Collection[str] = ()
+    target: Callable[..., Any],
+    options: Any,
+    place: str,
+    where: str = "",
+    *,
+    skip: Collection[str] = (),
+    owner: str = "",
+    elsewhere: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The options as `target` takes them; those left out keep their defaults.  Raises as `build` does."""
     with placed(place, where):
         fields: dict[str, Any] = dict(parameters(target, skip))
-    plain = _prepared(fields, options, place, where, _name(target))
+    plain = _prepared(fields, options, place, where, owner or place or _name(target), elsewhere or {})
     config = pydantic.ConfigDict(extra="forbid", strict=True, protected_namespaces=())
     model = pydantic.create_model("Options", __config__=config, **fields)
     try:
@@ -115,28 +152,32 @@ def checked(
     return {name: getattr(values, name) for name in values.model_fields_set}
 
 
-def _prepared(known: Mapping[str, Any], options: Any, place: str, where: str, owner: str) -> dict[str, Any]:
+def _prepared(
+    known: Mapping[str, Any], options: Any, place: str, where: str, owner: str, elsewhere: Mapping[str, str]
+) -> dict[str, Any]:
     """The options as JSON, "none" read as nothing; keys are known, numbers finite, nested tables checked as a whole."""
     if not isinstance(options, Mapping):
         raise ConfigError(f"{place} must be a table, got {show(options)}{at(where)}")
     plain: dict[str, Any] = {}
     for key, value in options.items():
         if key not in known:
-            raise unknown(key, known, place, owner, where)
+            raise unknown(key, known, place, owner, where, elsewhere)
         hint, _ = known[key]
-        plain[key] = None if value == NONE and allows_none(hint) else _nested(hint, value, _join(place, key), where)
+        nothing = value == NONE and allows_none(hint)
+        plain[key] = None if nothing else _nested(hint, value, _join(place, key), where, elsewhere)
     return plain
 
 
-def _nested(hint: Any, value: Any, place: str, where: str) -> Any:
+def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
         inner = _record(hint, value, place, where)
         if inner is None:
-            return {str(k): _nested(Any, v, _join(place, k), where) for k, v in value.items()}
-        build(inner, value, place, where)
-        return _prepared(parameters(inner), value, place, where, inner.__name__)
+            return {str(k): _nested(Any, v, _join(place, k), where, elsewhere) for k, v in value.items()}
+        owner = str(value.get("name", place))
+        build(inner, value, place, where, owner=owner, elsewhere=elsewhere)
+        return _prepared(parameters(inner), value, place, where, owner, elsewhere)
     if isinstance(value, list | tuple):
-        return [_nested(hint, v, _join(place, i), where) for i, v in enumerate(value)]
+        return [_nested(hint, v, _join(place, i), where, elsewhere) for i, v in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{place} must be a finite number, got {value}{at(where)}")
     if value is not None and not isinstance(value, bool | int | float | str):
@@ -225,14 +266,28 @@ def _name(target: Any) -> str:
 
 
 def unknown(
-    key: str, known: Iterable[str], place: str, owner: str, where: str = "", also: Mapping[str, str] | None = None
+    key: str,
+    known: Iterable[str],
+    place: str,
+    owner: str,
+    where: str = "",
+    elsewhere: Mapping[str, str] | None = None,
 ) -> ConfigError:
-    """The error for a key nobody knows; `also` are keys that belong elsewhere, by where they belong."""
-    known, also = list(known), also or {}
-    mine = {**{k: k for k in known}, **{k: v for k, v in also.items() if k not in known}}
-    word = ALIASES[key] if ALIASES.get(key) in mine else next(iter(difflib.get_close_matches(key, mine, 1)), None)
-    hint = f"; did you mean {mine[word]}?" if word else ""
-    return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {', '.join(known)}){at(where)}")
+    """The error for a key nobody knows; `elsewhere` has a sentence for each key that belongs to another table."""
+    known = list(known)
+    sentences = {**(elsewhere or {}), **{k: f"did you mean {k}?" for k in known}}
+    word = meant_by(key, known) or meant_by(key, sentences)
+    hint = f"; {sentences[word]}" if word else ""
+    has = ", ".join(known) or "none"
+    return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {has}){at(where)}")
+
+
+def meant_by(word: str, known: Collection[str]) -> str | None:
+    """The known setting that a word stands for: itself, what other tools call it, or the one most like it."""
+    if word in known:
+        return word
+    alias = ALIASES.get(word)
+    return alias if alias in known else nearest(word, known)
 
 
 def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type | None:
