@@ -230,7 +230,7 @@ def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: 
 
 # ---------------------------------------------------------------- list
 NAMES = {
-    "algorithms": set(TABLE),
+    "methods": set(TABLE),
     "datasets": {s.name for s in SOURCES},
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},

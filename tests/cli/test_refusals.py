@@ -291,6 +291,32 @@ def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch
         unskew("plan", "tiny.toml")
 
 
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        (("run", "--epochs", "3"), "local.local_epochs"),
+        (("run", "tiny.toml", "--rounds=3"), "rounds"),
+        (("plan", "--learning-rate", "0.1"), "local.lr"),
+        (("sweep", "tiny.toml", "--beta", "0.1"), "split.alpha"),
+    ],
+)
+def test_an_option_that_is_a_setting_is_told_how_to_set_it(
+    unskew: Unskew, words: tuple[str, ...], setting: str
+) -> None:
+    option = next(w for w in words if w.startswith("--")).partition("=")[0]
+    refused(unskew(*words), "UsageError", f"No such option: {option}; ", f"is changed with --set {setting}=VALUE")
+
+
+def test_an_option_that_is_no_setting_is_answered_with_the_nearest_option(unskew: Unskew) -> None:
+    refused(unskew("run", "--quite"), "UsageError", "--quite", "--quiet")
+    refused(unskew("list", "--epochs"), "UsageError", "No such option", "--epochs")
+
+
+def test_list_takes_methods_and_knows_what_else_they_are_called(unskew: Unskew) -> None:
+    assert "fedavg" in json.loads(unskew("list", "methods", "--json").out)["methods"]
+    refused(unskew("list", "algorithms"), "ConfigError", "got 'algorithms'; did you mean methods?")
+
+
 # ---------------------------------------------------------------- a network of one's own, in the working directory
 NETWORKS = """
 from torch import nn

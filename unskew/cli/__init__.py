@@ -3,6 +3,10 @@
 import io
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
 
 
 def main() -> None:
@@ -21,6 +25,8 @@ def main() -> None:
         sys.stdout.flush()
     except UnskewError as error:
         _end(type(error).__name__, str(error), 130 if type(error).__name__ == "Interrupted" else 2)
+    except click.NoSuchOption as error:
+        _end("UsageError", _setting_instead(error) or error.format_message(), error.exit_code)
     except click.ClickException as error:
         _end("UsageError", error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -42,6 +48,18 @@ def main() -> None:
         if code == 130:
             _end("Interrupted", "stopped by request", 130)
         sys.exit(code)
+
+
+def _setting_instead(error: "click.NoSuchOption") -> str | None:
+    """What to write for an option that is a setting of the experiment; None where the command takes no settings."""
+    from unskew.experiment.config import setting_named
+
+    if error.ctx is None or all(parameter.name != "settings" for parameter in error.ctx.command.params):
+        return None
+    setting = setting_named(error.option_name.lstrip("-").replace("-", "_"))
+    if setting is None:
+        return None
+    return f"No such option: {error.option_name}; a setting of the experiment is changed with --set {setting}=VALUE"
 
 
 def _find_own_code() -> None:

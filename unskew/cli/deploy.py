@@ -16,6 +16,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
+from unskew.cli.tables import results
 from unskew.errors import ConfigError, DataError, meant
 
 if TYPE_CHECKING:
@@ -130,8 +131,6 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
 
 
 def _show(summary: dict[str, Any], found: "list[Parity]") -> None:
-    from unskew.cli.app import results
-
     console = Console()
     console.print(results(summary))
     if not found:

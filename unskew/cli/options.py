@@ -1,9 +1,8 @@
-"""Options that several commands take, what their arguments name, and how their tables write."""
+"""Options that several commands take, and what their arguments name."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -50,31 +49,6 @@ def find_experiment(name: str) -> Path:
 def builtin_experiments() -> dict[str, Path]:
     """The experiments that come with unskew, by name."""
     return {p.stem: p for p in sorted((Path(__file__).parent.parent / "experiment" / "builtin").glob("*.toml"))}
-
-
-def in_lines(name: str) -> str:
-    """A name that goes on in the next line after `/` and `,` if it is long, rather than where a column ends.
-
-    >>> in_lines("one/fedavg"), in_lines("a-run-of-yesterday/fedprox")
-    ('one/fedavg', 'a-run-of-yesterday/\\nfedprox')
-    """
-    return name if len(name) <= 16 else name.replace("/", "/\n").replace(",", ",\n")
-
-
-def in_seconds(value: float) -> str:
-    """Seconds for a table: more digits where there are few.
-
-    >>> in_seconds(0.0456), in_seconds(12.34)
-    ('0.05', '12.3')
-    """
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
-
-
-def in_percent(row: Mapping[str, Any] | None) -> str:
-    """A row's mean ± standard deviation for a table; a dash for what was not measured."""
-    if row is None:
-        return "–"
-    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
 
 
 def as_file(name: str) -> str:

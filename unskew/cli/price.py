@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, in_lines
+from unskew.cli.options import AsJson
+from unskew.cli.tables import in_lines, run_names
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ def price(
     [dim]unskew price runs/digits-20260101-120000[/]
     [dim]unskew price runs/a runs/b --channel p001 --target fedavg-peak[/]
     """
-    from unskew.cli.app import run_names
     from unskew.experiment.config import plain
     from unskew.pricing.radio import price as priced
     from unskew.pricing.summary import bill

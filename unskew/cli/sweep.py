@@ -20,11 +20,9 @@ from unskew.cli.options import (
     Settings,
     as_file,
     find_experiment,
-    in_lines,
-    in_percent,
-    in_seconds,
     located,
 )
+from unskew.cli.tables import in_lines, in_percent, in_seconds
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, Result

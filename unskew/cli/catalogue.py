@@ -1,0 +1,74 @@
+"""`unskew list`: what can be named in an experiment."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from unskew.cli.options import AsJson, builtin_experiments
+from unskew.errors import ConfigError, meant
+
+KINDS = ("methods", "datasets", "splits", "models", "experiments", "reproductions")
+OTHER_NAMES = {
+    "algorithms": "methods",
+    "networks": "models",
+    "data": "datasets",
+    "partitions": "splits",
+    "papers": "reproductions",
+}
+
+
+def list_(
+    what: Annotated[str, typer.Argument()] = "all",
+    as_json: AsJson = False,
+) -> None:
+    """Show what exists, one line each.
+
+    WHAT is one of methods, datasets, splits, models, experiments,
+    reproductions; everything by default.
+
+    [dim]unskew list methods[/]
+    """
+    if what not in (*KINDS, "all"):
+        other = OTHER_NAMES.get(what)
+        hint = f"; did you mean {other}?" if other else meant(what, KINDS)
+        raise ConfigError(f"unskew list knows {', '.join(KINDS)}, got {what!r}{hint}")
+    catalogues = {kind: catalogue(kind) for kind in (KINDS if what == "all" else (what,))}
+    if as_json:
+        print(json.dumps(catalogues))
+        return
+    console = Console()
+    for kind, entries in catalogues.items():
+        if len(catalogues) > 1:
+            console.print(f"\n[bold]{kind}[/]")
+        width = max(map(len, entries))
+        for name, about in entries.items():
+            console.print(f"  {name.ljust(width)}  {about}", highlight=False, markup=False, soft_wrap=True)
+
+
+def catalogue(kind: str) -> dict[str, str]:
+    """What there is of a kind: a line about each, by name."""
+    if kind == "methods":
+        from unskew.algorithms import TABLE
+
+        return {name: entry.about for name, entry in TABLE.items()}
+    if kind == "datasets":
+        from unskew.data.sources import SOURCES
+
+        return {s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES}
+    if kind == "splits":
+        from unskew.data.split import SPLITS
+
+        return {name: (split.__doc__ or "").strip().split("\n")[0] for name, split in SPLITS.items()}
+    if kind == "models":
+        from unskew.models import ABOUT
+
+        return {**ABOUT, "module.path:factory": "a network of your own"}
+    if kind == "experiments":
+        return {
+            name: path.read_text("utf-8").split("\n")[0].lstrip("# ") for name, path in builtin_experiments().items()
+        }
+    from unskew.papers import TABLE as PAPERS
+
+    return {name: entry.about for name, entry in PAPERS.items()}

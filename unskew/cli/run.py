@@ -1,0 +1,116 @@
+"""`unskew run` and `unskew resume`."""
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
+from unskew.cli.plan import Planning
+from unskew.cli.tables import results
+
+if TYPE_CHECKING:
+    from unskew.run.loop import RunResult
+
+
+def run(
+    experiment: Annotated[str, typer.Argument()] = "digits",
+    settings: Settings = None,
+    seeds: Annotated[list[int] | None, typer.Option("--seed", help="Run this seed; repeat for several.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-DATE-TIME.")] = None,
+    data_dir: DataDir = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
+    with_bounds: Annotated[bool, typer.Option("--with-bounds", help="Add local only, FedAvg and pooled data.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option("--track", metavar="NAME", help="Give the numbers to tensorboard, mlflow, wandb too."),
+    ] = None,
+    report: Report = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment: every method on the same split, cohorts and initial model, for every seed.
+
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    Without it this compares several methods on real handwritten digits, in
+    about a minute.  The run's folder holds the resolved configuration, the
+    split, every metric and transfer, checkpoints, and [bold]report.html[/].
+
+    [dim]unskew run[/]
+    [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
+    [dim]unskew run digits --set rounds=5 --json > results.json[/]
+    """
+    from unskew.experiment import config
+    from unskew.run import loop
+    from unskew.run.progress import watching
+
+    path = find_experiment(experiment)
+    chosen = config.load(path, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
+    if seeds:
+        chosen = replace(chosen, seeds=tuple(seeds))
+    if device is not None:
+        chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
+    if track:
+        chosen = replace(chosen, track=tuple(dict.fromkeys((*chosen.track, *track))))
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with watching(quiet) as callback:
+        outcome = loop.start(chosen, folder, Planning(callback, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
+    _finish(outcome, report, as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument()],
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on although versions, device or executor changed; bits may differ.")
+    ] = False,
+    report: Report = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; it ends with the same bits.
+
+    FOLDER is the run's; of a run that is done it prints the results again.
+
+    [dim]unskew resume runs/digits-20260101-120000[/]
+    """
+    from unskew.run import loop
+    from unskew.run.progress import watching
+
+    with watching(quiet) as callback:
+        outcome = loop.resume(folder, callback, force)
+    _finish(outcome, report, as_json)
+
+
+def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
+    from unskew.report import read, summary_text
+    from unskew.report.tables import discrepancies
+
+    record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
+    # Results first: they are known even if the page cannot be written.
+    if as_json:
+        print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
+    else:
+        from unskew.cli.members import should_join
+
+        console = Console()
+        for damage in discrepancies(record):
+            print(damage, file=sys.stderr)
+        console.print(results(outcome.summary))
+        # Which methods differ from the baseline, and what groups brought their clients.
+        for part in (summary_text.found(record), *should_join(record)):
+            console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+        for key, reason in (outcome.summary.get("stopped") or {}).items():
+            console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"fingerprint {outcome.summary['fingerprint'][:16]}, {outcome.summary['seconds']:.0f} s", highlight=False
+        )
+    if report:
+        from unskew.report import write_report
+
+        print(f"report: {write_report(outcome.folder)}", file=sys.stderr)

@@ -1,0 +1,93 @@
+"""`unskew compare`, `unskew report` and `unskew table`: what runs have measured, shown again."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from unskew.cli.options import AsJson
+from unskew.cli.tables import results, run_names
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument()],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
+    as_json: AsJson = False,
+) -> None:
+    """Put runs that are done side by side: one table, one HTML page, and a word where they cannot be compared.
+
+    FOLDERS are those of two runs or more.
+
+    [dim]unskew compare runs/a runs/b --out comparison.html[/]
+    """
+    from unskew.report import read, write_comparison
+    from unskew.report.tables import discrepancies, incomparable
+    from unskew.run.folder import read_json, require_done
+
+    for folder in folders:
+        require_done(folder)
+    names = run_names(folders)
+    page = write_comparison(folders, out, names)  # which also checks what is read
+    records = [read(folder) for folder in folders]
+    summaries = [read_json(folder / "summary.json") for folder in folders]
+    rows = [
+        {**row, "method": f"{name}/{row['method']}"}
+        for name, s in zip(names, summaries, strict=True)
+        for row in s["rows"]
+    ]
+    whole = {
+        "run": " ".join(names),
+        "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
+        "seconds": sum(s["seconds"] for s in summaries),
+        "rows": rows,
+    }
+    if as_json:
+        print(json.dumps(whole))
+    else:
+        from unskew.report.members import joining
+
+        console = Console()
+        console.print(results(whole))
+        for name, record in zip(names, records, strict=True):
+            for j in joining(record):
+                console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
+    damages = [f"{name}: {found}" for name, r in zip(names, records, strict=True) for found in discrepancies(r)]
+    for remark in (*incomparable(records, names), *damages):
+        print(remark, file=sys.stderr)
+    print(f"comparison: {page}", file=sys.stderr)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument()],
+    out: Annotated[Path | None, typer.Option(help="The page to write.", show_default="FOLDER/report.html")] = None,
+) -> None:
+    """Write a run's report again, one HTML page that needs no other file; print its path.
+
+    FOLDER is the run's, finished or not.
+
+    [dim]unskew report runs/digits-20260101-120000[/]
+    """
+    from unskew.report import write_report
+
+    print(write_report(folder, out))
+
+
+def table(
+    folder: Annotated[Path, typer.Argument()],
+    format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
+) -> None:
+    """Print a run's headline table for a paper, a page or a spreadsheet.
+
+    FOLDER is the run's, finished or not.  Bounds are marked; a number is bold
+    only if paired differences over seeds say that its method is ahead of all.
+
+    [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
+    """
+    from unskew.report import read
+    from unskew.report.export import table as written
+
+    print(written(read(folder), format), end="")

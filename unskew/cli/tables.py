@@ -1,0 +1,82 @@
+"""Tables that several commands print, and how they write names and numbers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from unskew.errors import RunError
+
+
+def results(summary: dict[str, Any]) -> Table:
+    """The table of results for people: last round first, best labelled as such."""
+    by = {(r["method"], r["metric"]): r for r in summary["rows"]}
+    columns = [
+        ("accuracy", "global.accuracy"),
+        ("best*", "global.accuracy.best"),
+        ("own data", "personal.accuracy.mean"),
+        ("worst 1/10", "personal.accuracy.worst_decile"),
+    ]
+    seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
+    table = Table(
+        title=f"{escape(summary['run'])}: percent, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
+        caption="accuracy: last round, global test set; *best round on the test set, optimistic; "
+        "own data: each client's model on its own test data",
+        box=SIMPLE,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("method", overflow="fold")
+    for heading, _ in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("MB", justify="right", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    for method in dict.fromkeys(r["method"] for r in summary["rows"]):
+        cells = [in_percent(by.get((method, metric))) for _, metric in columns]
+        sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
+        table.add_row(
+            escape(in_lines(method)),
+            *cells,
+            f"{sent['mean'] / 1e6:.2f}" if sent else "",
+            in_seconds(seconds["mean"]) if seconds else "",
+        )
+    return table
+
+
+def run_names(folders: list[Path]) -> list[str]:
+    """What the runs are called: their folders' names, or the paths where two folders have the same name."""
+    places = [folder.resolve() for folder in folders]
+    twice = next((folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise RunError(f"{twice} is given twice; a run cannot be compared with itself")
+    names = [place.name for place in places]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+
+
+def in_lines(name: str) -> str:
+    """A name that goes on in the next line after `/` and `,` if it is long, rather than where a column ends.
+
+    >>> in_lines("one/fedavg"), in_lines("a-run-of-yesterday/fedprox")
+    ('one/fedavg', 'a-run-of-yesterday/\\nfedprox')
+    """
+    return name if len(name) <= 16 else name.replace("/", "/\n").replace(",", ",\n")
+
+
+def in_seconds(value: float) -> str:
+    """Seconds for a table: more digits where there are few.
+
+    >>> in_seconds(0.0456), in_seconds(12.34)
+    ('0.05', '12.3')
+    """
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def in_percent(row: Mapping[str, Any] | None) -> str:
+    """A row's mean ± standard deviation for a table; a dash for what was not measured."""
+    if row is None:
+        return "–"
+    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
