@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs bench-peers clean
+.PHONY: help demo test test-slow check format docs wheel bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,15 @@ format: $(STAMP) ## Format the code
 docs: $(STAMP) ## Build the documentation site into build/docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Installed beside the source, with the environment's packages: what a wheel lacks is missed here and not by a user.
+wheel: $(STAMP) ## Build the wheel and run an experiment from it, away from this folder
+	rm -rf build/lib build/wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/wheel/site build/wheel/*.whl
+	cd build/wheel && PYTHONPATH=site ../../$(BIN)/python -c "import unskew; assert 'wheel' in unskew.__file__, unskew.__file__"
+	cd build/wheel && PYTHONPATH=site ../../$(BIN)/python -m unskew run digits --set rounds=1 --set seeds=[0] --quiet --out run
+	test -s build/wheel/run/report.html
 
 bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (gigabytes of downloads, over an hour)
 	$(BIN)/python bench/peers/run.py

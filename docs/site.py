@@ -4,6 +4,7 @@ The pages are written for people who read them in the repository, where links le
 On the site those become pages too, and the links are turned to them.
 """
 
+import ast
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -11,9 +12,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "news/README.md")
+BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "news/README.md")
 """Pages outside docs/, under the same path on the site."""
 EXAMPLES = "examples/index.md"
+REFERENCE = "reference.md"
+GROUPS = {
+    "api.": "Simulate",
+    "run.": "Simulate",
+    "algorithms.": "Methods",
+    "server.": "Methods",
+    "data.": "Data and splits",
+    "models.": "Networks",
+    "protocol.": "Local training",
+    "": "Settings",
+}
+"""Sections of the reference, by the beginning of a name's module below `unskew`."""
 _FENCED = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _LINK = re.compile(r"(?<=\]\()([^()\s#]*)(#[^()\s]*)?(?=\))")
 
@@ -70,6 +83,7 @@ def on_files(files: Any, config: Any) -> Any:
     for path in BESIDE:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, EXAMPLES, content=examples()))
+    files.append(File.generated(config, REFERENCE, content=reference()))
     return files
 
 
@@ -78,6 +92,29 @@ def examples() -> str:
     parts = ["# Examples\n\nEach is a program of its own; the tests run them all.\n"]
     for path in sorted((ROOT / "examples").glob("*.py")):
         parts.append(f"## {path.stem} {{ #{path.stem} }}\n\n```python\n{path.read_text('utf-8').rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def public_names() -> dict[str, list[str]]:
+    """Every name of `unskew`, by the module it is imported from."""
+    stub = ROOT / "unskew" / "__init__.pyi"
+    names: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(stub.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "unskew.version":
+            names.setdefault(node.module, []).extend(alias.asname or alias.name for alias in node.names)
+    return names
+
+
+def reference() -> str:
+    """One page with the signature and docstring of every public name."""
+    parts = ["# API reference\n\nEvery name here is `us.NAME` after `import unskew as us`.\n"]
+    groups: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
+    for module, names in public_names().items():
+        title = next(t for start, t in GROUPS.items() if f"{module}.".startswith(f"unskew.{start}"))
+        groups[title] += [f"{module}.{name}" for name in names]
+    for title, paths in groups.items():
+        parts.append(f"## {title}\n")
+        parts += [f"::: {path}\n" for path in sorted(paths, key=lambda p: p.rpartition(".")[2].lower())]
     return "\n".join(parts)
 
 

@@ -53,7 +53,7 @@ def nav() -> list[Any]:
 
 
 WHOLE = site.whole(nav(), site.pages())
-ON_SITE = {*site.pages(), *site.BESIDE, site.EXAMPLES}
+ON_SITE = {*site.pages(), *site.BESIDE, site.EXAMPLES, site.REFERENCE}
 
 
 def test_every_page_the_navigation_names_is_there_and_every_page_is_named_once() -> None:
@@ -73,6 +73,7 @@ def test_the_tutorial_the_how_tos_and_the_glossary_are_named_by_hand_and_in_orde
         "guides/write-a-method.md",
         "guides/settings.md",
         "guides/results.md",
+        "architecture.md",
         "glossary.md",
     ]
 
@@ -92,7 +93,7 @@ def test_every_method_s_page_is_in_the_section_of_methods() -> None:
     assert {f"algorithms/{name}.md" for name in TABLE} <= set(methods)
 
 
-@pytest.mark.parametrize("page", sorted(ON_SITE - {site.EXAMPLES}))
+@pytest.mark.parametrize("page", sorted(ON_SITE - {site.EXAMPLES, site.REFERENCE}))
 def test_every_link_leads_to_something_on_the_site(page: str) -> None:
     text = (ROOT / page if page in site.BESIDE else DOCS / page).read_text("utf-8")
     prose = re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
