@@ -96,11 +96,11 @@ def examples() -> str:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Every name of `unskew`, by the module it is imported from."""
+    """Every name of `unskew`, by the module below it that it is imported from."""
     stub = ROOT / "unskew" / "__init__.pyi"
     names: dict[str, list[str]] = {}
     for node in ast.walk(ast.parse(stub.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module != "unskew.version":
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "version":
             names.setdefault(node.module, []).extend(alias.asname or alias.name for alias in node.names)
     return names
 
@@ -110,11 +110,14 @@ def reference() -> str:
     parts = ["# API reference\n\nEvery name here is `us.NAME` after `import unskew as us`.\n"]
     groups: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
     for module, names in public_names().items():
-        title = next(t for start, t in GROUPS.items() if f"{module}.".startswith(f"unskew.{start}"))
-        groups[title] += [f"{module}.{name}" for name in names]
+        title = next(t for start, t in GROUPS.items() if f"{module}.".startswith(start))
+        groups[title] += [f"unskew.{module}.{name}" for name in names]
     for title, paths in groups.items():
         parts.append(f"## {title}\n")
-        parts += [f"::: {path}\n" for path in sorted(paths, key=lambda p: p.rpartition(".")[2].lower())]
+        alone = (
+            "    options:\n      members: false\n" if title == "Methods" else ""
+        )  # init, round and steps are for authors
+        parts += [f"::: {path}\n{alone}" for path in sorted(paths, key=lambda p: p.rpartition(".")[2].lower())]
     return "\n".join(parts)
 
 

@@ -3,6 +3,7 @@
 All but the building is tried without MkDocs.
 """
 
+import importlib
 import importlib.util
 import posixpath
 import re
@@ -141,6 +142,15 @@ def test_the_page_of_examples_has_them_all_whole() -> None:
     for path in (ROOT / "examples").glob("*.py"):
         assert f"## {path.stem} {{ #{path.stem} }}" in text
         assert path.read_text("utf-8").rstrip() in text
+
+
+def test_the_reference_has_every_public_name_once_where_it_is_defined() -> None:
+    import unskew
+
+    listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", site.reference(), re.M)
+    assert sorted(name for _, name in listed) == sorted(set(unskew.__all__) - {"__version__"})
+    for module, name in listed:
+        assert getattr(importlib.import_module(module), name) is getattr(unskew, name)
 
 
 @pytest.mark.skipif(
