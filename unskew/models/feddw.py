@@ -9,8 +9,16 @@ As in `lenet`, images smaller than the published ones are refused.
 
 from torch import nn
 
-from unskew.models.lenet import last_side
-from unskew.models.network import Count, Dropout, Network, Norm, dropout_layer, image, norm_layer, stack
+from unskew.models.network import Count, Dropout, Network, Norm, convolutional, dropout_layer, image, norm_layer, stack
+
+
+def last_side(side: int) -> int:
+    """Side of an image after two unpadded 5x5 convolutions, each with 2x2 pooling, pixels.
+
+    >>> last_side(28)
+    4
+    """
+    return ((side - 4) // 2 - 4) // 2
 
 
 def cnn_mnist(
@@ -57,19 +65,17 @@ def cnn_cifar10(
 
     139,714 parameters at 32x32x3 and C = 10.
     """
-    channels, height, width = image("cnn_cifar10", input_shape, at_least=32)
-    body = stack(
-        conv1=nn.Conv2d(channels, 6, 5),
-        norm1=norm_layer(norm, 6, groups),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(6, 16, 5),
-        norm2=norm_layer(norm, 16, groups),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(16 * last_side(height) * last_side(width), 256),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(256, 128),
+    return convolutional(
+        "cnn_cifar10",
+        input_shape,
+        num_classes,
+        at_least=32,
+        maps=(6, 16),
+        kernel=5,
+        padded=False,
+        hidden=(256,),
+        neck=128,
+        norm=norm,
+        groups=groups,
+        head_bias=head_bias,
     )
-    return Network(body, nn.Linear(128, num_classes, bias=head_bias))

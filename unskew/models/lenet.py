@@ -4,18 +4,7 @@ An unpadded network refuses images smaller than those it was published for: its 
 pixels and the parameter count would no longer be the published one.
 """
 
-from torch import nn
-
-from unskew.models.network import Count, Dropout, Network, Norm, dropout_layer, image, norm_layer, stack
-
-
-def last_side(side: int) -> int:
-    """Side of the last feature map, pixels.
-
-    >>> last_side(32)
-    5
-    """
-    return ((side - 4) // 2 - 4) // 2
+from unskew.models.network import Count, Dropout, Network, Norm, convolutional
 
 
 def lenet(
@@ -75,21 +64,17 @@ def _lenet(
     dropout: float,
     head_bias: bool,
 ) -> Network:
-    channels, height, width = image(model, input_shape, at_least=32)
-    layers: dict[str, nn.Module | None] = {
-        "conv1": nn.Conv2d(channels, maps[0], 5),
-        "norm1": norm_layer(norm, maps[0], groups),
-        "relu1": nn.ReLU(),
-        "pool1": nn.MaxPool2d(2),
-        "conv2": nn.Conv2d(maps[0], maps[1], 5),
-        "norm2": norm_layer(norm, maps[1], groups),
-        "relu2": nn.ReLU(),
-        "pool2": nn.MaxPool2d(2),
-        "flatten": nn.Flatten(),
-    }
-    widths = (maps[1] * last_side(height) * last_side(width), *hidden)
-    for i in range(1, len(widths)):
-        layers[f"fc{i}"] = nn.Linear(widths[i - 1], widths[i])
-        layers[f"relu{i + 2}"] = nn.ReLU()
-        layers[f"dropout{i}"] = dropout_layer(dropout)
-    return Network(stack(**layers), nn.Linear(widths[-1], num_classes, bias=head_bias))
+    return convolutional(
+        model,
+        input_shape,
+        num_classes,
+        at_least=32,
+        maps=maps,
+        kernel=5,
+        padded=False,
+        hidden=hidden,
+        norm=norm,
+        groups=groups,
+        dropout=dropout,
+        head_bias=head_bias,
+    )

@@ -1,5 +1,6 @@
 """What all networks share: the split into body and head, named layers, normalisation, the check on image shapes."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal, final
 
 from annotated_types import Ge, Lt
@@ -39,6 +40,81 @@ def stack(**layers: nn.Module | None) -> nn.Sequential:
         if layer is not None:
             sequence.add_module(name, layer)
     return sequence
+
+
+def convolutional(
+    model: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    at_least: int,
+    maps: tuple[int, ...],
+    kernel: int,
+    hidden: tuple[int, ...],
+    padded: bool = True,
+    unpooled: tuple[int, ...] = (),
+    neck: int | None = None,
+    norm: Norm = "none",
+    norm_hidden: bool = False,
+    groups: int = 4,
+    conv_dropout: float = 0.0,
+    dropout: float = 0.0,
+    head_bias: bool = True,
+) -> Network:
+    """Convolutions with norm, ReLU and 2x2 max pooling; fully connected layers with ReLU and dropout; the head.
+
+    Args:
+        model: Name of the network, for messages.
+        input_shape: (channels, height, width).
+        num_classes: Outputs.
+        at_least: Shortest side of an image, pixels.
+        maps: Feature maps of each convolution.
+        kernel: Side of its kernel, pixels.
+        hidden: Widths of the fully connected layers.
+        padded: Whether a convolution keeps the size of its image.
+        unpooled: Numbers of the convolutions, from 1, that no pooling follows.
+        neck: Width of a last layer before the head that has no ReLU; None leaves it out.
+        norm, groups: What normalises each convolution's maps.
+        norm_hidden: Whether `norm` acts before the ReLU of the fully connected layers too.
+        conv_dropout: Probability after the last convolution.
+        dropout: Probability after the ReLU of each fully connected layer.
+        head_bias: Whether the head has a bias.
+
+    Raises:
+        ConfigError: If the examples are no such images, or `groups` does not divide the maps.
+    """
+    channels, height, width = image(model, input_shape, at_least)
+    layers: dict[str, nn.Module | None] = {}
+    for i, n in enumerate(maps, start=1):
+        pooled = i not in unpooled
+        layers[f"conv{i}"] = nn.Conv2d(channels, n, kernel, padding=kernel // 2 if padded else 0)
+        layers[f"norm{i}"] = norm_layer(norm, n, groups)
+        layers[f"relu{i}"] = nn.ReLU()
+        layers[f"pool{i}"] = nn.MaxPool2d(2) if pooled else None
+        height, width = ((side - (0 if padded else kernel - 1)) // (2 if pooled else 1) for side in (height, width))
+        channels = n
+    layers["conv_dropout"] = dropout_layer(conv_dropout)
+    layers["flatten"] = nn.Flatten()
+    widths = (channels * height * width, *hidden)
+    for i in range(1, len(widths)):
+        layer = len(maps) + i
+        layers[f"fc{i}"] = nn.Linear(widths[i - 1], widths[i])
+        layers[f"norm{layer}"] = norm_layer(norm, widths[i], groups, flat=True) if norm_hidden else None
+        layers[f"relu{layer}"] = nn.ReLU()
+        layers[f"dropout{i}"] = dropout_layer(dropout)
+    if neck is not None:
+        layers[f"fc{len(widths)}"] = nn.Linear(widths[-1], neck)
+    return Network(stack(**layers), nn.Linear(neck or widths[-1], num_classes, bias=head_bias))
+
+
+def initialise(network: Network, draw: Callable[[Tensor], object]) -> Network:
+    """The network with every weight drawn anew by `draw`, in the order of its layers, and every bias 0."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            draw(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return network
 
 
 def neck_layers(widths: tuple[int, ...]) -> dict[str, nn.Module | None]:
