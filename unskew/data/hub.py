@@ -130,7 +130,7 @@ def fetch(reference: Reference) -> Fetched:
     for key, part in parts:
         values = _column(part, column, where, "text" if reference.text else "image")
         content[f"x_{key}"] = (
-            _texts(values, f"{where}, {column}") if reference.text else _images(values, reference.size, where, column)
+            _texts(values, f"{where}, {column}") if reference.text else images(values, reference.size, where, column)
         )
         content[f"y_{key}"] = _numbers(part, reference.label, names, where, "label")
     if names is not None:
@@ -220,18 +220,22 @@ def _texts(values: Any, where: str) -> list[str]:
     return texts
 
 
-def _images(values: Any, size: int | None, where: str, column: str) -> npt.NDArray[np.uint8]:
-    """uint8 (N, H, W) if all are grey, else (N, H, W, 3)."""
-    images = [_image(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
-    if len({image.ndim for image in images}) > 1:
-        images = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
-    shapes = sorted({image.shape for image in images})
+def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArray[np.uint8]:
+    """The images of a column as uint8: (N, H, W) if all are grey, else (N, H, W, 3).
+
+    Raises:
+        DataError: If a value is no image of 8 bits, or sizes differ.
+    """
+    decoded = [_image(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
+    if len({image.ndim for image in decoded}) > 1:
+        decoded = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in decoded]
+    shapes = sorted({image.shape for image in decoded})
     if len(shapes) > 1:
         raise DataError(
             f"{where}, {column}: images must have one size, got {len(shapes)} from {shapes[0]} to {shapes[-1]}; "
             "add size=64 or another number of pixels"
         )
-    return np.stack(images) if images else np.empty((0, 1, 1), np.uint8)
+    return np.stack(decoded) if decoded else np.empty((0, 1, 1), np.uint8)
 
 
 def _image(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:

@@ -6,12 +6,17 @@ part is never looked at.  Floating arrays stay as they are.
 
 The plain layout, as one npz file or as a folder with one npy file per key:
 
-    x_train, x_test            uint8 images (N, H, W) or (N, H, W, 3), or floating (N, D) or (N, C, H, W)
+    x_train, x_test            images of whole numbers 0..255 or of floats, (N, H, W), (N, H, W, C) or (N, C, H, W);
+                               floats (N, D); or token ids, int32 or int64 (N, L)
     y_train, y_test            integer labels (N,), from 0
+    client_train, clients      integer client of each training example (N,) and the clients' names, where the data come
+                               with their clients; optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
-    classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt
+    classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt,
+                               clients.txt
 
-Without x_test and y_test a fixed, stratified fifth of the training part is set aside as the test part.
+Without x_test and y_test a fixed fifth of the training part is set aside as the test part: of each client where the
+data come with their clients, else of each class.
 
 `digit_domains` and `digit_five` join several sources into one set with a domain for each (`unskew.data.domains`).
 Their images are standardised with the mean and deviation of all domains' training parts together: constants of each
@@ -48,6 +53,9 @@ from unskew.keys import Key
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
+
+LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train")
+NAMES = ("classes", "domains", "clients")
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -137,6 +145,9 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     (differences modulo 256), as a smaller file needs it.  `digit_domains` and `digit_five` look up the sets that they
     are made of; their x_test holds the domains in the order of `group_names`, equally many examples of each.
 
+    `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
+    folder.
+
     Raises:
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
             SHA-256 are shown), what is in it does not pass `checked`, or as `hub.fetch`.
@@ -144,6 +155,8 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     kind, colon, rest = source.partition(":")
     if colon and kind == "hub":
         return _hub(hub.parse(source))
+    if colon and kind == "run":
+        return _saved(Path(data_dir or ".") / rest)
     if colon and kind in ("npz", "folder"):
         if not rest:
             raise DataError(f"{source} names no path; write {kind}:PATH")
@@ -216,7 +229,7 @@ def _domains(source: Source, root: Path) -> Dataset:
             f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}; layout in docs/guides/data.md"
         )
     parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
-    return _placed(root, lambda: _from_arrays(source.name, join(parts, Key(0) / source.name), Key(0), source.classes))
+    return _placed(root, lambda: from_arrays(source.name, join(parts, Key(0) / source.name), Key(0), source.classes))
 
 
 def _files(name: str) -> list[str]:
@@ -311,7 +324,7 @@ def _archive(path: Path) -> Iterator[NpzFile]:
 
 def _npz(path: Path) -> _Arrays:
     """The arrays of the plain layout in one npz; coded colour images are decoded, other keys are left alone."""
-    wanted = ("x_train", "y_train", "x_test", "y_test", "domain_train", "domains", "classes")
+    wanted = (*LAYOUT, *NAMES)
     with _archive(path) as archive:
         present = ", ".join(archive.files)
         arrays = {k: archive[k] for k in wanted if k in archive.files}
@@ -346,7 +359,7 @@ def _part(path: Path) -> tuple[_Array, _Array]:
 def _folder(folder: Path) -> _Arrays:
     """The plain layout with one npy file per key; names are text files, one name a line."""
     arrays: _Arrays = {}
-    for key in ("x_train", "y_train", "x_test", "y_test", "domain_train"):
+    for key in LAYOUT:
         path = folder / f"{key}.npy"
         if not path.is_file():
             if key in ("x_train", "y_train"):
@@ -360,7 +373,7 @@ def _folder(folder: Path) -> _Arrays:
         except _UNREADABLE as error:
             raise _corrupt(path, error) from error
         arrays[key] = array
-    for key in ("classes", "domains"):
+    for key in NAMES:
         path = folder / f"{key}.txt"
         if path.is_file():
             try:
@@ -419,13 +432,64 @@ def _texts(name: str, content: dict[str, Any], where: Path | str, classes: tuple
     )
 
 
+# Data sets that a run's folder keeps
+
+
+def save(dataset: Dataset, path: Path) -> None:
+    """Write a data set as it is, inputs scaled and rows divided, as one npz in the plain layout."""
+    content: dict[str, Any] = {
+        "name": dataset.name,
+        "sha256": dataset.sha256,
+        "x_train": dataset.x_train,
+        "y_train": dataset.y_train,
+        "x_test": dataset.x_test,
+        "y_test": dataset.y_test,
+        "classes": dataset.classes,
+        "domain_train": dataset.groups,
+        "domains": dataset.group_names or None,
+        "client_train": dataset.owners,
+        "clients": dataset.client_names or None,
+        "levels": dataset.levels,
+    }
+    with path.open("wb") as file:
+        arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
+        np.savez(file, **arrays)
+
+
+def _saved(path: Path) -> Dataset:
+    """The data set that `save` wrote, equal to the last bit."""
+    if not path.is_file():
+        raise DataError(f"the run's data are gone: there is no file {path.absolute()}")
+    with _archive(path) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+        lacking = [key for key in ("name", "sha256", "x_train", "y_train", "x_test", "y_test") if key not in arrays]
+        if lacking:
+            raise ValueError(f"it has no {', '.join(lacking)}")
+    tensors = {key: torch.from_numpy(arrays[key]) for key in LAYOUT if key in arrays}
+    name = str(arrays["name"])
+    return checked(
+        name,
+        tensors["x_train"],
+        tensors["y_train"],
+        tensors["x_test"],
+        tensors["y_test"],
+        classes=_strings(name, "classes", arrays),
+        groups=tensors.get("domain_train"),
+        group_names=_strings(name, "domains", arrays),
+        sha256=str(arrays["sha256"]),
+        levels=tuple((float(black), float(white)) for black, white in arrays["levels"]) if "levels" in arrays else None,
+        owners=tensors.get("client_train"),
+        client_names=_strings(name, "clients", arrays),
+    )
+
+
 # Arrays to a data set
 
 
 def _assemble(
     name: str, arrays: _Arrays, where: Path | str, test_key: Key, classes: tuple[str, ...] | None = None
 ) -> Dataset:
-    return _placed(where, lambda: _from_arrays(name, arrays, test_key, classes))
+    return _placed(where, lambda: from_arrays(name, arrays, test_key, classes))
 
 
 def _placed(where: Path | str, build: Callable[[], _T]) -> _T:
@@ -435,12 +499,30 @@ def _placed(where: Path | str, build: Callable[[], _T]) -> _T:
         raise DataError(f"{error} (in {where})") from error
 
 
-def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, ...] | None) -> Dataset:
+def from_arrays(
+    name: str,
+    arrays: _Arrays,
+    test_key: Key,
+    classes: tuple[str, ...] | None = None,
+    test_fraction: float | None = None,
+) -> Dataset:
+    """The data set that arrays in the plain layout hold.
+
+    Args:
+        name: Short name, for tables and manifests.
+        arrays: By the keys of `LAYOUT` and `NAMES`.
+        test_key: Draws the test part, where the arrays have none.
+        classes: Names, where the arrays have none.
+        test_fraction: Share that becomes the test part, where the arrays have none; a fifth by default.
+
+    Raises:
+        DataError: If shapes, types or lengths do not fit, or as `checked`.
+    """
     content = _content(name, arrays)
     sha256 = _sha256(content)
-    content = _divided(name, content, test_key)
+    content = _divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction)
     tensors = _inputs(name, content["x_train"], content["x_test"])
-    domain = content.get("domain_train")
+    domain, client = content.get("domain_train"), content.get("client_train")
     return checked(
         name,
         tensors[0],
@@ -453,6 +535,8 @@ def _from_arrays(name: str, arrays: _Arrays, test_key: Key, classes: tuple[str, 
         sha256=sha256,
         levels=tensors[2],
         inputs=tensors[3],
+        owners=None if client is None else torch.from_numpy(client),
+        client_names=_strings(name, "clients", arrays),
     )
 
 
@@ -460,27 +544,28 @@ def _content(name: str, arrays: _Arrays) -> _Arrays:
     """The examples among the arrays, their labels as int64; lengths fit together."""
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{name}: x_test and y_test must be there together or not at all")
-    content: _Arrays = {k: arrays[k] for k in ("x_train", "y_train", "x_test", "y_test", "domain_train") if k in arrays}
-    for key in ("y_train", "y_test", "domain_train"):
+    content: _Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
+    for key in ("y_train", "y_test", "domain_train", "client_train"):
         if key in content:
             content[key] = _integers(name, key, content[key])
     for key, array in content.items():
         if array.size == 0:
             raise DataError(f"{name}: {key} is empty, shape {array.shape}")
-    x, y, domain = content["x_train"], content["y_train"], content.get("domain_train")
+    x, y = content["x_train"], content["y_train"]
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
-    if domain is not None and len(domain) != len(y):
-        raise DataError(f"{name}: domain_train has {len(domain)} entries for {len(y)} examples")
+    for key in ("domain_train", "client_train"):
+        if key in content and len(content[key]) != len(y):
+            raise DataError(f"{name}: {key} has {len(content[key])} entries for {len(y)} examples")
     return content
 
 
-def _divided(name: str, content: _Arrays, test_key: Key) -> _Arrays:
-    """The content with a test part, set aside where there is none."""
+def _divided(name: str, content: _Arrays, test_key: Key, fraction: float = TEST_FRACTION) -> _Arrays:
+    """The content with a test part, set aside of each client or else of each class where there is none."""
     if "x_test" in content:
         return content
     y = content["y_train"]
-    train, test = _stratified(y, TEST_FRACTION, test_key)
+    train, test = _stratified(content.get("client_train", y), fraction, test_key)
     if len(test) == 0:
         raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
     return {
@@ -508,7 +593,7 @@ def _strings(name: str, key: str, arrays: _Arrays) -> tuple[str, ...] | None:
 def _stratified(
     labels: npt.NDArray[np.int64], fraction: float, key: Key
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Sorted (kept, set aside) indices: round(fraction * n) of each class, half up, are set aside and 1 is kept."""
+    """Sorted (kept, set aside) indices: round(fraction * n) of each label, half up, are set aside and 1 is kept."""
     rng = key.numpy()
     aside = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
@@ -520,7 +605,10 @@ def _stratified(
 def _inputs(
     name: str, train: _Array, test: _Array
 ) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None, Inputs]:
-    """Both parts, what black and white have become in each channel, if they were uint8 images, and how they did."""
+    """Both parts; of images of whole numbers, what black and white have become in each channel; and how they did."""
+    train, test = _shaped(train), _shaped(test)
+    if train.dtype == test.dtype == np.int64:
+        return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
@@ -528,8 +616,8 @@ def _inputs(
     for key, x in (("x_train", train), ("x_test", test)):
         if not _is_images(x):
             raise DataError(
-                f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), or floating (N, D) or (N, C, H, W), "
-                f"got {x.dtype} of shape {x.shape}"
+                f"{name}: {key} must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), or floating (N, D) "
+                f"or (N, C, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape {x.shape}"
             )
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
     if train.shape[1:] != test.shape[1:]:
@@ -546,6 +634,25 @@ def _inputs(
     known = all(black < white for black, white in levels)  # a constant channel has lost its level
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
     return scaled, scaled_test, tuple(levels) if known else None, Inputs("images", means, deviations)
+
+
+def _shaped(x: _Array) -> _Array:
+    """Inputs in the one shape of their kind; what is of no kind stays as it is.
+
+    Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers in two
+    dimensions are token ids, int64.  A dimension of 1 or 3 is that of the channels.
+    """
+    channels_first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)
+    channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+    if x.dtype.kind == "f":
+        return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if channels_last else x
+    if x.dtype.kind not in "iu":
+        return x
+    if x.ndim == 2 and x.dtype.itemsize >= 4:
+        return np.ascontiguousarray(x, np.int64)
+    if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
+        x = x.astype(np.uint8)
+    return np.moveaxis(x, 1, 3) if channels_first else x
 
 
 def _is_images(x: _Array) -> bool:
