@@ -1,33 +1,52 @@
-"""The library's face: an experiment in one call, and its history as rows.
+"""The library's face: an experiment in one call, and its history as rows, a table and figures.
 
-history = simulate({"FedAvg": FedAvg(), "FedProx": FedProx(mu=0.1)}, split=Dirichlet(alpha=0.1), rounds=20)
-print(history)                      # the table of results; a notebook shows it by itself
-history.to_pandas()                 # every number of every round, a row each
+history = simulate({"FedAvg": FedAvg(), "FedProx": FedProx(mu=0.1)}, data=(x, y), model=network, rounds=20)
+print(history)                      # the table of results; a notebook shows it by itself, with a figure
+history.to_frame()                  # every number of every round, a row each
 """
 
+import copy
 import dataclasses
 import html
 import importlib
+import shutil
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic
 import torch
+from torch import nn
 
 from unskew import algorithms
-from unskew.data.split import SPLITS, Dirichlet, Split
-from unskew.errors import ConfigError
+from unskew.data import own
+from unskew.data.dataset import Dataset
+from unskew.data.sources import load, save
+from unskew.data.split import SPLITS, Dirichlet, Natural, Split
+from unskew.errors import ConfigError, RunError
 from unskew.experiment import config, schema
 from unskew.experiment.config import Experiment, Method, Runtime, Stop, TaskConfig, World
+from unskew.models import IN_PYTHON
 from unskew.run import callbacks, folder, loop
+from unskew.run.progress import watching
+from unskew.run.setup import Given, InProcess
 from unskew.tree import is_record
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
+
+    from unskew.report.stats import Curve
+
+HEADLINES = ("global.accuracy", "personal.accuracy.mean")
+DATA_FILE = "data.npz"
+RUN_DATA = f"run:{DATA_FILE}"
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
@@ -36,9 +55,17 @@ def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
     return sorted(t for t, of in values.items() if len(of) == seeds)
 
 
-@dataclass(frozen=True, eq=False)
+class _Scratch:
+    """A temporary folder that is removed with the last reference to it, or when Python ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="unskew-"))
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
-    """What a run measured.
+    """The numbers of a run; `print` shows their table, a notebook the table and a figure.
 
     Attributes:
         rows: {"method", "seed", "round", "name", "value", "weight", "client"?}, one per number.
@@ -49,6 +76,26 @@ class History:
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     path: Path | None
+    _scratch: _Scratch | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's files lie: `path`, or a temporary folder that is removed together with this history.
+
+        Raises:
+            RunError: If the run's files are gone.
+        """
+        folder = self.path if self._scratch is None else self._scratch.path
+        if folder is None or not folder.is_dir():
+            raise RunError(
+                f"the run's files are gone{f' from {folder}' if folder else ''}; run it again with out=FOLDER"
+            )
+        return folder
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Labels of the methods, in the run's order."""
+        return tuple(dict.fromkeys(row["method"] for row in self.summary["rows"]))
 
     def curve(self, method: str, name: str = "global.accuracy") -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric, in the rounds that all seeds came to.
@@ -56,13 +103,20 @@ class History:
         Raises:
             KeyError: If that method has no such metric.
         """
-        found: dict[int, list[float]] = {}
+        curve = self._curve(method, name)
+        return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
+
+    def _curve(self, method: str, name: str) -> "Curve":
+        from unskew.report.stats import curve_by_round
+
+        by_seed: dict[int, dict[int, float]] = {}
         for row in self.rows:
             if (row["method"], row["name"]) == (method, name) and "client" not in row:
-                found.setdefault(row["round"], []).append(row["value"])
-        if not found:
+                by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
+        curve = curve_by_round(list(by_seed.values()))
+        if curve is None:
             raise KeyError(f"no {name} of {method}")
-        return [(t, sum(found[t]) / len(found[t])) for t in of_all_seeds(found)]
+        return curve
 
     def value(self, method: str, metric: str = "global.accuracy") -> float:
         """Mean over seeds of a result; see the table of results for names.
@@ -75,7 +129,7 @@ class History:
                 return float(row["mean"])
         raise KeyError(f"no {metric} of {method}")
 
-    def to_pandas(self) -> "pandas.DataFrame":
+    def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, a row each.
 
         Columns: method, seed, round, name, value, weight, and client, which is missing (pandas.NA) where a number is of
@@ -88,13 +142,60 @@ class History:
             frames = importlib.import_module("pandas")
         except ImportError as error:
             raise ConfigError(
-                f"to_pandas needs pandas, which cannot be imported ({error}); pip install pandas, or use history.rows"
+                f"to_frame needs pandas, which cannot be imported ({error}); pip install pandas, or use history.rows"
             ) from error
         columns = ("method", "seed", "round", "name", "value", "weight", "client")
-        made: pandas.DataFrame = frames.DataFrame.from_records(
+        frame: pandas.DataFrame = frames.DataFrame.from_records(
             [[row.get(column) for column in columns] for row in self.rows], columns=list(columns)
         )
-        return made.astype({"client": "Int64"})
+        return frame.astype({"client": "Int64"})
+
+    def plot(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
+
+        Args:
+            metric: As in `rows`; by default global.accuracy, or personal.accuracy.mean where no method has a global
+                model.
+            ax: Matplotlib's axes to draw on; a new figure by default.
+
+        Raises:
+            KeyError: If no method has that metric.
+        """
+        metric, curves = self._curves(metric)
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.subplots(layout="constrained")[1]
+        for method, curve in curves.items():
+            (line,) = ax.plot(curve.x, curve.mean, label=method)
+            if curve.seeds > 1:
+                ax.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.16, linewidth=0)
+        ax.set_xlabel("round")
+        ax.set_ylabel(metric)
+        ax.legend()
+        return ax
+
+    def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:
+        """The metric that was asked for or else the headline, and the curves of the methods that have it."""
+        names = {row["name"] for row in self.rows}
+        metric = metric or next((name for name in HEADLINES if name in names), HEADLINES[0])
+        curves = {}
+        for method in self.methods:
+            with suppress(KeyError):
+                curves[method] = self._curve(method, metric)
+        if not curves:
+            raise KeyError(f"no method has {metric}")
+        return metric, curves
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run's report, one HTML file that opens offline, and return its path.
+
+        Raises:
+            RunError: If it cannot be written, or the run's files are gone.
+        """
+        from unskew.report import write_report
+
+        return write_report(self.folder, Path(path))
 
     def __str__(self) -> str:
         """The table of results, as text."""
@@ -102,12 +203,38 @@ class History:
         width = max(len(row[0]) for row in (head, *rows))
         return "\n".join(f"{m.ljust(width)}  {a.ljust(15)}  {p.ljust(15)}  {mb:>8}" for m, a, p, mb in (head, *rows))
 
+    def __repr__(self) -> str:
+        methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
+        rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
+        evaluated = f"{rounds - 1} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
+        return f"<History of {methods}: {evaluated}; print() shows the table>"
+
     def _repr_html_(self) -> str:
-        """The table of results, as a notebook shows it."""
+        """The table of results and the headline by round, as a notebook shows them."""
         head, *rows = ([html.escape(cell) for cell in row] for row in _table(self.summary))
         cells = ["".join(f"<th>{cell}</th>" for cell in head)]
         cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>\n{self._figure()}"
+
+    def _figure(self) -> str:
+        """The headline by round as an SVG element; empty where nothing was evaluated."""
+        from unskew.report import figures, svg_file
+        from unskew.report.section import Chart
+
+        try:
+            metric, curves = self._curves(None)
+        except KeyError:
+            return ""
+        title = {"global.accuracy": "Global accuracy by round"}.get(
+            metric, "Accuracy on clients' own test data by round"
+        )
+        looks = figures.looks([False] * len(curves))
+        lines = [figures.Line(m, look, c) for (m, c), look in zip(curves.items(), looks, strict=True)]
+        seeds = max(curve.seeds for curve in curves.values())
+        caption = "Lines: mean over seeds; bands: lowest to highest seed." if seeds > 1 else "One seed: no band."
+        svg = figures.lines_chart(f"h{self.summary['fingerprint'][:8]}", lines, "round", "accuracy, %", 100.0, title)
+        legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
+        return svg_file.document(Chart(title, caption, svg, legend))
 
 
 def _table(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -115,8 +242,8 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     lines = [("method", "global accuracy", "own test data", "MB")]
     for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
-        shared, own = (_percent(by.get((m, name))) for name in ("global.accuracy", "personal.accuracy.mean"))
-        lines.append((m, shared, own, f"{total['mean'] / 1e6:.2f}" if total else ""))
+        shared, own_data = (_percent(by.get((m, name))) for name in HEADLINES)
+        lines.append((m, shared, own_data, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
 
@@ -129,14 +256,18 @@ def _percent(row: Mapping[str, Any] | None) -> str:
 def simulate(
     methods: object | Sequence[object] | Mapping[str, object],
     *,
-    data: str = "digits",
-    model: str = "mlp",
-    split: Split = Dirichlet(alpha=0.1, num_clients=20),
+    data: object = "digits",
+    model: "str | nn.Module | Callable[..., nn.Module]" = "mlp",
+    target: str | None = None,
+    client: str | None = None,
+    test: object = None,
+    split: Split | None = None,
     rounds: int = 20,
     seeds: Iterable[int] = (0,),
     task: TaskConfig | None = None,
     bounds: bool = False,
     out: str | Path | None = None,
+    progress: bool = True,
     track: Sequence[str] = (),
     callback: callbacks.Callback | None = None,
     fraction: float | None = None,
@@ -150,19 +281,36 @@ def simulate(
 ) -> History:
     """Run methods on the same data, splits, cohorts and initial models.
 
+    `global.*` is measured on the global test set, which nobody trains on: `test`, or the test part that the data have,
+    or else rows that are set aside before anything is divided, the same for every method and seed.  These are
+    `test_fraction` of each client's rows where the data come with their clients, else of each class.  `personal.*` is
+    measured on each client's own test part, `test_fraction` of the rows that it has then.
+
+    Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel with mean and deviation of the
+    training part; floats, and the columns of a table, are taken as they are.
+
     What PyTorch is set to in this process, such as its number of threads, is as it was when this returns.
 
     Args:
         methods: An algorithm, several, or {label: algorithm}; a string is a name from the table.  The run of an
             algorithm that holds functions or classes of your own cannot be resumed: no file can describe them.
-        data, model: Where the examples come from and what is trained; `task` overrides both.
-        split: Who holds what.
+        data: Arrays or tensors (x, y); {client: (x, y)}; a pandas or Polars DataFrame, or a Hugging Face dataset, with
+            `target` and, if it has one, `client`; a torch Dataset of (input, label) pairs; what `unskew.load` returns;
+            or a name.  Labels may be words.  With `out`, the run's folder keeps the data, to be resumed with.
+        model: A module, whose weights every method and seed starts from; a function or class that makes one, called
+            with (input_shape, num_classes) or nothing; or a name.  The run of a module, or of a function that no other
+            program can import, cannot be resumed.
+        target, client: Columns of a table: the labels, and whose row it is.
+        test: The global test set, in any form of `data`.
+        split: Who holds what; by default the clients that the data come with, else Dirichlet(0.1) over 20 clients.
         rounds, seeds: How long, and how often.
-        task: Data and model with all their settings.
+        task: Settings of data and model, of which a `data` or `model` that is no name takes the place.
         bounds: Add training alone, FedAvg, and pooled data.
-        out: Keep the run's folder there, for `unskew resume` and `unskew.report`; by default only the numbers are kept.
+        out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
+            history.
+        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
-        watcher: Sees every round.
+        callback: Hears of every round.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
@@ -178,7 +326,7 @@ def simulate(
         "name": Path(out).name if out is not None else "simulation",
         "rounds": rounds,
         "seeds": list(seeds) if isinstance(seeds, Iterable) else seeds,
-        "task": task if task is not None else {"data": data, "model": model},
+        "task": _task(task, data, model),
         "fraction": fraction,
         "clients_per_round": clients_per_round,
         "test_fraction": test_fraction,
@@ -191,19 +339,76 @@ def simulate(
     }
     experiment = Experiment(
         methods=tuple(config.with_bounds(chosen, _local_of(chosen)) if bounds else chosen),
-        split=_split(split),
+        split=Natural() if split is None else _split(split),
         **schema.checked(Experiment, _plain(settings), "", skip=("methods", "split")),
     )
     if experiment.track and out is None:
         raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
-    with _torch_left_alone():
+    with _torch_left_alone(), watching(not progress) as shown:
+        dataset = _dataset(experiment.task, data, target, client, test, test_fraction)
+        if split is None and dataset.owners is None:
+            experiment = dataclasses.replace(experiment, split=Dirichlet(alpha=0.1, num_clients=20))
+        keeps = out is not None and experiment.task.data == RUN_DATA
+        backend = InProcess(
+            Given(
+                dataset,
+                module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
+                factory=None if isinstance(model, str | nn.Module) else model,
+                files={DATA_FILE: partial(save, dataset)} if keeps else {},
+            )
+        )
+        listening = shown if callback is None else callbacks.Several(shown, callback)
         if out is not None:
-            return history(loop.start(experiment, Path(out), callback))
-        with tempfile.TemporaryDirectory(prefix="unskew-") as place:
-            try:
-                return dataclasses.replace(history(loop.start(experiment, Path(place) / "run", callback)), path=None)
-            except loop.Interrupted:
+            from unskew.report import write_report
+
+            outcome = loop.start(experiment, Path(out), listening, backend=backend)
+            write_report(outcome.folder)
+            return history(outcome)
+        scratch = _Scratch()
+        try:
+            outcome = loop.start(experiment, scratch.path / "run", listening, backend=backend)
+        except BaseException as error:
+            scratch.remove()
+            if isinstance(error, loop.Interrupted):
                 raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
+            raise
+        return dataclasses.replace(history(outcome), path=None, _scratch=scratch)
+
+
+def _task(task: object, data: object, model: object) -> Any:
+    """The task as a file has it; what is given as a value has a name there that says so."""
+    table = {} if task is None else _plain(task)
+    if not isinstance(table, dict):
+        return table
+    if task is None or not isinstance(data, str):
+        table["data"] = data if isinstance(data, str) else RUN_DATA
+    if task is None or not isinstance(model, str):
+        table["model"] = _model_name(model)
+    return table
+
+
+def _model_name(model: object) -> str:
+    """The name of a model: its own, where it can be imported, or one that no file can make."""
+    if isinstance(model, str):
+        return model
+    if isinstance(model, nn.Module):
+        return f"{IN_PYTHON}{type(model).__qualname__}"
+    if not callable(model):
+        raise ConfigError(f"model must be a name, a module, or a function that makes one, got {model!r}")
+    module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", type(model).__qualname__)
+    known = module != "__main__" and getattr(sys.modules.get(module), name, None) is model
+    return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
+
+
+def _dataset(
+    task: TaskConfig, data: object, target: str | None, client: str | None, test: object, test_fraction: float
+) -> Dataset:
+    """The data set that was given, or that the task names."""
+    if not isinstance(data, str):
+        return own.dataset(data, target=target, client=client, test=test, test_fraction=test_fraction)
+    if test is not None or target is not None or client is not None:
+        raise ConfigError(f"test, target and client go with data given as values, not with a name; got {task.data!r}")
+    return load(task.data, Path(task.data_dir) if task.data_dir else None)
 
 
 @contextmanager

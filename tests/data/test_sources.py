@@ -287,9 +287,12 @@ def test_a_broken_training_batch_is_named(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x_train": pictures().astype(np.int32)}, "x_train must be uint8 images"),
-        ({"x_train": pictures().transpose(0, 3, 1, 2)}, r"x_train must be uint8 images .* got uint8 of shape"),
-        ({"x_test": np.zeros((8, 5))}, "x_train must be uint8 images|x_test must be uint8 images"),
+        (
+            {"x_train": 2 * pictures().astype(np.int32)},
+            r"x_train must be images of whole numbers 0\.\.255, .* got int32",
+        ),
+        ({"x_train": np.zeros((20, 5), np.uint8)}, r"x_train must be images .* got uint8 of shape \(20, 5\)"),
+        ({"x_test": np.zeros((8, 5))}, r"x_test must be images .* got float64 of shape \(8, 5\)"),
         ({"x_test": pictures(8)[:, :4]}, r"training images are \(6, 5, 3\), test images \(4, 5, 3\)"),
         ({"y_train": np.zeros(20)}, "y_train must be integers"),
         ({"y_train": np.zeros(19, np.uint8)}, "y_train has 19 entries for 20"),

@@ -285,7 +285,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         ConfigError: If the file is missing, is no TOML, or describes no possible experiment.
     """
-    return parse(override(read_toml(path), overrides), str(path))
+    experiment = parse(override(read_toml(path), overrides), str(path))
+    if experiment.task.data.startswith("run:") and experiment.task.data_dir is None:  # beside this very file
+        return dataclasses.replace(experiment, task=dataclasses.replace(experiment.task, data_dir=str(path.parent)))
+    return experiment
 
 
 def read_toml(path: Path) -> dict[str, Any]:

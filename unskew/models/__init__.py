@@ -68,17 +68,22 @@ ABOUT: dict[str, str] = {
     "mobilenet_v2": "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
 }
 
+IN_PYTHON = "made in Python:"
+"""How the name of a model begins that no file describes: one that `simulate` was given as a value."""
+
 LOSS: dict[str, str] = {"svm": "multi_margin"}
 """The loss a model is meant for, where that is not `cross_entropy`."""
 
 
-def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: object) -> "nn.Module":
-    """The network `name` for examples of `input_shape`, freshly initialised.
+def build(
+    model: "str | Callable[..., nn.Module]", input_shape: tuple[int, ...], num_classes: int, **options: object
+) -> "nn.Module":
+    """The network `model` for examples of `input_shape`, freshly initialised.
 
     Args:
-        name: A key of `TABLE`, or "module.path:factory" for a network of one's own.  The factory, a function or a
-            class, takes input_shape and num_classes, or nothing where its sizes are fixed, and then its options; it
-            returns any module.  An option without a type is taken as it is.
+        model: A key of `TABLE`, or "module.path:factory" for a network of one's own, or the factory itself.  The
+            factory, a function or a class, takes input_shape and num_classes, or nothing where its sizes are fixed,
+            and then its options; it returns any module.  An option without a type is taken as it is.
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
         num_classes: Outputs of the network, at least 2.
         options: The network's own settings; `options_of(name)` lists them.
@@ -90,7 +95,8 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
         ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
             for the network, there are fewer than two classes, or a factory of one's own fails.
     """
-    factory = _factory(name)
+    name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
+    factory = _factory(model) if isinstance(model, str) else model
     if not input_shape or any(type(n) is not int or n < 1 for n in input_shape):
         raise ConfigError(f"input_shape of model {name} must be positive integers, got {tuple(input_shape)}")
     if type(num_classes) is not int or num_classes < 2:
@@ -150,6 +156,11 @@ def _factory(name: str) -> "Callable[..., nn.Module]":
         raise ConfigError(
             f"unknown model {name}{meant(name, TABLE)} (models: {', '.join(TABLE)}; "
             "a network of your own is module.path:factory)"
+        )
+    if name.startswith(IN_PYTHON):
+        raise ConfigError(
+            f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, and no file says how to make "
+            "it again; a run whose model is module:factory can go on"
         )
     module, _, attribute = TABLE.get(name, name).partition(":")
     try:

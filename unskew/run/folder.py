@@ -2,6 +2,7 @@
 
     run.json          what ran, where, with what: written once at the start
     config.toml       the resolved experiment
+    data.npz          the examples, where they were given as values and no file names them
     partition.json    who holds which examples, per seed, with hashes
     metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
@@ -21,7 +22,7 @@ The logs are append-only; a checkpoint records how long they were, and resuming 
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -49,8 +50,10 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
         raise RunError(f"cannot write {path}: {error.strerror or error}; {then}") from None
 
 
-def create(folder: Path, files: Mapping[str, str]) -> None:
+def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> None:
     """Make the run's folder with its first files: under another name, then renamed, so it is a run or not there.
+
+    A file is given as its text, or as a function that writes it.
 
     Raises:
         RunError: If there is something at that place already, or the disk refuses.
@@ -61,8 +64,11 @@ def create(folder: Path, files: Mapping[str, str]) -> None:
             raise RunError(f"{folder} exists already; continue it with unskew resume {folder}, or choose another --out")
         for part in ("checkpoints", "models"):
             (temporary / part).mkdir(parents=True)
-        for name, text in files.items():
-            write_atomically(temporary / name, text)
+        for name, content in files.items():
+            if isinstance(content, str):
+                write_atomically(temporary / name, content)
+            else:
+                content(temporary / name)
         temporary.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:

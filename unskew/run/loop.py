@@ -92,6 +92,7 @@ def start(
             "config.toml": to_toml(experiment),
             "partition.json": _partition(feds),
             "run.json": _run_card(experiment, setup, feds, command),
+            **setup.given.files,
         },
     )
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as watching:

@@ -1,16 +1,18 @@
 """From names to things: the task, the clients, the executor.  The only place that knows them all."""
 
+import copy
 import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from unskew import models, version
 from unskew.data.augment import augmentation
@@ -36,11 +38,28 @@ from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.network import Runtime
 from unskew.task import Task, check_network, make_task, parameter_count
-from unskew.tree import is_record
+from unskew.tree import Params, is_record
 
 THREADS_FROM = 5_000_000
 # Parameters times examples per client; the MLP on digits has 0.3 million, logistic regression on MNIST 3 million.
 WORKERS_FROM = 3_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Data and model that are values of this process, which an experiment's text can only name.
+
+    Attributes:
+        dataset: The examples; None if `task.data` says where they are.
+        module: The network whose weights every method and seed starts from; None if a factory makes it.
+        factory: Makes the network, called as `models.build` says; None if `task.model` names it.
+        files: What the run's folder keeps of them: a function that writes the file, by the file's name.
+    """
+
+    dataset: Dataset | None = None
+    module: nn.Module | None = None
+    factory: Callable[..., nn.Module] | None = None
+    files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +72,7 @@ class Setup:
         device: Where the work is done.
         executor: Name of the executor the rule chose.
         parameters: Trainable numbers of the network.
+        given: What was given as a value.
     """
 
     dataset: Dataset
@@ -60,21 +80,26 @@ class Setup:
     device: torch.device
     executor: str
     parameters: int
+    given: Given = Given()
 
 
-def prepare(experiment: Experiment) -> Setup:
+def prepare(experiment: Experiment, given: Given = Given()) -> Setup:
     """Read the data, build the network once, choose device and executor.
+
+    What is given as a value takes the place of what the experiment names.
 
     Raises:
         DataError, ConfigError: If data, network or device are not to be had.
     """
     device = choose_device(experiment.runtime.device)
-    dataset = load(experiment.task.data, Path(experiment.task.data_dir) if experiment.task.data_dir else None)
+    dataset = given.dataset or load(
+        experiment.task.data, Path(experiment.task.data_dir) if experiment.task.data_dir else None
+    )
     if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
         raise ConfigError(
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
-    task = make_named_task(experiment.task, dataset)
+    task = make_named_task(experiment.task, dataset, given)
     check_network(task, dataset.x_train[:2])
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
@@ -84,9 +109,9 @@ def prepare(experiment: Experiment) -> Setup:
     wanted = experiment.runtime.executor
     if wanted == "workers" and device.type != "cpu":
         raise ConfigError(f"runtime.executor = 'workers' needs the CPU, got {device}; leave it at auto")
-    share = len(dataset.y_train) / (experiment.split.num_clients or 10)
+    share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor = executor_by_rule(device, count, share) if wanted == "auto" else wanted
-    return Setup(dataset, task, device, executor, count)
+    return Setup(dataset, task, device, executor, count, given)
 
 
 def choose_device(name: str) -> torch.device:
@@ -110,11 +135,17 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def make_named_task(config: TaskConfig, dataset: Dataset) -> Task:
-    """The network and loss a configuration names, in the data's shape."""
+def make_named_task(config: TaskConfig, dataset: Dataset, given: Given = Given()) -> Task:
+    """The network and loss a configuration names, in the data's shape; a given network takes the named one's place."""
     shape, classes = dataset.input_shape, dataset.num_classes
+
+    def build() -> nn.Module:
+        if given.module is not None:
+            return copy.deepcopy(given.module)
+        return models.build(given.factory or config.model, shape, classes, **config.model_options)
+
     return make_task(
-        lambda: models.build(config.model, shape, classes, **config.model_options),
+        build,
         classes,
         loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
         head=config.head or ("head" if config.model in models.TABLE else None),
@@ -162,10 +193,20 @@ def clients(
         torch.from_numpy(train.label_counts),
         setup.task.layout,
         {n: t.to(device) for n, t in setup.task.init(Key(seed) / "init").items()},
-        lambda key: {n: t.to(device) for n, t in setup.task.init(key).items()},
+        lambda key: {n: t.to(device) for n, t in _drawn(setup, key).items()},
         trainer,
     )
     return trainer, population, train
+
+
+def _drawn(setup: Setup, key: Key) -> Params:
+    """A model drawn under this key, apart from the one that every client starts from."""
+    if setup.given.module is not None:
+        raise ConfigError(
+            "this method starts from several models drawn apart, and a module has one set of weights; give the model "
+            "as a function that makes it"
+        )
+    return setup.task.init(key)
 
 
 def simulator(
@@ -227,9 +268,12 @@ class Backend(Protocol):
 class InProcess:
     """All clients in this process, and the workers it has."""
 
+    def __init__(self, given: Given = Given()) -> None:
+        self.given = given
+
     def prepare(self, experiment: Experiment) -> Setup:
         """What all methods and seeds share."""
-        return prepare(experiment)
+        return prepare(experiment, self.given)
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
         """Who holds what."""
