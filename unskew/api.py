@@ -56,11 +56,12 @@ def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
 
 
 class _Scratch:
-    """A temporary folder that is removed with the last reference to it, or when Python ends."""
+    """A place for a run's folder that is removed with the last reference to this, or when Python ends."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="unskew-"))
-        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        place = tempfile.mkdtemp(prefix="unskew-")
+        self.folder = Path(place) / "run"
+        self.remove = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,7 +86,7 @@ class History:
         Raises:
             RunError: If the run's files are gone.
         """
-        folder = self.path if self._scratch is None else self._scratch.path
+        folder = self.path if self._scratch is None else self._scratch.folder
         if folder is None or not folder.is_dir():
             raise RunError(
                 f"the run's files are gone{f' from {folder}' if folder else ''}; run it again with out=FOLDER"
@@ -214,7 +215,7 @@ class History:
         head, *rows = ([html.escape(cell) for cell in row] for row in _table(self.summary))
         cells = ["".join(f"<th>{cell}</th>" for cell in head)]
         cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>\n{self._figure()}"
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{self._figure()}"
 
     def _figure(self) -> str:
         """The headline by round as an SVG element; empty where nothing was evaluated."""
@@ -366,7 +367,7 @@ def simulate(
             return history(outcome)
         scratch = _Scratch()
         try:
-            outcome = loop.start(experiment, scratch.path / "run", listening, backend=backend)
+            outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):

@@ -449,11 +449,10 @@ def test_the_history_s_table_in_a_notebook_and_on_a_terminal_says_the_same() -> 
     assert head.index("own test data") == row.index("-")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
 def test_the_history_goes_into_a_frame_with_a_row_for_each_number() -> None:
     import pandas
 
-    frame = MADE.to_pandas()
+    frame = MADE.to_frame()
     assert list(frame.columns) == ["method", "seed", "round", "name", "value", "weight", "client"]
     assert len(frame) == 2
     assert pandas.isna(frame["client"][0])
@@ -466,7 +465,7 @@ def test_without_pandas_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(
         ConfigError, match=r"needs pandas, which cannot be imported .*pip install pandas, or use history.rows"
     ):
-        MADE.to_pandas()
+        MADE.to_frame()
 
 
 def test_what_pytorch_is_set_to_is_put_back_only_if_it_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,10 +118,10 @@ def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any,
         return _of_parts(data, target, client)
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return _of_hugging_face(data, target, client)
+    if hasattr(data, "collect") and not hasattr(data, "to_numpy"):
+        raise DataError("data is a lazy frame; collect() it first")
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         return _of_table(data, target, client, columns)
-    if hasattr(data, "collect") and hasattr(data, "columns"):
-        raise DataError("data is a lazy frame; collect() it first")
     if target is not None or client is not None:
         raise DataError(
             f"target and client name columns of a table, and {_kind(data)} has none; leave them out, and for clients "

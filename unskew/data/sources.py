@@ -33,7 +33,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -450,6 +450,7 @@ def save(dataset: Dataset, path: Path) -> None:
         "client_train": dataset.owners,
         "clients": dataset.client_names or None,
         "levels": dataset.levels,
+        "inputs": json.dumps(asdict(dataset.inputs)),
     }
     with path.open("wb") as file:
         arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
@@ -462,9 +463,14 @@ def _saved(path: Path) -> Dataset:
         raise DataError(f"the run's data are gone: there is no file {path.absolute()}")
     with _archive(path) as archive:
         arrays = {key: archive[key] for key in archive.files}
-        lacking = [key for key in ("name", "sha256", "x_train", "y_train", "x_test", "y_test") if key not in arrays]
+        lacking = [
+            key for key in ("name", "sha256", "inputs", "x_train", "y_train", "x_test", "y_test") if key not in arrays
+        ]
         if lacking:
             raise ValueError(f"it has no {', '.join(lacking)}")
+        scaling: dict[str, Any] = json.loads(str(arrays["inputs"]))
+        scaling = {key: tuple(value) if isinstance(value, list) else value for key, value in scaling.items()}
+        inputs = Inputs(**scaling)
     tensors = {key: torch.from_numpy(arrays[key]) for key in LAYOUT if key in arrays}
     name = str(arrays["name"])
     return checked(
@@ -480,6 +486,7 @@ def _saved(path: Path) -> Dataset:
         levels=tuple((float(black), float(white)) for black, white in arrays["levels"]) if "levels" in arrays else None,
         owners=tensors.get("client_train"),
         client_names=_strings(name, "clients", arrays),
+        inputs=inputs,
     )
 
 

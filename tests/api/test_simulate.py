@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
+from torch import nn
 
 import unskew as us
 from unskew import algorithms
@@ -48,6 +50,10 @@ class Strange(us.FedAvg):
     """A method with such a value in it."""
 
     odd: Odd = Odd()
+
+
+PAIR = (np.eye(4, dtype=np.float32)[np.arange(80) % 4], np.arange(80) % 2)
+FRAME = pandas.DataFrame(PAIR[0]).assign(y=PAIR[1])
 
 
 def pull(params: Params, aux: Any) -> torch.Tensor:
@@ -294,7 +300,18 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "a name for a split": ({"split": "dirichlet"}, ConfigError, "^split must be one of IID, .* got 'dirichlet'"),
     "more clients than samples": ({"split": us.IID(num_clients=5000)}, DataError, "1438"),
     "an unknown data set": ({"data": "digit"}, DataError, "did you mean digits?"),
-    "arrays for a name": ({"data": np.zeros(3)}, ConfigError, r"^task\.data must be a string"),
+    "one array": ({"data": np.zeros(3)}, DataError, r"^data must be \(x, y\), .*; got one array of shape \(3,\)$"),
+    "a table without target": ({"data": FRAME}, DataError, r"^target must name the column of the labels"),
+    "a column of a name": ({"client": "town"}, ConfigError, "not with a name; got 'digits'"),
+    "a split of clients": ({"data": {"a": PAIR, "b": PAIR}}, DataError, "with its 2 clients, .*: leave split out"),
+    "a number for a model": ({"model": 3}, ConfigError, "^model must be a name, a module, or a function"),
+    "a model that is none": ({"model": lambda: 3}, ConfigError, "must make a torch.nn.Module, got int"),
+    "one logit": ({"data": PAIR, "model": nn.Linear(4, 1)}, ConfigError, "two classes need two$"),
+    "another width": ({"data": PAIR, "model": nn.Linear(5, 2)}, ConfigError, r"^Linear cannot take .* shape \(4,\)"),
+    "a module for several": (
+        {"methods": "ifca", "data": PAIR, "model": nn.Linear(4, 2)}, ConfigError,
+        "ifca: this method starts from several models drawn apart, and a module has one set of weights",
+    ),
     "an unknown model": ({"model": "mpl"}, ConfigError, "did you mean mlp?"),
 }  # fmt: skip
 

@@ -1,0 +1,130 @@
+"""`simulate` with data and models that are values: what is trained, what is kept, what can go on."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew as us
+from unskew.errors import ConfigError
+from unskew.experiment import config
+from unskew.report import write_comparison
+from unskew.run import loop
+
+RNG = np.random.default_rng(5)
+CENTRES = RNG.normal(size=(3, 6)).astype(np.float32) * 2
+Y = np.arange(240) % 3
+X = (CENTRES[Y] + RNG.normal(size=(240, 6))).astype(np.float32)
+FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=16)
+FEW: dict[str, Any] = {"rounds": 2, "progress": False}
+
+
+class Net(nn.Module):
+    """A network of one's own, of fixed sizes."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, width), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.hidden(x).relu())
+        return out
+
+
+def made(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Linear(input_shape[0], num_classes)
+
+
+def test_arrays_and_a_module_are_all_that_is_needed() -> None:
+    history = us.simulate(
+        us.FedAvg(FAST), data=(X, Y), model=Net(), split=us.IID(num_clients=4), **{**FEW, "rounds": 5}
+    )
+    assert history.value("fedavg") > 0.6
+
+
+def test_a_modules_weights_are_the_start_of_every_method_and_seed_and_stay_what_they_were() -> None:
+    net = Net().eval()
+    before = {n: t.clone() for n, t in net.state_dict().items()}
+    with torch.no_grad():
+        right = (net(torch.from_numpy(X)).argmax(1) == torch.from_numpy(Y)).float().mean().item()
+    history = us.simulate(
+        {"a": us.FedAvg(FAST), "b": us.Scaffold(local=FAST)}, data=(X, Y), test=(X, Y), model=net, seeds=(0, 1), **FEW
+    )
+    starts = [row["value"] for row in history.rows if (row["round"], row["name"]) == (0, "global.accuracy")]
+    assert starts == pytest.approx([right] * 4)
+    assert all(torch.equal(t, before[n]) for n, t in net.state_dict().items())
+
+
+@pytest.mark.parametrize("factory", [Net, lambda: Net(4), made, lambda shape, classes: nn.Linear(*shape, classes)])
+def test_a_function_or_class_makes_a_model_of_its_own_for_every_seed(factory: Any) -> None:
+    history = us.simulate(us.FedAvg(FAST), data=(X, Y), model=factory, seeds=(0, 1), **FEW)
+    losses = {row["value"] for row in history.rows if (row["round"], row["name"]) == (0, "global.loss")}
+    assert len(losses) == 2
+
+
+def test_clients_come_with_the_data_and_nothing_has_to_be_said_of_the_split(tmp_path: Path) -> None:
+    """Basel has 120 rows of 240, a fifth is set aside for all, a fifth of the rest is its own test part: 77 train."""
+    town = np.array(["Basel", "Basel", "Bern", "Chur"])[np.arange(240) % 4]
+    frame = pandas.DataFrame(X).assign(town=town, kind=np.array(["a", "b", "c"])[Y])
+    for data, more in (
+        (frame, {"target": "kind", "client": "town"}),
+        ({t: (X[town == t], Y[town == t]) for t in town}, {}),
+    ):
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+        us.simulate(us.FedAvg(FAST), data=data, model=Net, out=tmp_path / "r", **more, **FEW)
+        seen = loop.read_json(tmp_path / "r" / "partition.json")["seeds"]["0"]
+        assert seen["client_names"] == ["Basel", "Bern", "Chur"]
+        assert seen["stats"]["sizes"] == [77, 38, 38]
+        assert seen["split"]["name"] == "natural"
+    assert loop.read_json(tmp_path / "r" / "run.json")["cells"][0]["setting"] == "natural, 3 clients"
+
+
+def test_a_run_of_arrays_and_an_importable_model_goes_on_from_its_folder_wherever_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "an_importable_net.py").write_text(
+        "from torch import nn\ndef net(input_shape, num_classes):\n    return nn.Linear(input_shape[0], num_classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from importlib import import_module
+
+    net = import_module("an_importable_net").net
+    kept = us.simulate(us.FedAvg(FAST), data=(X, Y), model=net, split=us.IID(num_clients=4), out=tmp_path / "r", **FEW)
+    assert config.load(tmp_path / "r" / "config.toml").task.model == "an_importable_net:net"
+    (tmp_path / "r" / "summary.json").unlink()
+    moved = (tmp_path / "r").rename(tmp_path / "moved")
+    assert loop.resume(moved).summary["fingerprint"] == kept.summary["fingerprint"]
+
+
+@pytest.mark.parametrize("model", [Net(), lambda: Net()])
+def test_a_model_that_no_file_describes_is_reported_and_compared_and_refused_by_resume(
+    model: Any, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        us.simulate({name: us.FedAvg(FAST)}, data=(X, Y), model=model, out=tmp_path / name, **FEW)
+        assert "<svg" in (tmp_path / name / "report.html").read_text("utf-8")
+    write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html")
+    (tmp_path / "a" / "summary.json").unlink()
+    with pytest.raises(
+        ConfigError, match=r"this run's model, .*, was given as a value, and no file says how to make it"
+    ):
+        loop.resume(tmp_path / "a")
+
+
+def test_data_by_value_and_settings_of_the_task_go_together() -> None:
+    images = RNG.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    history = us.simulate(
+        us.FedAvg(FAST),
+        data=(images, np.arange(60) % 3),
+        model="cnn_small",
+        task=us.TaskConfig(model="cnn_small", augment="flip"),
+        split=us.IID(num_clients=3),
+        **FEW,
+    )
+    assert history.folder.is_dir()
+    assert 'augment = "flip"' in (history.folder / "config.toml").read_text()

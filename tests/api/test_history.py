@@ -1,0 +1,110 @@
+"""A history: a table, a figure, a frame, a report."""
+
+import gc
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+
+import unskew as us
+from unskew.errors import RunError
+from unskew.run import callbacks
+
+matplotlib.use("agg")
+FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
+TINY: dict[str, Any] = {"split": us.IID(num_clients=3), "rounds": 2, "model": "logistic", "progress": False}
+
+
+@pytest.fixture(scope="module")
+def history() -> us.History:
+    return us.simulate({"FedAvg": us.FedAvg(FAST), "<alone>": us.Independent(FAST)}, seeds=(0, 1), **TINY)
+
+
+def test_its_repr_is_a_line_and_its_text_the_table(history: us.History) -> None:
+    assert repr(history) == "<History of FedAvg, <alone>: 2 rounds, 2 seeds; print() shows the table>"
+    assert [line.split()[0] for line in str(history).splitlines()] == ["method", "FedAvg", "<alone>"]
+
+
+def test_a_notebook_shows_a_table_and_a_figure_without_a_script(history: us.History) -> None:
+    page = history._repr_html_()
+    assert "<script" not in page
+    assert "<th>&lt;alone&gt;</th><td>-</td>" in page
+    svg = ElementTree.fromstring(page[page.index("<svg") :])  # whole by itself: no style sheet of a page
+    assert "var(--" not in page
+    words = "".join(svg.itertext())
+    assert "Global accuracy by round" in words
+    assert "FedAvg" in words
+
+
+def test_a_plot_is_axes_with_a_line_for_each_method_that_has_the_metric(history: us.History) -> None:
+    from matplotlib import pyplot
+
+    axes = history.plot()
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "global.accuracy")
+    (line,) = axes.get_lines()
+    assert list(line.get_ydata()) == [value for _, value in history.curve("FedAvg")]
+    both = history.plot("personal.accuracy.mean", ax=axes)
+    assert both is axes
+    assert [line.get_label() for line in axes.get_lines()] == ["FedAvg", "FedAvg", "<alone>"]
+    pyplot.close("all")
+    with pytest.raises(KeyError, match="no method has nothing"):
+        history.plot("nothing")
+
+
+def test_where_there_is_no_global_model_the_clients_own_accuracy_is_drawn() -> None:
+    alone = us.simulate(us.Independent(FAST), **TINY)
+    assert alone.plot().get_ylabel() == "personal.accuracy.mean"
+    assert "own test data" in alone._repr_html_()
+
+
+def test_a_report_is_written_where_it_is_asked_for(history: us.History, tmp_path: Path) -> None:
+    assert history.path is None
+    page = history.report(tmp_path / "page.html")
+    assert page == tmp_path / "page.html"
+    assert "FedAvg" in page.read_text("utf-8")
+
+
+def test_a_run_that_is_not_kept_is_gone_with_its_history() -> None:
+    history = us.simulate(us.FedAvg(FAST), **TINY)
+    folder = history.folder
+    assert (folder / "metrics.jsonl").is_file()
+    del history
+    gc.collect()
+    assert not folder.parent.exists()
+
+
+def test_a_kept_run_has_its_report_and_one_that_was_removed_says_so(tmp_path: Path) -> None:
+    history = us.simulate(us.FedAvg(FAST), **TINY, out=tmp_path / "r")
+    assert (tmp_path / "r" / "report.html").is_file()
+    (tmp_path / "r").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=r"the run's files are gone from .*r; run it again with out=FOLDER"):
+        history.report(tmp_path / "page.html")
+
+
+# ---------------------------------------------------------------- progress
+def test_a_log_gets_a_few_lines_and_no_one_who_asks_for_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    us.simulate(us.FedAvg(FAST), **TINY)
+    assert capsys.readouterr() == ("", "")
+    us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True})
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(r"^simulation: digits, iid, 3 clients, 3 per round, 2 rounds, seeds 0$", err, re.M)
+    assert re.search(r"^fedavg \(seed 0\)  round 2/2  accuracy", err, re.M)
+    assert len(err.splitlines()) < 8
+
+
+def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytest.CaptureFixture[str]) -> None:
+    class Heard(callbacks.NoCallback):
+        def __init__(self) -> None:
+            self.rounds: list[int] = []
+
+        def progress(self, progress: callbacks.Progress) -> None:
+            self.rounds.append(progress.round)
+
+    heard = Heard()
+    us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True}, callback=heard)
+    assert heard.rounds == [1, 2]
+    assert "round 2/2" in capsys.readouterr().err

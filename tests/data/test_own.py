@@ -1,0 +1,339 @@
+"""Data that people have at hand, in every form, become one `Dataset`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
+
+from unskew.data import FromManifest, Natural, federate, load, own, to_manifest
+from unskew.data.dataset import Dataset
+from unskew.data.sources import save
+from unskew.data.split import IID
+from unskew.errors import DataError
+from unskew.keys import Key
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(60, 4)).astype(np.float32)
+Y = np.arange(60) % 3
+PIXELS = RNG.integers(0, 256, (60, 6, 5), dtype=np.uint8)
+TOWNS = np.array(["Chur", "Basel", "Bern"])[np.arange(60) % 3]
+TABLE = {**{f"m{i}": X[:, i].tolist() for i in range(4)}, "town": TOWNS.tolist(), "kind": [f"k{y}" for y in Y]}
+
+
+def equal(a: Dataset, b: Dataset) -> bool:
+    pairs = ((getattr(a, part), getattr(b, part)) for part in ("x_train", "y_train", "x_test", "y_test"))
+    return all(p.dtype == q.dtype and torch.equal(p, q) for p, q in pairs)
+
+
+class Part:
+    """As much of a Hugging Face dataset as is used: column_names, features, and columns by name."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]], names: Mapping[str, list[str]] = {}) -> None:
+        self._columns, self.column_names = columns, list(columns)
+        self.features = {c: SimpleNamespace(names=names[c]) if c in names else object() for c in columns}
+
+    def __getitem__(self, column: str) -> Sequence[Any]:
+        return self._columns[column]
+
+
+# ---------------------------------------------------------------- forms
+def test_arrays_tensors_lists_and_frames_are_the_same_data_as_a_file(tmp_path: Path) -> None:
+    """One set of rules: what a file gets, arrays get, the part that is set aside included."""
+    np.savez(tmp_path / "a.npz", x_train=X, y_train=Y)
+    from_file = load(f"npz:{tmp_path / 'a.npz'}")
+    for pair in (
+        (X, Y),
+        (torch.from_numpy(X), torch.from_numpy(Y)),
+        [X.tolist(), Y.tolist()],
+        (X.astype(np.float64), Y.astype(np.float64)),
+        (torch.from_numpy(X).double().requires_grad_(), Y[:, None]),
+        (pandas.DataFrame(X), pandas.Series(Y)),
+    ):
+        assert equal(own.dataset(pair), from_file)
+
+
+def test_images_are_scaled_the_same_however_they_are_laid_out(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x_train=PIXELS, y_train=Y)
+    from_file = load(f"npz:{tmp_path / 'a.npz'}")
+    assert from_file.input_shape == (1, 6, 5)
+    assert float(from_file.x_train.mean()) == pytest.approx(0, abs=1e-5)
+    for x in (PIXELS, PIXELS.astype(np.int64), PIXELS[..., None], PIXELS[:, None], torch.from_numpy(PIXELS)):
+        given = own.dataset((x, Y))
+        assert equal(given, from_file)
+        assert (given.levels, given.inputs) == (from_file.levels, from_file.inputs)
+
+
+def test_images_of_floats_keep_their_values_and_get_channels_first() -> None:
+    grey = PIXELS.astype(np.float32) / 255
+    colour = np.stack([grey, 2 * grey, 3 * grey], axis=3)
+    assert equal(own.dataset((grey, Y)), own.dataset((grey[:, None], Y)))
+    given = own.dataset((colour, Y))
+    assert given.input_shape == (3, 6, 5)
+    assert torch.allclose(given.x_train[:, 1], 2 * given.x_train[:, 0])
+
+
+def test_whole_numbers_in_two_dimensions_are_token_ids() -> None:
+    given = own.dataset((np.arange(120).reshape(60, 2).astype(np.int32), Y))
+    assert given.x_train.dtype == torch.int64
+
+
+def test_a_test_part_that_is_given_is_the_global_test_set() -> None:
+    given = own.dataset((X[:50], Y[:50]), test=(X[50:], Y[50:]))
+    assert torch.equal(given.x_test, torch.from_numpy(X[50:]))
+    assert len(given.x_train) == 50
+    known = own.dataset((X, Y), test=given)  # a data set of ours gives its test part
+    assert torch.equal(known.x_test, given.x_test)
+
+
+def test_without_one_a_share_of_each_class_is_set_aside_the_same_in_every_call() -> None:
+    """60 rows of 3 classes: at .25 there are 5 of each class aside."""
+    first, second = (own.dataset((X, Y), test_fraction=0.25) for _ in range(2))
+    assert first.y_test.bincount().tolist() == [5, 5, 5]
+    assert equal(first, second)
+    rows = {tuple(row) for row in X.tolist()}
+    assert {tuple(r) for r in first.x_train.tolist()} | {tuple(r) for r in first.x_test.tolist()} == rows
+
+
+def test_clients_given_by_name_hold_their_own_rows_and_keep_their_names() -> None:
+    """30, 20 and 10 rows: a fifth of each client's is set aside for all, 6, 4 and 2."""
+    data = {"Basel": (X[:30], Y[:30]), 7: (X[30:50], Y[30:50]), "Chur": (X[50:], Y[50:])}
+    given = own.dataset(data)
+    assert given.client_names == ("Basel", "7", "Chur")
+    assert given.owners is not None
+    assert given.owners.bincount().tolist() == [24, 16, 8]
+    fed = federate(given, Natural(), Key(3))
+    assert fed.client_names == ("Basel", "7", "Chur")
+    theirs = {tuple(row) for row in X[30:50].tolist()}
+    for part in (fed.clients[1].train, fed.clients[1].test):
+        assert {tuple(row) for row in given.x_train[part].tolist()} <= theirs
+    held_out = {tuple(row) for row in given.x_test.tolist()}
+    assert not held_out & {tuple(row) for row in given.x_train.tolist()}
+
+
+def test_names_stand_in_the_manifest_and_a_manifest_brings_them_back(tmp_path: Path) -> None:
+    import json
+
+    given = own.dataset(pandas.DataFrame(TABLE), target="kind", client="town")
+    fed = federate(given, Natural(), Key(0))
+    manifest = to_manifest(fed)
+    assert manifest["classes"] == ["k0", "k1", "k2"]
+    assert manifest["client_names"] == ["Basel", "Bern", "Chur"]
+    (tmp_path / "m.json").write_text(json.dumps(manifest))
+    again = federate(given, FromManifest(str(tmp_path / "m.json")), Key(1))
+    assert (again.client_names, again.sha256) == (fed.client_names, fed.sha256)
+
+
+def test_clients_of_one_domain_are_named_after_it() -> None:
+    from unskew.data import ByGroup
+    from unskew.data.dataset import checked
+
+    groups = torch.arange(60) % 2
+    parts = torch.from_numpy(X), torch.from_numpy(Y)
+    given = checked("d", *parts, *parts, groups=groups, group_names=("mnist", "usps"))
+    assert federate(given, ByGroup(), Key(0)).client_names == ("mnist", "usps")
+    assert federate(given, ByGroup(clients_per_group=2), Key(0)).client_names == (
+        "mnist 1",
+        "mnist 2",
+        "usps 1",
+        "usps 2",
+    )
+    assert federate(given, IID(num_clients=3), Key(0)).client_names is None
+
+
+@pytest.mark.parametrize("frame", [pandas.DataFrame(TABLE), polars.DataFrame(TABLE)], ids=["pandas", "polars"])
+def test_a_table_has_measurements_labels_and_clients_by_column(frame: Any) -> None:
+    given = own.dataset(frame, target="kind", client="town")
+    assert given.classes == ("k0", "k1", "k2")
+    assert given.client_names == ("Basel", "Bern", "Chur")  # by name; of {client: (x, y)} as given
+    assert given.input_shape == (4,)
+    row = X.tolist().index(given.x_train[0].tolist())
+    assert given.classes[int(given.y_train[0])] == TABLE["kind"][row]
+    assert given.owners is not None
+    assert given.client_names[int(given.owners[0])] == TOWNS[row]
+    alone = own.dataset(frame.drop(["town"], axis=1) if hasattr(frame, "iloc") else frame.drop("town"), target="kind")
+    assert alone.owners is None
+
+
+def test_columns_of_whole_numbers_and_truths_are_measurements_and_clients_are_ordered_by_number() -> None:
+    frame = pandas.DataFrame({"age": Y + 30, "smokes": Y > 1, "y": Y, "site": [10, 9, 2] * 20})
+    given = own.dataset(frame, target="y", client="site")
+    assert given.x_train.dtype == torch.float32
+    assert given.client_names == ("2", "9", "10")
+
+
+def test_a_tables_test_part_has_the_same_columns_in_any_order() -> None:
+    frame = pandas.DataFrame(TABLE)
+    given = own.dataset(
+        frame[:50], target="kind", client="town", test=frame[50:][frame.columns[::-1]].drop(columns="town")
+    )
+    assert given.x_test.tolist() == X[50:].tolist()
+
+
+def test_a_torch_dataset_is_read_item_by_item() -> None:
+    class Pictures(TorchDataset[Any]):
+        classes = ("cat", "dog", "cow")
+
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+            return Image.fromarray(PIXELS[i]), int(Y[i])
+
+    given = own.dataset(Pictures())
+    assert (given.name, given.classes) == ("Pictures", ("cat", "dog", "cow"))
+    assert equal(given, own.dataset((PIXELS, Y)))
+    assert own.dataset(Subset(Pictures(), range(30))).classes == ("cat", "dog", "cow")
+    tensors = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    assert equal(own.dataset(tensors), own.dataset((X, Y)))
+
+
+def test_a_hugging_face_dataset_has_its_image_column_decoded_and_its_class_names_kept() -> None:
+    images = [Image.fromarray(p) for p in PIXELS]
+    columns = {"id": list(range(60)), "image": images, "label": Y.tolist(), "writer": TOWNS.tolist()}
+    names = {"label": ["zero", "one", "two"]}
+    given = own.dataset(Part(columns, names), target="label", client="writer")
+    assert (given.classes, given.client_names) == (("zero", "one", "two"), ("Basel", "Bern", "Chur"))
+    assert given.input_shape == (1, 6, 5)
+    halves = {
+        "train": Part({k: v[:40] for k, v in columns.items()}, names),
+        "test": Part({k: v[40:] for k, v in columns.items()}, names),
+    }
+    split = own.dataset(halves, target="label", client="writer")
+    assert (len(split.y_train), split.y_test.tolist()) == (40, Y[40:].tolist())
+    numbers = own.dataset(Part({"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "y": Y.tolist()}), target="y")
+    assert numbers.input_shape == (2,)
+
+
+def test_what_load_returns_is_taken_as_it_is() -> None:
+    digits = load("digits")
+    assert own.dataset(digits) is digits
+
+
+def test_truths_are_two_classes_with_names() -> None:
+    given = own.dataset((X, Y == 1))
+    assert given.classes == ("False", "True")
+    assert set(given.y_train.tolist()) == {0, 1}
+
+
+# ---------------------------------------------------------------- what a run's folder keeps
+@pytest.mark.parametrize(
+    "data",
+    [{"a": (X[:30], Y[:30]), "b": (X[30:], Y[30:])}, (PIXELS, np.array(["x", "y", "z"])[Y])],
+    ids=["rows", "images"],
+)
+def test_a_saved_data_set_is_equal_to_the_last_bit(data: Any, tmp_path: Path) -> None:
+    given = own.dataset(data)
+    save(given, tmp_path / "data.npz")
+    again = load("run:data.npz", tmp_path)
+    assert equal(again, given)
+    for field in ("name", "classes", "client_names", "sha256", "levels", "inputs"):
+        assert getattr(again, field) == getattr(given, field)
+    assert (again.owners is None) == (given.owners is None)
+    (tmp_path / "data.npz").unlink()
+    with pytest.raises(DataError, match=r"the run's data are gone: there is no file .*data\.npz"):
+        load("run:data.npz", tmp_path)
+
+
+# ---------------------------------------------------------------- refusals
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class Sizes(TorchDataset[Any]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(i + 1), 0
+
+
+COLUMNS = {"target": "kind", "client": "town"}
+FRAME = pandas.DataFrame(TABLE)
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "one array": (X, {}, r"data must be \(x, y\), .* got one array of shape \(60, 4\)"),
+    "three arrays": ((X, Y, Y), {}, "got a tuple of 3"),
+    "a number": (3, {}, "got a int"),
+    "lengths": ((X, Y[:9]), {}, "x has 60 examples, y has 9 labels"),
+    "one-hot": ((X, np.eye(3)[Y]), {}, r"one label per example, got shape \(60, 3\)"),
+    "a regression": ((X, Y + 0.5), {}, r"the label of row 0 is 0\.5; labels are classes"),
+    "a label missing": ((X, [None, *Y[1:].tolist()]), {}, "the label of row 0 is missing"),
+    "words as inputs": ((X.astype(str), Y), {}, "x of data must hold numbers"),
+    "ragged inputs": (([[1], [1, 2]], [0, 1]), {}, "x of data is no array of numbers"),
+    "no clients": ({}, {}, "has no client"),
+    "a client that is no pair": ({"a": X}, {}, r"client a must be a pair \(x, y\)"),
+    "clients of two shapes": ({"a": (X, Y), "b": (X[:, :2], Y)}, {}, r"client b have shape \(2,\), those of client a"),
+    "an empty client": ({"a": (X, Y), "b": (X[:0], Y[:0])}, {}, "client b has no examples"),
+    "a target of arrays": ((X, Y), {"target": "y"}, "name columns of a table, and a tuple of 2 has none"),
+    "no test part": ((X, Y), {"test_fraction": 0.0}, "no test part and test_fraction is 0"),
+    "a table without target": (FRAME, {}, r"must name the column of the labels, as in target='kind' \(columns: m0"),
+    "a target misspelt": (FRAME, {"target": "kin"}, "there is no column 'kin'; did you mean kind?"),
+    "a client misspelt": (FRAME, {"target": "kind", "client": "twn"}, "there is no column 'twn'; did you mean town?"),
+    "words in a column": (FRAME, {"target": "kind"}, "column 'town' holds words, such as 'Chur' in row 0"),
+    "a value missing": (FRAME.assign(m1=[1.0] * 59 + [None]), COLUMNS, "'m1' has no value in row 59"),
+    "a null in Polars": (
+        polars.DataFrame({"a": [1, None], "y": [0, 1]}), {"target": "y"}, "column 'a' has no value in row 1"
+    ),
+    "a nullable integer": (
+        pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64"), "y": [0, 1]}), {"target": "y"}, "in row 1"
+    ),
+    "infinity": (pandas.DataFrame({"a": [1, np.inf], "y": [0, 1]}), {"target": "y"}, "column 'a' is infinite in row 1"),
+    "dates": (
+        pandas.DataFrame({"a": pandas.to_datetime(["2020-01-01"] * 2), "y": [0, 1]}), {"target": "y"},
+        "column 'a' holds a .* in row 0",
+    ),
+    "nobody's row": (FRAME.assign(town=[None] * 60), COLUMNS, "names no client in row 0"),
+    "only labels": (FRAME[["kind"]], {"target": "kind"}, "no column is left to learn from beside 'kind'"),
+    "a lazy frame": (polars.DataFrame(TABLE).lazy(), {"target": "kind"}, r"collect\(\) it first"),
+    "an iterable": (Endless(), {}, "Endless has no fixed examples"),
+    "a loader": (DataLoader(TensorDataset(torch.from_numpy(X))), {}, "DataLoader has no fixed examples"),
+    "no pairs": (TensorDataset(torch.from_numpy(X)), {}, r"item 0 of TensorDataset must be a pair \(input, label\)"),
+    "items of two sizes": (Sizes(), {}, r"item 1 of Sizes has shape \(2,\), item 0 has \(1,\)"),
+    "parts without train": ({"validation": Part({"a": [1]})}, {"target": "a"}, "the data have the parts validation"),
+    "a test of another shape": ((X, Y), {"test": (X[:, :2], Y)}, "x_test must hold"),
+    "a test of a data set": (load("digits"), {"test": (X, Y)}, "a data set with its own labels and test part"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_data_is_refused_in_one_sentence(case: str) -> None:
+    data, settings, message = REFUSED[case]
+    with pytest.raises(DataError, match=message) as caught:
+        own.dataset(data, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_data_with_clients_are_not_divided_again_and_others_have_no_natural_split() -> None:
+    given = own.dataset({"a": (X[:30], Y[:30]), "b": (X[30:], Y[30:])})
+    with pytest.raises(DataError, match="comes with its 2 clients, so it is not divided again: leave split out"):
+        federate(given, IID(num_clients=3), Key(0))
+    with pytest.raises(DataError, match="the data have 2 clients, but num_clients is 3"):
+        federate(given, Natural(num_clients=3), Key(0))
+    with pytest.raises(DataError, match="at least 40 are needed"):
+        federate(given, Natural(min_samples=40), Key(0))
+    with pytest.raises(DataError, match="a natural split needs data that come with their clients"):
+        federate(own.dataset((X, Y)), Natural(), Key(0))
+
+
+def test_a_file_may_come_with_its_clients(tmp_path: Path) -> None:
+    owner = np.repeat([1, 0], [20, 40])
+    np.savez(tmp_path / "a.npz", x_train=X, y_train=Y, client_train=owner, clients=np.array(["Bern", "Chur"]))
+    given = load(f"npz:{tmp_path / 'a.npz'}")
+    assert given.client_names == ("Bern", "Chur")
+    assert given.owners is not None
+    assert given.owners.bincount().tolist() == [32, 16]
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for key, array in {"x_train": X, "y_train": Y, "client_train": owner}.items():
+        np.save(folder / f"{key}.npy", array)
+    (folder / "clients.txt").write_text("Bern\nChur\n")
+    assert load(f"folder:{folder}").client_names == ("Bern", "Chur")
