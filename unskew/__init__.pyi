@@ -54,6 +54,7 @@ from .data.split import Dirichlet as Dirichlet
 from .data.split import Entangled as Entangled
 from .data.split import FromManifest as FromManifest
 from .data.split import HalfNormal as HalfNormal
+from .data.split import Natural as Natural
 from .data.split import Pathological as Pathological
 from .data.split import Quantity as Quantity
 from .data.split import Shards as Shards
