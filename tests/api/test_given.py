@@ -53,7 +53,7 @@ def test_a_modules_weights_are_the_start_of_every_method_and_seed_and_stay_what_
     with torch.no_grad():
         right = (net(torch.from_numpy(X)).argmax(1) == torch.from_numpy(Y)).float().mean().item()
     history = us.simulate(
-        {"a": us.FedAvg(FAST), "b": us.Scaffold(local=FAST)}, data=(X, Y), test=(X, Y), model=net, seeds=(0, 1), **FEW
+        {"a": us.FedAvg(FAST), "b": us.SCAFFOLD(local=FAST)}, data=(X, Y), test=(X, Y), model=net, seeds=(0, 1), **FEW
     )
     starts = [row["value"] for row in history.rows if (row["round"], row["name"]) == (0, "global.accuracy")]
     assert starts == pytest.approx([right] * 4)
