@@ -24,13 +24,13 @@ import pydantic
 import torch
 from torch import nn
 
-from unskew import algorithms
+from unskew import algorithms, schema
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.sources import load, save
 from unskew.data.split import SPLITS, Dirichlet, Natural, Split
 from unskew.errors import ConfigError, RunError
-from unskew.experiment import config, schema
+from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method, Runtime, Stop, TaskConfig, World
 from unskew.models import IN_PYTHON
 from unskew.run import callbacks, folder, loop

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew import wire
+from unskew import schema, wire
 from unskew.algorithms.fedavg import FedAvg, Weights
 from unskew.algorithms.hcct import (
     HCCT,
@@ -26,7 +26,6 @@ from unskew.algorithms.hcct import (
 )
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
-from unskew.experiment import schema
 from unskew.keys import Key
 from unskew.protocol import Federation, Layout, SgdConfig, drive
 from unskew.server import cluster

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.data import fonts
+from unskew.data.assign import assign
 from unskew.data.dataset import Dataset
 from unskew.data.domains import Part, coloured, join
 from unskew.data.federated import federate, from_manifest, to_manifest
 from unskew.data.fonts import printed
 from unskew.data.sources import load
-from unskew.data.split import ByGroup, assign, record
+from unskew.data.split import ByGroup, record
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.keys import Key

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unskew.data.assign import assign, log_dirichlet
 from unskew.data.dataset import Dataset, checked
 from unskew.data.entanglement import (
     bases_of,
@@ -20,7 +21,7 @@ from unskew.data.entanglement import (
     rounded,
 )
 from unskew.data.federated import federate, to_manifest
-from unskew.data.split import Entangled, assign, log_dirichlet
+from unskew.data.split import Entangled
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew import algorithms
+from unskew import algorithms, schema
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import SPLITS
 from unskew.errors import ConfigError
-from unskew.experiment import config, schema
+from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, Stop
 from unskew.protocol import Cosine, Exponential, Milestones, SgdConfig
 from unskew.world.outage import Outage

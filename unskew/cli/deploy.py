@@ -183,8 +183,8 @@ def pack(
     from unskew.deploy import versions
 
     versions.require()
+    from unskew import schema
     from unskew.deploy import folders, operate
-    from unskew.experiment import schema
 
     if renew is not None:
         for parameter in context.command.params:

@@ -1,5 +1,6 @@
 """Data: sources, splits over clients, batches, augmentation."""
 
+from unskew.data.assign import assign
 from unskew.data.augment import AUGMENTS, augmentation
 from unskew.data.batches import Batches, num_steps, plan
 from unskew.data.dataset import Dataset, checked
@@ -19,7 +20,6 @@ from unskew.data.split import (
     Quantity,
     Shards,
     Split,
-    assign,
 )
 
 __all__ = [

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from unskew.data import skew
+from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, index_sha256, read_manifest
-from unskew.data.split import BASES, FromManifest, Natural, Split, assign, check_manifest_fits, record
+from unskew.data.split import BASES, FromManifest, Natural, Split, record
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import torch
 from annotated_types import Ge
 
+from unskew import schema
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.errors import ConfigError, WireError
-from unskew.experiment import schema
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
 from unskew.run import setup as run_setup

@@ -30,12 +30,12 @@ from typing import Annotated, Any
 import tomli_w
 from annotated_types import Ge, Gt, Interval
 
+from unskew import schema
 from unskew.data.sources import SOURCES
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, meant
-from unskew.experiment import schema
 from unskew.experiment.config import Experiment, to_toml
 from unskew.files import PRIVATE, write_atomically
 from unskew.runtime import resident

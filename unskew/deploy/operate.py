@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from unskew import schema
 from unskew.deploy import folders, launch
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.folders import Address, Terms
 from unskew.deploy.launch import Family, Node, Say, Server, Unreachable
 from unskew.deploy.server import ServerConfig
 from unskew.errors import ConfigError, DeployError, RunError
-from unskew.experiment import schema
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.files import write_atomically
 from unskew.run import setup as run_setup

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge, Gt
 
+from unskew import schema
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.deploy.client import read_toml, split_hash
 from unskew.errors import ConfigError, RunError
-from unskew.experiment import schema
 from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.files import write_atomically
 from unskew.keys import Key

@@ -30,11 +30,10 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from annotated_types import Ge, Gt, Interval, MinLen
 
-from unskew import algorithms
+from unskew import algorithms, schema
 from unskew.algorithms import presets
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.errors import ConfigError, meant
-from unskew.experiment import schema
 from unskew.protocol import SgdConfig
 from unskew.tree import is_record
 from unskew.world.channel import Even

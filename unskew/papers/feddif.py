@@ -20,7 +20,8 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
 from unskew.api import History
 from unskew.data import sources
-from unskew.data.split import Dirichlet, assign
+from unskew.data.assign import assign
+from unskew.data.split import Dirichlet
 from unskew.experiment import config
 from unskew.forecast import untrained
 from unskew.keys import Key

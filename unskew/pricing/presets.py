@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unskew import schema
 from unskew.errors import ConfigError
-from unskew.experiment import schema
 from unskew.world import spectrum as spectra
 from unskew.world import wireless
 from unskew.world.energy import Energy

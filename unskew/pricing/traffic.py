@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unskew import schema
 from unskew.errors import RunError
-from unskew.experiment import schema
 from unskew.ledger import Transfer
 from unskew.run.folder import read_json, rows
 from unskew.runtime.in_process import Effort

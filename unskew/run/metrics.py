@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from unskew import schema
 from unskew.errors import RunError
-from unskew.experiment import schema
 from unskew.run.folder import rows as rows_of
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")

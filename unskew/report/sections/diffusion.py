@@ -37,8 +37,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
+from unskew import schema
 from unskew.errors import RunError
-from unskew.experiment import schema
 from unskew.keys import Key
 from unskew.record.reader import Record, Row, configured, info_of
 from unskew.report import figures, stats, tables
