@@ -623,7 +623,7 @@ def test_a_fold_over_validation_data_that_is_not_there_is_refused_as_alone() -> 
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn, batch norm", "recurrent", "svm"])
-def test_models_are_graded_together_as_alone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_evaluated_together_as_alone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalTrainer, "CHUNK", 16)
     task, data = task_of(network), device_data()
     models = [start_of(task, c) for c in range(4)]

@@ -346,7 +346,9 @@ def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experi
     assert message.startswith("fedavg: batch_size must be >= 2")
     experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')
     setup = run_setup.prepare(experiment)
-    run_setup.rehearse(experiment, experiment.methods[0], setup, {0: run_setup.divide(experiment, setup.dataset, 0)})
+    run_setup.check_method(
+        experiment, experiment.methods[0], setup, {0: run_setup.divide(experiment, setup.dataset, 0)}
+    )
 
 
 def test_augmentation_needs_images(tiny: Callable[..., Experiment], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unskew.algorithms.feddif import FedDif
-from unskew.forecast import untrained
+from unskew.forecast.dry_run import untrained_rounds
 from unskew.keys import Key
 from unskew.server.auction import edge_weights, feasible, match, valuations
 from unskew.server.distance import Metric, shares
@@ -113,7 +113,7 @@ def simulate(rounds: int, epsilon: float = 0.02) -> tuple[float, float]:
     histograms = labels(100, 100, 0.3, 500, Key(0) / "bench" / "simulation")
     algorithm = FedDif(preset="p000", epsilon=epsilon, drift=None)
     began = time.perf_counter()
-    iterations = sum(f["iterations"] for f, _ in untrained.rounds(algorithm, histograms, rounds, channel=P000))
+    iterations = sum(f["iterations"] for f, _ in untrained_rounds(algorithm, histograms, rounds, channel=P000))
     return time.perf_counter() - began, iterations / rounds
 
 

@@ -18,7 +18,7 @@ from unskew.units import human_bytes
 if TYPE_CHECKING:
     from unskew.data.federated import FederatedData
     from unskew.experiment.config import Experiment
-    from unskew.forecast.plan import Forecast
+    from unskew.forecast.values import Forecast
     from unskew.run.callbacks import Callback, Progress
     from unskew.run.setup import Setup
 
@@ -41,29 +41,30 @@ def plan(
     [dim]unskew plan my.toml --set clients_per_round=50[/]
     """
     from unskew.experiment import config
-    from unskew.forecast.plan import plan as made
-    from unskew.forecast.plan import to_json
+    from unskew.forecast.plan import plan as forecast_of
+    from unskew.forecast.values import to_json
 
     chosen = config.load(find_experiment(experiment), located(settings, data_dir))
-    found = made(chosen)
+    forecast = forecast_of(chosen)
     if as_json:
-        print(json.dumps(to_json(found)))
+        print(json.dumps(to_json(forecast)))
     else:
-        show(found, Console())
+        show(forecast, Console())
 
 
-def show(found: "Forecast", console: Console) -> None:
-    """The forecast as two tables and a few lines."""
-    console.print(_costs(found))
-    console.print(_memory(found))
-    trained = f"in {found.workers} worker processes" if found.executor == "workers" else "in this process"
-    whole = "not predicted" if found.seconds is None else _duration(found.seconds)
-    limit = "" if found.limit is None else f" of {human_bytes(found.limit)} to be had"
+def show(forecast: "Forecast", console: Console) -> None:
+    """Print the forecast as two tables and a few lines."""
+    console.print(_costs(forecast))
+    console.print(_memory(forecast))
+    trained = f"in {forecast.workers} worker processes" if forecast.executor == "workers" else "in this process"
+    whole = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
+    limit = "" if forecast.limit is None else f" of {human_bytes(forecast.limit)} to be had"
+    peak = human_bytes(max(forecast.peak, forecast.everything))
     for line in (
-        f"whole run: {whole} ({found.seeds} seed{'s' * (found.seeds != 1)}, {found.rounds} rounds, {trained})",
-        f"peak memory: {human_bytes(max(found.peak, found.everything))}{limit}; training and evaluation do not add up",
+        f"whole run: {whole} ({forecast.seeds} seed{'s' * (forecast.seeds != 1)}, {forecast.rounds} rounds, {trained})",
+        f"peak memory: {peak}{limit}; training and evaluation do not add up",
         "energy: not predicted, nothing here measures power",
-        *found.notes,
+        *forecast.notes,
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -74,32 +75,32 @@ def _duration(seconds: float) -> str:
     return f"about {duration(seconds)}" if seconds >= 1 else "less than a second"
 
 
-def _costs(found: "Forecast") -> Table:
+def _costs(forecast: "Forecast") -> Table:
     from unskew.report.forecast_check import SURE
 
     table = Table(
-        title=f"{escape(found.run)}: what one seed will cost", box=SIMPLE, padding=(0, 1), caption_justify="left"
+        title=f"{escape(forecast.run)}: what one seed will cost", box=SIMPLE, padding=(0, 1), caption_justify="left"
     )
     table.add_column("method", overflow="fold")
     for heading in ("MB down", "MB up", "MB d2d", "s", "of it training"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bytes are")
-    for cost in found.costs:
+    for cost in forecast.costs:
         sent = ["–"] * 3 if cost.bytes is None else [f"{cost.bytes[d] / 1e6:.3f}" for d in ("down", "up", "d2d")]
         times = ["–" if s is None else f"{s:.1f}" for s in (cost.seconds, cost.training_s)]
         table.add_row(escape(cost.method), *sent, *times, SURE[cost.traffic])
     return table
 
 
-def _memory(found: "Forecast") -> Table:
+def _memory(forecast: "Forecast") -> Table:
     table = Table(title="memory of the method that needs most", box=SIMPLE, padding=(0, 1))
     table.add_column("part", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("where", no_wrap=True)
     table.add_column("why", overflow="fold")
-    for share in found.shares:
-        where = f"{found.workers} workers, each" if share.place == "worker" else share.place
-        table.add_row(share.what, human_bytes(share.bytes), where, share.how)
+    for part in forecast.parts:
+        where = f"{forecast.workers} workers, each" if part.place == "worker" else part.place
+        table.add_row(part.what, human_bytes(part.bytes), where, part.how)
     return table
 
 
@@ -115,22 +116,24 @@ class Planning:
     def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
         """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
         from unskew.files import write_atomically
-        from unskew.forecast.plan import forecast, to_json, too_large
+        from unskew.forecast.memory import too_large
+        from unskew.forecast.plan import forecast
+        from unskew.forecast.values import to_json
         from unskew.run.folder import explained
 
         word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])
         word.daemon = True
         word.start()
         try:
-            found = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
+            costs = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
         except Exception as error:  # whatever a forecast meets, the run itself may do without
             print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
         else:
-            if (short := too_large(found)) is not None:
+            if (short := too_large(costs)) is not None:
                 print(f"warning: {short}", file=sys.stderr)
             path = self._folder / "plan.json"
             with explained(path, self._folder):
-                write_atomically(path, json.dumps(to_json(found), indent=1))
+                write_atomically(path, json.dumps(to_json(costs), indent=1))
         finally:
             word.cancel()
         self._watcher.start(experiment, setup, feds)

@@ -228,10 +228,12 @@ class OverNetwork:
         clients = (ClientIndex(nothing, nothing, nothing),) * number
         return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, "")
 
-    def rehearse(self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+    def check_method(
+        self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
+    ) -> None:
         """Refuse what the first round would refuse, as far as it is known without the clients' data."""
         if not self.own:
-            run_setup.rehearse(experiment, method, setup, feds)
+            run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None

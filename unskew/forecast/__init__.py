@@ -1,1 +1,1 @@
-"""What a run will cost, before it is run: seconds, bytes and memory."""
+"""Costs of a run before it begins: seconds, bytes and memory."""

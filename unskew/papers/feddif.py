@@ -23,7 +23,7 @@ from unskew.data import sources
 from unskew.data.assign import assign
 from unskew.data.split import Dirichlet
 from unskew.experiment import config
-from unskew.forecast import untrained
+from unskew.forecast.dry_run import untrained_rounds
 from unskew.keys import Key
 from unskew.papers.result import (
     Claim,
@@ -107,7 +107,7 @@ def iterations(request: Request) -> Result:
             count = rounds if published is not None else rounds // 5
             for seed in seeds:
                 histograms = _histograms(setting, 100, 500, CLIENTS, seed)
-                info = [f for f, _ in untrained.rounds(algorithm, histograms, count, seed=seed, channel=channel)]
+                info = [f for f, _ in untrained_rounds(algorithm, histograms, count, seed=seed, channel=channel)]
                 values.append(float(np.mean([f["iterations"] for f in info])))
             rows.append(over_seeds(label, setting, "iterations_per_round", values, published))
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
@@ -207,7 +207,7 @@ def subframes(request: Request) -> Result:
     for seed in seeds:
         histograms = _histograms("1.0", 10, 5000, devices, seed)
         for name, algorithm in (("FedAvg", FedAvg()), ("FedDif", FedDif(preset="p001", epsilon=0.04))):
-            record = list(untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=tariff.channel))
+            record = list(untrained_rounds(algorithm, histograms, rounds, seed=seed, channel=tariff.channel))
             rows = [row for _, trace in record for row in trace.transfers]
             info = {t: info for t, (info, _) in enumerate(record, 1)}
             training = traffic.training(name, seed, rows, info=info)
@@ -252,7 +252,7 @@ def iid_distances(request: Request) -> Result:
         for seed in seeds:
             histograms = _histograms(setting, 100, 500, CLIENTS, seed)
             algorithm = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"][0], drift=None)
-            info = untrained.rounds(algorithm, histograms, rounds, seed=seed, channel=PRESETS["p000"].channel)
+            info = untrained_rounds(algorithm, histograms, rounds, seed=seed, channel=PRESETS["p000"].channel)
             pairs = [chain for f, _ in info for chain in _distances(f, histograms)]
             carried.append([a for a, _ in pairs])
             closed.append([b for _, b in pairs])

@@ -85,7 +85,7 @@ def start(
     setup = backend.prepare(experiment)
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     for method in experiment.methods:
-        backend.rehearse(experiment, method, setup, feds)
+        backend.check_method(experiment, method, setup, feds)
     create(
         folder,
         {

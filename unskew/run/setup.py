@@ -254,7 +254,9 @@ class Backend(Protocol):
         """Who holds what; clients that keep their data to themselves have no examples in it."""
         ...
 
-    def rehearse(self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+    def check_method(
+        self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
+    ) -> None:
         """Refuse what the first round would refuse."""
         ...
 
@@ -279,9 +281,11 @@ class InProcess:
         """Who holds what."""
         return divide(experiment, setup.dataset, seed)
 
-    def rehearse(self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+    def check_method(
+        self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
+    ) -> None:
         """Refuse what the first round would refuse."""
-        rehearse(experiment, method, setup, feds)
+        check_method(experiment, method, setup, feds)
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
@@ -338,7 +342,7 @@ def pool(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]
     return Pool(opener(experiment, setup, feds), experiment.runtime.workers or cores(), model_bytes, recipe)
 
 
-def rehearse(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
     """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
     prior that is not to be had or takes no such inputs, data without the domains a method goes by.
 

@@ -200,7 +200,7 @@ def check(points: Sequence[Point]) -> None:
             setup = benches[key]
             feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
             for method in experiment.methods:
-                run_setup.rehearse(experiment, method, setup, feds)
+                run_setup.check_method(experiment, method, setup, feds)
         except (ConfigError, DataError, ProtocolError) as error:
             raise type(error)(f"point {point.name}: {error}; nothing was run") from None
 

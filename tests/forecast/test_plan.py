@@ -1,4 +1,4 @@
-"""What a run will cost, told before it: bytes to the byte, memory as a sum, time within a factor of two."""
+"""What a run will cost, forecast: bytes to the byte, memory as a sum, time within a factor of two."""
 
 import dataclasses
 import json
@@ -19,30 +19,22 @@ from unskew.algorithms.fedavg import Trained, Weights
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
-from unskew.forecast import dry_run, plan
-from unskew.forecast.dry_run import rehearse, size, stage
-from unskew.forecast.plan import (
-    IMAGES,
-    MESSAGES,
-    NOW,
-    PRIOR,
-    TRAINING,
-    Forecast,
-    Share,
-    forecast,
-    refuse,
-    too_large,
-)
-from unskew.forecast.plan import SHARED as ARENAS
+from unskew.forecast import mock_executor, plan, timing
+from unskew.forecast.dry_run import dry_run, prepare
+from unskew.forecast.memory import IMAGES, MESSAGES, NOW, PRIOR, SHARED, TRAINING, refuse, too_large
+from unskew.forecast.mock_executor import size
+from unskew.forecast.plan import forecast
+from unskew.forecast.values import Forecast, MemoryPart, MethodCost
+from unskew.local.data import steps_of_job
 from unskew.local.stacked.executor import Stacked
-from unskew.local.workers import memory
+from unskew.local.workers import memory as shared_memory
 from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId, Federation, Me, Plan, Sgd, SgdConfig, Step, ask, fit, fold, run, step
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.tree import Params, weighted_mean
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 
 MANY = """
 [[methods]]
@@ -146,7 +138,7 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
 def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
     tiny: Callable[..., Experiment], stubborn: bool
 ) -> None:
-    """Whether the plan is content with the other fiction or fails on it, the livelier one is what is counted."""
+    """Whether the plan accepts unchanged results or fails on them, the perturbed ones are what is counted."""
     found = plan.plan(with_algorithm(tiny(), Choosy(stubborn=stubborn)))
     (cost,) = found.costs
     assert cost.traffic == "estimated"
@@ -209,13 +201,13 @@ def test_nothing_is_trained_while_a_plan_is_driven(
 ) -> None:
     experiment = tiny(methods=MANY)
     setup, feds = parts(experiment)
-    made = stage(experiment, experiment.methods[0], setup, feds[0], 0)
-    monkeypatch.setattr(made.trainer, "fit", lambda *_: pytest.fail("trained"))
-    monkeypatch.setattr(made.trainer, "evaluate", lambda *_: pytest.fail("graded"))
-    for fiction in ("wander", "stand_still"):
-        seen = rehearse(experiment, made, feds[0], fiction, 3, until=float("inf"), evaluated=True)  # type: ignore[arg-type]
-        assert len(seen.rounds) == 3
-        assert sum(n for b in seen.rounds for n in b.jobs.values()) == 3 * 4
+    prepared = prepare(experiment, experiment.methods[0], setup, feds[0], 0)
+    monkeypatch.setattr(prepared.trainer, "fit", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(prepared.trainer, "evaluate", lambda *_: pytest.fail("evaluated"))
+    for mock in ("perturbed", "unchanged"):
+        observed = dry_run(experiment, prepared, feds[0], mock, 3, until=float("inf"), evaluated=True)  # type: ignore[arg-type]
+        assert len(observed.rounds) == 3
+        assert sum(n for b in observed.rounds for n in b.jobs.values()) == 3 * 4
 
 
 @pytest.fixture
@@ -259,31 +251,31 @@ class Idle(toy_prior.Toy):
 
 
 @pytest.mark.parametrize("distance", ["l2", "prediction"])
-def test_neither_clients_nor_the_server_train_or_imagine_while_a_plan_is_driven(
+def test_neither_clients_nor_the_server_train_or_ask_a_prior_while_a_plan_is_driven(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, distance: str
 ) -> None:
     """Embeddings are asked of four clients; images by four clients and the server, whose classifier is the fifth."""
     monkeypatch.setattr(toy_prior.imagery, "_loaded", lambda *_: Idle())
-    monkeypatch.setattr(dry_run, "CODE_S", float("inf"))  # k-means and what else is really done is in no hurry
+    monkeypatch.setattr(mock_executor, "CODE_S", float("inf"))  # k-means and what else is really done is in no hurry
     experiment = tiny(f"methods.0.distance={distance}", methods=FEDDISTR + FEDPFT)
     setup, feds = parts(experiment)
-    made = stage(experiment, experiment.methods[0], setup, feds[0], 0)
-    monkeypatch.setattr(made.trainer, "fit", lambda *_: pytest.fail("trained"))
-    monkeypatch.setattr(made.trainer, "evaluate", lambda *_: pytest.fail("graded"))
-    for fiction in ("wander", "stand_still"):
-        seen = rehearse(experiment, made, feds[0], fiction, 2, until=0.0)  # type: ignore[arg-type]
-        bout = seen.rounds[0]
-        assert not seen.borrowed
-        assert sum(n for (kind, _), n in bout.jobs.items() if kind[0] == "sgd given") == 4
-        assert sum(n for (kind, _), n in bout.desk.items() if kind[0] == "sgd given") == 1
-        asked = Counter((kind[1].what, at_server) for kind, _, _, at_server in bout.imagined.elements())
+    prepared = prepare(experiment, experiment.methods[0], setup, feds[0], 0)
+    monkeypatch.setattr(prepared.trainer, "fit", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(prepared.trainer, "evaluate", lambda *_: pytest.fail("evaluated"))
+    for mock in ("perturbed", "unchanged"):
+        observed = dry_run(experiment, prepared, feds[0], mock, 2, until=0.0)  # type: ignore[arg-type]
+        requests = observed.rounds[0]
+        assert not observed.reused
+        assert sum(n for (kind, _), n in requests.jobs.items() if kind[0] == "sgd given") == 4
+        assert sum(n for (kind, _), n in requests.server_jobs.items() if kind[0] == "sgd given") == 1
+        asked = Counter((kind[1].what, at_server) for kind, _, _, at_server in requests.prior_calls.elements())
         assert asked["invert", False] == 4
         assert asked["sample", False] == 4 * asked["sample", True] > 0
         assert asked["distances", True] == (distance == "prediction")
-        assert sum(seen.rounds[1].bytes.values()) == 0
+        assert sum(observed.rounds[1].bytes.values()) == 0
 
 
-def test_bytes_of_methods_that_imagine_are_those_of_the_run(
+def test_bytes_of_methods_that_ask_a_prior_are_those_of_the_run(
     tiny: Callable[..., Experiment], tmp_path: Path, real_prior: toy_prior.Toy
 ) -> None:
     """No two clients hold a label in common, so there is nothing that alignment could decide."""
@@ -296,7 +288,7 @@ def test_bytes_of_methods_that_imagine_are_those_of_the_run(
         assert cost.traffic == "exact"
         assert cost.training_s is not None
         assert cost.training_s > 0
-    assert {s.what: s.bytes for s in found.shares if s.what in (PRIOR, IMAGES)}.keys() == {PRIOR, IMAGES}
+    assert {s.what: s.bytes for s in found.parts if s.what in (PRIOR, IMAGES)}.keys() == {PRIOR, IMAGES}
 
 
 class Refusing(toy_prior.Toy):
@@ -317,11 +309,11 @@ def test_a_prior_that_refuses_the_data_is_known_beforehand(
 
 
 @pytest.mark.parametrize("distance", ["l2", "prediction"])
-def test_where_there_is_no_time_for_local_code_values_are_borrowed_and_it_is_said(
+def test_where_there_is_no_time_for_local_code_results_are_used_again_and_it_is_said(
     tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch, distance: str
 ) -> None:
     """The first client's embeddings stand for everybody's; how far they are apart is worked out all the same."""
-    monkeypatch.setattr(dry_run, "CODE_S", 0.0)
+    monkeypatch.setattr(mock_executor, "CODE_S", 0.0)
     experiment = tiny(f"methods.0.distance={distance}", methods=FEDDISTR)
     (cost,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
     assert cost.traffic in ("extrapolated", "estimated")
@@ -346,7 +338,7 @@ class Slow(Folding):
         return Trained((yield from run(slowly, msg.params)), me.n), None
 
 
-def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_foretold(
+def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_predicted(
     tiny: Callable[..., Experiment],
 ) -> None:
     """A second of it: five calls of .2 s, and one that begins in time.  Three seeds x 40 rounds x 4 clients would be
@@ -363,29 +355,29 @@ def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_for
 def test_what_the_server_does_is_part_of_its_seconds(
     tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four clients and the server each train a classifier for 1 s; nothing else takes that long."""
-    monkeypatch.setattr(plan, "time_job", lambda *_: 1.0)
-    monkeypatch.setattr(plan.mock_prior, "seconds_of", lambda *_: (0.0, 0.0))
+    """Four clients and the server each train a classifier for 100 s; nothing else takes that long."""
+    monkeypatch.setattr(timing, "time_job", lambda *_: 100.0)
+    monkeypatch.setattr(timing.prior_trial, "seconds_of", lambda *_: (0.0, 0.0))
     (cost, _) = plan.plan(tiny(methods=FEDDISTR + FEDPFT)).costs
-    assert cost.training_s == pytest.approx(4.0, abs=0.5)
-    assert cost.server_s == pytest.approx(1.0, abs=0.5)
+    assert cost.training_s == pytest.approx(400.0, abs=10.0)
+    assert cost.server_s == pytest.approx(100.0, abs=10.0)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "workers"])
 def test_equal_images_are_made_once_in_a_process(
     tiny: Callable[..., Experiment], real_prior: toy_prior.Toy, monkeypatch: pytest.MonkeyPatch, executor: str
 ) -> None:
-    """Every client wants one image of each of ten labels: one call of 1 s.
+    """Every client wants one image of each of ten labels: one call of 100 s.
 
     Two workers make it both, at the same time, and the main process for the server; one process makes it once.
     """
-    monkeypatch.setattr(plan, "time_job", lambda *_: 0.0)
-    monkeypatch.setattr(plan.mock_prior, "seconds_of", lambda asked, *_: (float(asked.what == "sample"), 0.0))
+    monkeypatch.setattr(timing, "time_job", lambda *_: 0.0)
+    monkeypatch.setattr(timing.prior_trial, "seconds_of", lambda asked, *_: (100.0 * (asked.what == "sample"), 0.0))
     methods = FEDDISTR.replace("images = 9", "images = 1\nm = 1")
     experiment = tiny(f"runtime.executor={executor}", "runtime.workers=2", methods=methods)
     (cost,) = plan.plan(experiment).costs
-    assert cost.training_s == pytest.approx(1.0, abs=0.5)
-    assert cost.server_s == pytest.approx(1.0 if executor == "workers" else 0.0, abs=0.5)
+    assert cost.training_s == pytest.approx(100.0, abs=10.0)
+    assert cost.server_s == pytest.approx(100.0 if executor == "workers" else 0.0, abs=10.0)
 
 
 def test_a_plan_disturbs_no_random_numbers(tiny: Callable[..., Experiment]) -> None:
@@ -448,30 +440,30 @@ def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
     )
 
 
-def test_memory_that_runs_out_in_a_rehearsal_is_no_plan_that_refuses_made_up_results(
+def test_memory_that_runs_out_in_a_dry_run_is_no_plan_that_refuses_made_up_results(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(*_: Any, **__: Any) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes.")
 
-    monkeypatch.setattr(plan, "rehearse", short)
+    monkeypatch.setattr(plan, "dry_run", short)
     with pytest.raises(ConfigError, match=r"fedavg: memory ran out \(8000 bytes more were wanted\); lower"):
         plan.plan(tiny())
 
 
-def made_up(*shares: Share, executor: str = "workers", limit: int | None = 1000) -> Forecast:
-    return Forecast("x", 1, 1, executor, 3, (), shares, 0, limit, None, None, ())
+def made_up(*parts: MemoryPart, executor: str = "workers", limit: int | None = 1000) -> Forecast:
+    return Forecast("x", 1, 1, executor, 3, (), parts, 0, limit, None, None, ())
 
 
 def test_memory_adds_up_what_is_always_there_and_the_larger_phase() -> None:
     """main 100 + max(40, 30) = 140; a worker 10 + 50 = 60, three of them 180; together 320."""
     found = made_up(
-        Share(NOW, 100, "", "main", "always"),
-        Share(MESSAGES, 40, "", "main", "training"),
-        Share("evaluation", 30, "", "main", "evaluation"),
-        Share("worker's own", 10, "", "worker", "always"),
-        Share("training", 50, "", "worker", "training"),
-        Share("data set", 999, "", "device", "always"),
+        MemoryPart(NOW, 100, "", "main", "always"),
+        MemoryPart(MESSAGES, 40, "", "main", "training"),
+        MemoryPart("evaluation", 30, "", "main", "evaluation"),
+        MemoryPart("worker's own", 10, "", "worker", "always"),
+        MemoryPart("training", 50, "", "worker", "training"),
+        MemoryPart("data set", 999, "", "device", "always"),
     )
     assert found.peak == 140
     assert found.everything == 320
@@ -481,8 +473,8 @@ def test_memory_adds_up_what_is_always_there_and_the_larger_phase() -> None:
     assert too_large(found) is None
 
 
-def share_of(found: Forecast, what: str, place: str) -> Share:
-    return next(s for s in found.shares if (s.what, s.place) == (what, place))
+def share_of(found: Forecast, what: str, place: str) -> MemoryPart:
+    return next(s for s in found.parts if (s.what, s.place) == (what, place))
 
 
 def test_clients_trained_side_by_side_take_as_much_memory_as_they_are_many(tiny: Callable[..., Experiment]) -> None:
@@ -506,17 +498,17 @@ def test_memory_of_workers_is_counted_in_their_own_sizes(tiny: Callable[..., Exp
     """FedAvg's client is sent a model and answers with one; a slot holds up to 8 such clients, if it has the room."""
     found = plan.plan(tiny("runtime.executor=workers", "runtime.workers=2"))
     model = 610 * 4
-    shared = share_of(found, ARENAS, "worker").bytes
+    shared = share_of(found, SHARED, "worker").bytes
     clients = 8
-    assert memory.SLOTS * clients * 2 * model <= shared <= memory.SLOTS * memory.slot_bytes(model)
-    assert shared == pytest.approx(memory.SLOTS * clients * 2 * model, rel=0.2)
+    assert shared_memory.SLOTS * clients * 2 * model <= shared <= shared_memory.SLOTS * shared_memory.slot_bytes(model)
+    assert shared == pytest.approx(shared_memory.SLOTS * clients * 2 * model, rel=0.2)
     pool = Pool(lambda _: pytest.fail("opened"), 1, model)
     try:
         assert pool.shared is not None
-        assert pool.shared.size == memory.common_bytes(model)
+        assert pool.shared.size == shared_memory.common_bytes(model)
         (worker,) = pool.workers
-        assert len(worker.inbox + worker.outbox) == memory.SLOTS
-        assert {slot.size for slot in worker.inbox + worker.outbox} == {memory.slot_bytes(model)}
+        assert len(worker.inbox + worker.outbox) == shared_memory.SLOTS
+        assert {slot.size for slot in worker.inbox + worker.outbox} == {shared_memory.slot_bytes(model)}
     finally:
         pool.close()
 
@@ -525,16 +517,16 @@ def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixteen workers: 9 in the main process and 1 in each is 25, 5 and 4 is 69; the parts add up to 10 and 9."""
-    shares = iter([(9, 1), (5, 4)])
+    sizes = iter([(9, 1), (5, 4)])
 
-    def made(*_: Any) -> tuple[Share, ...]:
-        main, worker = next(shares)
+    def made(*_: Any) -> tuple[MemoryPart, ...]:
+        main, worker = next(sizes)
         return (
-            Share(MESSAGES, main * 10**9, "", "main", "training"),
-            Share(TRAINING, worker * 10**9, "", "worker", "training"),
+            MemoryPart(MESSAGES, main * 10**9, "", "main", "training"),
+            MemoryPart(TRAINING, worker * 10**9, "", "worker", "training"),
         )
 
-    monkeypatch.setattr(plan, "_memory", made)
+    monkeypatch.setattr(plan, "memory_parts", made)
     experiment = tiny("runtime.executor=workers", "runtime.workers=16", 'methods=[{name="fedavg"},{name="fedprox"}]')
     setup, feds = parts(experiment)
     found = forecast(experiment, setup, feds)
@@ -543,20 +535,20 @@ def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(
 
 def test_the_remedy_is_about_the_largest_part() -> None:
     found = made_up(
-        Share(NOW, 900, "", "main", "always"),
-        Share(MESSAGES, 150, "", "main", "training"),
-        Share("client memory", 20, "", "main", "always"),
+        MemoryPart(NOW, 900, "", "main", "always"),
+        MemoryPart(MESSAGES, 150, "", "main", "training"),
+        MemoryPart("client memory", 20, "", "main", "always"),
     )
     with pytest.raises(ConfigError, match="lower clients_per_round or take a smaller"):
         refuse(found)
 
 
 def test_where_nobody_tells_how_much_memory_there_is_nothing_is_refused() -> None:
-    refuse(made_up(Share(NOW, 10**18, "", "main", "always"), limit=None))
+    refuse(made_up(MemoryPart(NOW, 10**18, "", "main", "always"), limit=None))
 
 
-def test_shared_tensors_are_weighed_once() -> None:
-    """8 float32 = 32 bytes; a view of it and a second mention weigh nothing more, a copy does."""
+def test_shared_tensors_are_counted_once() -> None:
+    """8 float32 = 32 bytes; a view of it and a second mention count nothing more, a copy does."""
     t = torch.zeros(8)
     assert size([{"a": t, "b": t[:4]}, t]) == 32
     assert size([t, t.clone()]) == 64
@@ -566,9 +558,9 @@ def test_shared_tensors_are_weighed_once() -> None:
 def test_impatience_leaves_the_time_out_and_keeps_the_bytes(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step is taken to cost three gradings of its batch: at 10 s per example far too much to be tried."""
-    monkeypatch.setattr(plan, "_grading", lambda *_: (0.0, 10.0))
-    monkeypatch.setattr(plan, "time_job", lambda *_: pytest.fail("timed"))
+    """A step is taken to cost three evaluations of its batch: at 10 s per example far too much to be tried."""
+    monkeypatch.setattr(timing, "evaluation_seconds", lambda *_: (0.0, 10.0))
+    monkeypatch.setattr(timing, "time_job", lambda *_: pytest.fail("timed"))
     experiment = tiny()
     found = forecast(experiment, *parts(experiment), patient=False)
     assert found.seconds is None
@@ -581,19 +573,19 @@ def test_a_long_job_is_timed_on_a_few_steps(tiny: Callable[..., Experiment], mon
     """A clock that ticks 1 s per step: 30 epochs of at least 2 steps are 60 s or more, told from no more than 12."""
     experiment = tiny("local.local_epochs=30")
     setup, feds = parts(experiment)
-    made = stage(experiment, experiment.methods[0], setup, feds[0], 0)
-    seen = rehearse(experiment, made, feds[0], "wander", 1, until=0.0)
-    (job,) = seen.samples.values()
+    prepared = prepare(experiment, experiment.methods[0], setup, feds[0], 0)
+    observed = dry_run(experiment, prepared, feds[0], "perturbed", 1, until=0.0)
+    (job,) = observed.sample_jobs.values()
     now, taken = [0.0], []
 
     def pretend(me: Me, request: Any, key: Any) -> None:
-        taken.append(plan.steps_of_job(request.config, me.n, made.trainer))
+        taken.append(steps_of_job(request.config, me.n, prepared.trainer.task.min_batch))
         now[0] += 1.0 * taken[-1]
 
-    monkeypatch.setattr(made.trainer, "fit", pretend)
-    monkeypatch.setattr(plan.time, "perf_counter", lambda: now[0])
-    steps = plan.steps_of_job(job.config, int(made.population.histograms[0].sum()), made.trainer)
-    assert plan.time_job(made, 0, job, 10.0) == pytest.approx(steps)
+    monkeypatch.setattr(prepared.trainer, "fit", pretend)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    steps = steps_of_job(job.config, int(prepared.population.histograms[0].sum()), prepared.trainer.task.min_batch)
+    assert timing.time_job(prepared, 0, job, 10.0) == pytest.approx(steps)
     assert steps >= 60
     assert sum(taken) <= 12
 
@@ -601,17 +593,17 @@ def test_a_long_job_is_timed_on_a_few_steps(tiny: Callable[..., Experiment], mon
 def test_twice_the_rounds_take_twice_the_time_and_half_the_evaluations_half_of_theirs(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_grading", lambda *_: (1.0, 0.0))
-    monkeypatch.setattr(plan, "time_job", lambda *_: 0.25)
+    monkeypatch.setattr(timing, "evaluation_seconds", lambda *_: (1.0, 0.0))
+    monkeypatch.setattr(timing, "time_job", lambda *_: 0.25)
 
-    def cost(*overrides: str) -> plan.Cost:
+    def cost(*overrides: str) -> MethodCost:
         experiment = tiny(*overrides)
         return forecast(experiment, *parts(experiment)).costs[0]
 
     short, long, seldom = cost("rounds=4"), cost("rounds=8"), cost("rounds=4", "eval_every=2")
     assert short.training_s == pytest.approx(4 * 4 * 0.25)  # 4 rounds of 4 clients
     assert long.training_s == pytest.approx(8 * 4 * 0.25)
-    # Two models are graded, the global one on two parts: 2 s an evaluation, and milliseconds around it.
+    # Two models are evaluated, the global one on two parts: 2 s an evaluation, and milliseconds around it.
     assert short.evaluation_s == pytest.approx(4 * 2.0, abs=0.5)
     assert seldom.evaluation_s == pytest.approx(2 * 2.0, abs=0.5)
 
@@ -620,7 +612,7 @@ def test_workers_share_the_training_but_the_longest_job_is_the_least_it_takes(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four jobs of 1 s: 2 s on two workers, 1 s on four, and on eight still 1 s."""
-    monkeypatch.setattr(plan, "time_job", lambda *_: 1.0)
+    monkeypatch.setattr(timing, "time_job", lambda *_: 1.0)
     for several, expected in ((2, 2.0), (4, 1.0), (8, 1.0)):
         experiment = tiny("rounds=1", "runtime.executor=workers", f"runtime.workers={several}")
         found = forecast(experiment, *parts(experiment))
@@ -667,8 +659,8 @@ def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: 
     """
     file = tmp_path / "experiment.toml"
     file.write_text({"digits": DIGITS.read_text(), "fashion": FASHION, "cnn": CNN}[name])
-    overrides = ["seeds=[0, 1]"] if name == "digits" else [f'task.data_dir="{SHARED}"']
-    if name != "digits" and not (SHARED / "fashion_mnist").is_dir():
+    overrides = ["seeds=[0, 1]"] if name == "digits" else [f'task.data_dir="{DATA}"']
+    if name != "digits" and not (DATA / "fashion_mnist").is_dir():
         pytest.skip(f"{SHARED / 'fashion_mnist'} is not here")
     experiment = config.load(file, overrides)
     apart: list[str] = []
@@ -680,7 +672,7 @@ def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: 
 
 
 def _apart(name: str, experiment: Experiment, out: Path) -> list[str]:
-    """What took less than half or more than twice the time foretold."""
+    """What took less than half or more than twice the time predicted."""
     before = plan.plan(experiment)
     folder = loop.start(experiment, out).folder
     after = plan.plan(experiment)

@@ -1,4 +1,4 @@
-"""The prior's understudy, and what the real one takes."""
+"""The mock prior, and what the real one's work takes."""
 
 from typing import Any
 
@@ -7,18 +7,20 @@ import torch
 import toy_prior
 from torch import Tensor, nn
 
-from unskew.forecast import mock_prior
-from unskew.forecast.mock_prior import Asked, MockPrior, affine, at_once, outputs, seconds_of, working_bytes
+from unskew.forecast import measure
+from unskew.forecast.measure import affine, outputs
+from unskew.forecast.mock_prior import MockPrior, PriorRequest
+from unskew.forecast.prior_trial import at_once, seconds_of, working_bytes
 from unskew.keys import Key
 from unskew.local import imagery
 
 X = torch.rand(3, 1, 8, 8)
 ASKED = [
-    Asked("toy", "encode"),
-    Asked("toy", "decode"),
-    Asked("toy", "invert", 100, 8),
-    Asked("toy", "sample"),
-    Asked("toy", "distances"),
+    PriorRequest("toy", "encode"),
+    PriorRequest("toy", "decode"),
+    PriorRequest("toy", "invert", 100, 8),
+    PriorRequest("toy", "sample"),
+    PriorRequest("toy", "distances"),
 ]
 
 
@@ -42,26 +44,26 @@ def real(prior: Any) -> imagery.TaskImagery:
 
 @pytest.mark.parametrize("length", [0.0, 0.01])
 def test_what_is_made_up_has_the_shapes_of_the_real_thing(length: float) -> None:
-    told: list[tuple[str, int]] = []
+    noted: list[tuple[str, int]] = []
     genuine = real(toy_prior.Toy())
-    understudy = MockPrior(genuine, (1, 8, 8), 3, length, lambda asked, n, same: told.append((asked.what, n)))
+    mock = MockPrior(genuine, (1, 8, 8), 3, length, lambda asked, n, same: noted.append((asked.what, n)))
     v, key = torch.zeros(5, 16), Key(0)
     with toy_prior.toy():
         pairs = [
-            (understudy.encode(X), genuine.encode(X)),
-            (understudy.decode(genuine.encode(X)), genuine.decode(genuine.encode(X))),
+            (mock.encode(X), genuine.encode(X)),
+            (mock.decode(genuine.encode(X)), genuine.decode(genuine.encode(X))),
             (
-                understudy.invert([genuine.encode(X)] * 5, key, steps=2, batch_size=2),
+                mock.invert([genuine.encode(X)] * 5, key, steps=2, batch_size=2),
                 genuine.invert([genuine.encode(X)] * 5, key, steps=2, batch_size=2),
             ),
-            (understudy.sample(v, 4, key), genuine.sample(v, 4, key)),
-            (understudy.distances(v, key), genuine.distances(v, key)),
-            (understudy.start(), genuine.start()),
+            (mock.sample(v, 4, key), genuine.sample(v, 4, key)),
+            (mock.distances(v, key), genuine.distances(v, key)),
+            (mock.start(), genuine.start()),
         ]
     for made_up, true in pairs:
         assert made_up.shape == true.shape
         assert made_up.dtype == true.dtype
-    assert told == [("encode", 3), ("decode", 3), ("invert", 5), ("sample", 20), ("distances", 5)]
+    assert noted == [("encode", 3), ("decode", 3), ("invert", 5), ("sample", 20), ("distances", 5)]
 
 
 def test_embeddings_stay_where_they_began_or_lie_apart() -> None:
@@ -74,16 +76,16 @@ def test_embeddings_stay_where_they_began_or_lie_apart() -> None:
 
 
 def test_equal_images_are_told_from_others() -> None:
-    told: list[Any] = []
-    made = MockPrior(real(toy_prior.Toy()), (1, 8, 8), 0, 0.0, lambda asked, n, same: told.append(same))
+    noted: list[Any] = []
+    made = MockPrior(real(toy_prior.Toy()), (1, 8, 8), 0, 0.0, lambda asked, n, same: noted.append(same))
     v = torch.zeros(2, 16)
     for args in ((v, 3, Key(0)), (v.clone(), 3, Key(0)), (v + 1, 3, Key(0)), (v, 4, Key(0)), (v, 3, Key(1))):
         made.sample(*args)
-    assert told[0] == told[1]
-    assert len(set(told)) == 4
+    assert noted[0] == noted[1]
+    assert len(set(noted)) == 4
 
 
-def test_layers_are_weighed_by_what_they_put_out() -> None:
+def test_layers_are_counted_by_what_they_put_out() -> None:
     """(5, 4) and (5, 16) float32: 80 and 320 bytes; the sequence that holds them puts out nothing of its own."""
     assert outputs(lambda: Layered.layers(torch.zeros(5, 16))) == [80, 320]
 
@@ -95,14 +97,14 @@ def test_an_inversion_keeps_all_layers_twice_and_the_rest_two_in_turn() -> None:
     8 clusters go together.
     """
     genuine = real(Layered())
-    assert working_bytes(Asked("toy", "decode"), genuine, X, 3) == 3 * 80
-    assert working_bytes(Asked("toy", "decode"), genuine, X, 1000) == 64 * 80
-    assert working_bytes(Asked("toy", "invert", 100, 8), genuine, X, 5) == 5 * 2 * 720
-    assert at_once(Asked("toy", "invert", 100, 8), genuine) == 8
+    assert working_bytes(PriorRequest("toy", "decode"), genuine, X, 3) == 3 * 80
+    assert working_bytes(PriorRequest("toy", "decode"), genuine, X, 1000) == 64 * 80
+    assert working_bytes(PriorRequest("toy", "invert", 100, 8), genuine, X, 5) == 5 * 2 * 720
+    assert at_once(PriorRequest("toy", "invert", 100, 8), genuine) == 8
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda a: a.what)
-def test_whatever_is_asked_of_a_prior_can_be_timed(asked: Asked) -> None:
+def test_whatever_is_asked_of_a_prior_can_be_timed(asked: PriorRequest) -> None:
     one, more = seconds_of(asked, real(toy_prior.Toy()), X, 20, 0.05)
     assert one > 0
     assert more >= 0
@@ -116,7 +118,7 @@ def test_a_line_is_put_through_one_and_as_many_as_there_is_time_for(monkeypatch:
         asked.append(n)
         now[0] += 1.5 + 0.5 * n
 
-    monkeypatch.setattr(mock_prior.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
     assert affine(once, 1000, 30.0) == pytest.approx((2.0, 0.5))
     assert max(asked) == 16
 
@@ -127,5 +129,5 @@ def test_what_is_too_slow_to_be_tried_twice_is_taken_to_cost_as_much_each_time(m
     def once(n: int) -> None:
         now[0] += 5.0 * n
 
-    monkeypatch.setattr(mock_prior.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
     assert affine(once, 1000, 1.0) == pytest.approx((5.0, 5.0))

@@ -1,0 +1,48 @@
+"""Seconds and bytes of something done once, or for many at once."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+
+def outputs(forward: Callable[[], Any]) -> list[int]:
+    """Bytes that each layer puts out, in the order in which they are called."""
+    sizes: list[int] = []
+
+    def note(layer: nn.Module, _inputs: Any, out: Any) -> None:
+        first = out[0] if isinstance(out, tuple) else out  # recurrent layers give their state, too
+        if not any(layer.children()) and isinstance(first, Tensor):
+            sizes.append(first.nbytes)
+
+    handle = register_module_forward_hook(note)
+    try:
+        forward()
+    finally:
+        handle.remove()
+    return sizes
+
+
+def affine(once: Callable[[int], Any], most: int, budget_s: float) -> tuple[float, float]:
+    """(seconds for one, seconds for each more) of something done for `n` at once, n as large as the budget allows.
+
+    Large parts cost more for each than small ones: what layers put out no longer fits the processor's cache.
+    """
+    once(1)  # wakes the library
+    one = timed(lambda: once(1))
+    if one < budget_s:
+        one = min(timed(lambda: once(1)) for _ in range(3))
+    n, many = 1, one
+    while n < most and many * (more := min(4 * n, most)) / n <= budget_s:
+        n, many = more, timed(lambda n=more: once(n))  # type: ignore[misc]
+    # One that could not be put beside others is taken to be no cheaper in company.
+    return one, max(many - one, 0.0) / (n - 1) if n > 1 else one
+
+
+def timed(do: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    do()
+    return time.perf_counter() - began

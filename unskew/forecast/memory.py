@@ -1,0 +1,275 @@
+"""Memory that a run will need: a sum whose parts are shown, and a refusal where it is more than there is."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from unskew import machine
+from unskew.data.federated import FederatedData
+from unskew.errors import ConfigError
+from unskew.experiment.config import Experiment
+from unskew.forecast.counts import DryRun, JobKind, RoundRequests
+from unskew.forecast.dry_run import PreparedMethod
+from unskew.forecast.measure import outputs
+from unskew.forecast.mock_executor import prior_of
+from unskew.forecast.prior_trial import working_bytes
+from unskew.forecast.values import Forecast, MemoryPart, Place
+from unskew.keys import Key
+from unskew.local import imagery
+from unskew.local.stacked.executor import Stacked
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.memory import SLOTS, common_bytes, slot_bytes, written_bytes
+from unskew.protocol import Sgd
+from unskew.run.setup import Setup
+from unskew.units import human_bytes
+
+NOW, DATA, TRAINING, BATCHES, MESSAGES, MEMORY, EVALUATION, OWN, SHARED, PRIOR, IMAGES, SERVER = (
+    "so far", "data set", "training", "batches", "messages", "client memory", "evaluation", "worker's own", "shared",
+    "prior", "images", "server's training",
+)  # fmt: skip
+REMEDIES = {
+    NOW: "take a smaller data set",
+    DATA: "take a smaller data set",
+    TRAINING: "lower local.batch_size, runtime.workers or the size of task.model, or take runtime.executor = "
+    "'sequential'",
+    BATCHES: "give the clients fewer examples (split.num_clients), or lower runtime.workers",
+    MESSAGES: "lower clients_per_round or take a smaller task.model",
+    MEMORY: "lower split.num_clients, take a smaller task.model or a method whose clients remember less",
+    EVALUATION: "leave personal_on_global out of evaluate, or take a smaller task.model",
+    OWN: "lower runtime.workers",
+    SHARED: "lower runtime.workers or take a smaller task.model",
+    PRIOR: "make fewer images, lower the inversion's batch_size, or take a smaller prior",
+    IMAGES: "make fewer images",
+    SERVER: "lower the server's batch_size or the size of task.model",
+}
+# A forked worker's own pages beside what the arithmetic names: interpreter, allocator, library state.
+WORKER_BYTES = 40_000_000
+
+
+def refuse_large_cohort(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+    """Refuse a cohort whose models alone do not fit, before anything of that size is made.
+
+    Raises:
+        ConfigError: With the arithmetic.
+    """
+    model = model_bytes(setup)
+    cohort = max(experiment.cohort(fed.num_clients) for fed in feds.values())
+    limit = device_limit(setup) if setup.device.type == "cuda" else machine.available()
+    if limit is not None and model * cohort > limit:
+        raise ConfigError(
+            f"{cohort} clients per round x {human_bytes(model)} per model = {human_bytes(cohort * model)}, but "
+            f"{human_bytes(limit)} of memory can be had; lower clients_per_round or take a smaller task.model"
+        )
+
+
+def refuse(forecast: Forecast) -> None:
+    """Refuse a run that does not fit into memory.
+
+    Raises:
+        ConfigError: With the sum and what to change.
+    """
+    text = too_large(forecast)
+    if text is not None:
+        raise ConfigError(text)
+
+
+def too_large(forecast: Forecast) -> str | None:
+    """Why the run does not fit into memory, with the sum and the remedy; None if it does."""
+    sides: tuple[tuple[int | None, int, tuple[Place, ...]], ...] = (
+        (forecast.limit, forecast.everything, ("main", "worker")),
+        (forecast.device_limit, forecast.peak_of("device"), ("device",)),
+    )
+    for limit, needed, places in sides:
+        if limit is None or needed <= limit:
+            continue
+        parts = [s for s in forecast.parts if s.place in places and s.bytes]
+        sums = " + ".join(f"{_times(forecast, s)}{human_bytes(s.bytes)} {s.what}" for s in parts)
+        largest = max((s for s in parts if s.what != NOW), key=lambda s: s.bytes, default=parts[0])
+        kind = "CUDA memory" if places == ("device",) else "memory"
+        return (
+            f"the run needs {human_bytes(needed)} of {kind} ({sums}; training and evaluation do not add up), but "
+            f"{human_bytes(limit)} can be had; {REMEDIES[largest.what]}"
+        )
+    return None
+
+
+def _times(forecast: Forecast, part: MemoryPart) -> str:
+    return f"{forecast.workers} x " if part.place == "worker" else ""
+
+
+# ---------------------------------------------------------------- the parts
+def memory_parts(
+    experiment: Experiment,
+    setup: Setup,
+    prepared: PreparedMethod,
+    observed: DryRun,
+    tried: Callable[[JobKind], bool],
+    now: int,
+) -> tuple[MemoryPart, ...]:
+    """Parts of the memory of one method.
+
+    Args:
+        experiment, setup: As a run has them.
+        prepared: The method under one seed.
+        observed: Its dry run.
+        tried: Says of a kind of prior call whether it could be tried.
+        now: Bytes this process holds already.
+    """
+    inside: Place = "device" if setup.device.type == "cuda" else "worker" if setup.executor == "workers" else "main"
+    store: Place = "device" if setup.device.type == "cuda" else "main"
+    data = setup.dataset
+    example = data.x_train[0].numel() * data.x_train.element_size()
+    largest = int(prepared.population.histograms.sum(1).max())
+    layers = layer_outputs(setup)
+    widest = max((a + b for a, b in itertools.pairwise([0, *layers])), default=0)
+    clients = len(prepared.population.clients)
+    reachable = clients if experiment.rounds > len(observed.rounds) else len(observed.clients)
+    remembered = int(observed.memory_per_client * (reachable + min(len(observed.clients), reachable)))
+    evaluation = observed.evaluation or RoundRequests()
+    chunk = min(LocalTrainer.CHUNK, max(evaluation.eval_sizes, default=0))
+    stacked = Stacked(prepared.trainer) if setup.executor == "stacked" else None
+    if stacked is not None and evaluation.eval_sizes:
+        chunk = stacked.examples_at_once(evaluation.eval_sizes)
+    dataset = sum(t.nbytes for t in (data.x_train, data.y_train, data.x_test, data.y_test))
+    server_kinds = {kind for requests in observed.rounds for kind, _ in requests.server_jobs}
+    client_kinds = {kind for requests in observed.rounds for kind, _ in requests.jobs}
+    needs = {
+        kind: _training_need(experiment, setup, prepared, job, stacked, layers)
+        for kind, job in observed.sample_jobs.items()
+    }
+    training = max((need for kind, need in needs.items() if kind in client_kinds), default=_Need(0, "nobody trains", 1))
+    side = training.width if stacked is not None else 1
+    copied = 2 * side * training.batch if stacked is not None else 2 * largest
+    batches = (
+        f"{side} x batch of {training.batch} examples" if side > 1 else f"{largest} examples of the largest client"
+    )
+    gathered = evaluation.gathered_rows
+    parts = [
+        MemoryPart(NOW, now, f"this process with its libraries and the data set ({human_bytes(dataset)}), measured",
+                   "main", "always"),
+        MemoryPart(TRAINING, training.bytes, training.how, inside, "training"),
+        MemoryPart(BATCHES, copied * example, f"2 x {batches} x {human_bytes(example)}", inside, "training"),
+        MemoryPart(MESSAGES, observed.in_flight_bytes,
+                   "messages, replies and states of one round, those shared counted once", store, "training"),
+        MemoryPart(EVALUATION, widest * chunk + gathered * example,
+                   f"{human_bytes(widest)} of layer outputs x {chunk} examples at once + {gathered} examples x "
+                   f"{human_bytes(example)}", inside, "evaluation"),
+    ]  # fmt: skip
+    if remembered:
+        how = f"{human_bytes(observed.memory_per_client)} x {reachable} clients, and the round before of those asked"
+        parts.append(MemoryPart(MEMORY, remembered, how, store, "always"))
+    if setup.device.type == "cuda":
+        parts.append(MemoryPart(DATA, dataset, "training and test examples", "device", "always"))
+    parts += _prior_parts(prepared, observed, tried, example, inside, together=stacked is not None)
+    if inside == "worker":
+        at_server = max((need for kind, need in needs.items() if kind in server_kinds), default=None)
+        if at_server is not None:
+            parts.append(MemoryPart(SERVER, at_server.bytes, at_server.how, "main", "training"))
+        parts += _worker_parts(model_bytes(setup), observed)
+    return tuple(parts)
+
+
+@dataclass(frozen=True, order=True)
+class _Need:
+    """Memory of an optimisation: bytes, their arithmetic, examples in a batch, clients side by side."""
+
+    bytes: int
+    how: str
+    batch: int
+    width: int = 1
+
+
+def _training_need(
+    experiment: Experiment,
+    setup: Setup,
+    prepared: PreparedMethod,
+    job: Sgd,
+    stacked: Stacked | None,
+    layers: Sequence[int],
+) -> _Need:
+    """Memory of training the largest client, or as many as are trained side by side."""
+    sizes = prepared.population.histograms.sum(1)
+    largest = int(sizes.max()) if job.examples is None else len(job.examples.rows)
+    batch = min(job.config.batch_size or largest, largest)
+    vectors = 6 + {"sgd": int(job.config.momentum > 0), "adam": 2, "adamw": 2}[job.config.optimizer]
+    model, both = model_bytes(setup), sum(layers)
+    how = (
+        f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer outputs x "
+        f"batch of {batch}"
+    )
+    each = vectors * model + 2 * both * batch
+    cohort = 1 if prepared.pooled else experiment.cohort(len(sizes))
+    width = stacked.width(job, batch, cohort) if stacked is not None and job.examples is None else 1
+    return _Need(each * width, f"{width} clients side by side x ({how})" if width > 1 else how, batch, width)
+
+
+def _prior_parts(
+    prepared: PreparedMethod,
+    observed: DryRun,
+    tried: Callable[[JobKind], bool],
+    example: int,
+    inside: Place,
+    together: bool,
+) -> list[MemoryPart]:
+    """Memory of a prior's work, where it was tried, beside its weights, which are there already.
+
+    `together` says whether clients that ask alike are answered at once.
+    """
+    parts = []
+    apart = inside == "worker"  # else the server's work is done where the clients' is, one after the other
+    for place in dict.fromkeys((inside, "main" if apart else inside)):
+        here = (place == "main",) if apart else (False, True)
+        asked = [(k, n, same) for b in observed.rounds for k, n, same, at_server in b.prior_calls if at_server in here]
+        asked = [call for call in asked if tried(call[0])]
+        needs = []
+        for kind in dict.fromkeys(k for k, _, _ in asked):
+            n = max(m for k, m, _ in asked if k == kind)
+            if together and kind[1].what == "invert":
+                n = max(
+                    sum(m * times for (k, m, *_), times in b.prior_calls.items() if k == kind) for b in observed.rounds
+                )
+            real = prior_of(prepared.trainer, kind[1].source)
+            working = working_bytes(kind[1], real, prepared.trainer.device_data.x[:1], n)
+            images = 2 * n * example if kind[1].what in ("sample", "decode") else 0
+            how = f"{human_bytes(working)} of layer outputs, to {kind[1].what} {n} by the prior {kind[1].source}"
+            needs.append((working + images, how + (f", + 2 x {n} x {human_bytes(example)}" if images else "")))
+        if needs:
+            largest, how = max(needs)
+            parts.append(MemoryPart(PRIOR, largest, how, place, "training"))
+        if sizes := {same: n * example for _, n, same in asked if same is not None}:
+            how = f"made, for who wants the same again, {human_bytes(imagery.MOST_KEPT)} at most"
+            parts.append(MemoryPart(IMAGES, min(sum(sizes.values()), imagery.MOST_KEPT), how, place, "always"))
+    return parts
+
+
+def _worker_parts(model: int, observed: DryRun) -> list[MemoryPart]:
+    """Memory of a worker beside its training: pages of its own, and the part of its slots that is ever written."""
+    how = (
+        f"{SLOTS} slots of {human_bytes(slot_bytes(model))}, as far as clients that are sent, remember "
+        f"and answer {human_bytes(observed.client_bytes)} fill them"
+    )
+    common = min(common_bytes(model), observed.in_flight_bytes)
+    return [
+        MemoryPart(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
+        MemoryPart(SHARED, written_bytes(model, observed.client_bytes), how, "worker", "always"),
+        MemoryPart(SHARED, common, "what several clients are sent, seen by all workers", "main", "always"),
+    ]
+
+
+def model_bytes(setup: Setup) -> int:
+    """Bytes of the network's parameters and buffers."""
+    return sum(t.nbytes for t in setup.task.init(Key(0)).values())
+
+
+def layer_outputs(setup: Setup) -> list[int]:
+    """Bytes that each layer puts out for one example, in the order of the forward pass."""
+    module = setup.task.module().eval()
+    with torch.no_grad(), Key(0).ambient():
+        return [n // 2 for n in outputs(lambda: module(setup.dataset.x_train[:2]))]
+
+
+def device_limit(setup: Setup) -> int | None:
+    """Bytes that are free on the CUDA device; None on a CPU."""
+    return torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else None

@@ -1,0 +1,155 @@
+"""A forecast as a value: what a run will cost in bytes, seconds and memory, and its JSON."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from unskew.ledger import Direction
+
+SCHEMA = 1
+DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
+Traffic = Literal["exact", "extrapolated", "estimated", "unknown"]
+"""How sure the bytes are.
+
+exact         every round was driven, and results made up in two ways agree
+extrapolated  they agree, but for want of time later rounds, or results of clients' own code, are taken from others
+estimated     they differ, so training decides what is sent
+unknown       the plan could not be driven at all
+"""
+Place = Literal["main", "worker", "device"]
+Phase = Literal["always", "training", "evaluation"]
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """Costs of one method under one seed, the mean over seeds.
+
+    Attributes:
+        method: Its label.
+        bytes: Bytes sent over the whole run, by direction; None if unknown.
+        traffic: How sure the bytes are.
+        rounds_driven: Number of rounds driven without training, the fewest over seeds.
+        training_s, server_s, evaluation_s: Time for all rounds, seconds; None if nothing was timed.
+    """
+
+    method: str
+    bytes: Mapping[Direction, float] | None
+    traffic: Traffic
+    rounds_driven: int
+    training_s: float | None
+    server_s: float | None
+    evaluation_s: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """Time for all rounds, seconds; None if nothing was timed."""
+        parts = [s for s in (self.training_s, self.server_s, self.evaluation_s) if s is not None]
+        return sum(parts) if len(parts) == 3 else None
+
+
+@dataclass(frozen=True)
+class MemoryPart:
+    """A part of the memory that a run needs.
+
+    Attributes:
+        what: Its name.
+        bytes: Its size in one process, bytes.
+        how: The arithmetic behind it.
+        place: The main process, each of the workers, or the CUDA device.
+        phase: When it is needed; training and evaluation do not happen at once, and the larger of the two counts.
+    """
+
+    what: str
+    bytes: int
+    how: str
+    place: Place
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Costs of a run before it begins.
+
+    Attributes:
+        run: Its name.
+        seeds: Number of seeds.
+        rounds: Number of rounds.
+        executor: Name of the executor that the rule chose.
+        workers: Processes that train; 1 is the main process alone.
+        costs: Costs of each method.
+        parts: Parts of the memory of the method that needs most.
+        reached: The most bytes this process has held so far; reading data takes more than keeping them.
+        limit: Bytes of memory that the run can have, those this process holds included; None if not known.
+        device_limit: The same for the CUDA device.
+        seconds: Time for the whole run, seconds; None if something was not timed.
+        notes: Remarks on these numbers.
+    """
+
+    run: str
+    seeds: int
+    rounds: int
+    executor: str
+    workers: int
+    costs: tuple[MethodCost, ...]
+    parts: tuple[MemoryPart, ...]
+    reached: int
+    limit: int | None
+    device_limit: int | None
+    seconds: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def peak(self) -> int:
+        """Peak of the main process, bytes."""
+        return max(self.reached, self.peak_of("main"))
+
+    @property
+    def everything(self) -> int:
+        """Main process and workers together while they train or grade, bytes."""
+        return self.peak_of("main") + (self.workers * self.peak_of("worker") if self.executor == "workers" else 0)
+
+    def peak_of(self, place: Place) -> int:
+        """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""
+        sums: Counter[Phase] = Counter()
+        for part in self.parts:
+            if part.place == place:
+                sums[part.phase] += part.bytes
+        return sums["always"] + max(sums["training"], sums["evaluation"])
+
+
+def to_json(forecast: Forecast) -> dict[str, Any]:
+    """The forecast as plan.json and `unskew plan --json` show it; bytes and seconds."""
+    return {
+        "schema": SCHEMA,
+        "run": forecast.run,
+        "seeds": forecast.seeds,
+        "rounds": forecast.rounds,
+        "executor": forecast.executor,
+        "workers": forecast.workers,
+        "methods": [
+            {
+                "method": c.method,
+                "traffic": c.traffic,
+                "rounds_driven": c.rounds_driven,
+                "bytes": None if c.bytes is None else dict(c.bytes),
+                "seconds": c.seconds,
+                "training_s": c.training_s,
+                "server_s": c.server_s,
+                "evaluation_s": c.evaluation_s,
+            }
+            for c in forecast.costs
+        ],
+        "seconds": forecast.seconds,
+        "memory": {
+            "peak": forecast.peak,
+            "everything": forecast.everything,
+            "limit": forecast.limit,
+            "device": forecast.peak_of("device"),
+            "device_limit": forecast.device_limit,
+            "parts": [dataclasses.asdict(s) for s in forecast.parts],
+        },
+        "energy_j": None,
+        "notes": [*forecast.notes, "energy is not predicted: nothing here measures power"],
+    }
