@@ -1,11 +1,11 @@
 """Files that are written whole or not at all, and that survive a power cut once they are."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-Content = bytes | str | Sequence[bytes | memoryview]
+Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
 PRIVATE = 0o600
 """Permissions of a file that only its owner may read."""

@@ -165,7 +165,7 @@ def pieces(value: Any) -> tuple[bytes | memoryview, ...]:
     if text is None:
         return ()
     head, order, _ = _layout(text, _shapes(tensors))
-    return (head, *(_octets(tensors[name]) for name in order))
+    return (head, *(octets(tensors[name]) for name in order))
 
 
 def _pack(value: Any) -> tuple[dict[str, Tensor], str | None]:
@@ -182,7 +182,7 @@ def _pack(value: Any) -> tuple[dict[str, Tensor], str | None]:
     return tensors, text
 
 
-def _octets(tensor: Tensor) -> memoryview:
+def octets(tensor: Tensor) -> memoryview:
     """A tensor's elements in their order, as bytes."""
     whole = tensor.detach().resolve_neg().cpu().contiguous()
     # A tensor of one element is contiguous whatever its strides say, but cannot be seen as bytes with them.

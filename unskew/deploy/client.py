@@ -16,11 +16,13 @@ from unskew.data.federated import ClientIndex, FederatedData
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
+from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, Desk
 from unskew.runtime.membership import layout_hash
 from unskew.runtime.message import Introduction
+from unskew.tree import Params
 from unskew.version import __version__
 
 
@@ -108,6 +110,12 @@ def open_site(folder: Path) -> ClientRuntime:
         fed = own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         mine = fed.clients[config.client]
+
+        def keep_model(params: Params) -> None:
+            task = models.task_card(experiment.task, setup.dataset, setup.task.layout)
+            card = models.CellCard(method.label, seed, config.num_clients, None)
+            models.save(folder / "models", task, card, None, [{config.client: params}])
+
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return Desk(
             method.algorithm,
@@ -116,6 +124,7 @@ def open_site(folder: Path) -> ClientRuntime:
             population.initial,
             seed,
             {"personal": ("test", None) if own else ("train", mine.test), "val": ("train", mine.val)},
+            keep_model,
         )
 
     return ClientRuntime(introduction, folder / "state", functools.lru_cache(maxsize=2)(open_desk), config.metrics)

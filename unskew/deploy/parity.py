@@ -11,7 +11,7 @@ import safetensors.torch
 
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment, load
-from unskew.run import callbacks, loop
+from unskew.run import callbacks, loop, models
 from unskew.run.folder import LOGS, read_json, require_done, rows
 
 TOLERANCE = 1e-5
@@ -113,7 +113,7 @@ def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
     found: dict[tuple[int, str], Any] = {}
     for cell in read_json(run / "run.json")["cells"]:
         if cell["method"] == method:
-            path = run / "models" / f"{loop.file_name(method)}-seed{cell['seed']}.safetensors"
+            path = run / "models" / f"{models.stem(method, cell['seed'])}.safetensors"
             if path.exists():
                 found.update({(cell["seed"], name): t for name, t in safetensors.torch.load(path.read_bytes()).items()})
     return found

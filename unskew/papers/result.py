@@ -30,7 +30,7 @@ from unskew.api import History, history, of_all_seeds
 from unskew.errors import DivergedError, RunError
 from unskew.experiment import config
 from unskew.files import write_atomically
-from unskew.run import loop
+from unskew.run import loop, models
 from unskew.run.callbacks import Callback
 from unskew.version import __version__
 
@@ -352,7 +352,7 @@ def ended(experiment: config.Experiment, folder: Path, callback: Callback) -> En
             callback.note(f"{error}; {experiment.name} goes on without {label}")
         diverged[label] = f"diverged in seed {seed}, round {at_round}"
         methods = tuple(m for m in methods if m.label != label)
-        at = folder.with_name(" without ".join([folder.name, *map(loop.file_name, diverged)]))
+        at = folder.with_name(" without ".join([folder.name, *map(models.file_name, diverged)]))
     return Ended(History([], {"rows": [], "seconds": 0.0}, None), folder, diverged)
 
 

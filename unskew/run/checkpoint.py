@@ -1,8 +1,8 @@
 """Checkpoints: the state of a run between two rounds, in files that hold no code.
 
-A checkpoint is a folder `checkpoints/000042/` of safetensors files (state, client memory in shards) and a manifest:
-where in the run it was taken, how long the logs were, what the run needs to be equal, and the SHA-256 of every file.
-It is written under another name, synced and renamed; the last two are kept.
+A checkpoint is a folder `checkpoints/000042/` of safetensors files (state, client memory in shards) and a manifest: its
+position in the run, the lengths of the logs, what must be equal to continue, and the SHA-256 of every file.  It is
+written under another name, synced and renamed; the last two are kept.
 """
 
 import dataclasses
@@ -27,20 +27,20 @@ SHARD = 256
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands, and what it takes to go on.
+    """The position of a run between two rounds, and what must be equal for it to continue.
 
     Attributes:
-        cell: Which (seed, method) is being run, counted from 0 in the run's order.
-        round: Rounds of that cell that are done.
+        cell: Number of the (seed, method) being run, from 0 in the run's order.
+        round: Finished rounds of that cell.
         done: Hash of the final state of each finished cell.
-        stopped: Why cells ended early, by label and seed.
+        stopped: Reasons for which cells ended early, by label and seed.
         logs: Length of each log, bytes.
-        seconds: Wall-clock time of the whole run so far.
-        cell_seconds: Of this cell.
+        seconds: Wall-clock time of the run so far, s.
+        cell_seconds: Wall-clock time of this cell, s.
         cell_bytes: Bytes this cell has sent.
-        config_sha256: Of the resolved experiment.
+        config_sha256: SHA-256 of the resolved experiment.
         environment: Versions, device and executor that bits depend on.
-        notes: What the executor could not do its usual way, and why, by label and seed.
+        notes: Exceptions to the executor's usual way, with reasons, by label and seed.
     """
 
     cell: int
@@ -58,18 +58,24 @@ class Position:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A checkpoint read back: the files are verified, the values not yet built; `files` are those it was saved with."""
+    """A checkpoint on disk, its files verified and its values not yet built.
+
+    Attributes:
+        path: Its folder.
+        position: Where it was taken.
+        files: Names of its files.
+    """
 
     path: Path
     position: Position
     files: tuple[str, ...]
 
     def state(self, of: Any) -> Any:
-        """The algorithm's state, of the type its `init` names."""
+        """The method's state, of the type its `init` returns."""
         return self._decode("state.safetensors", of)
 
     def memory(self, of: Any) -> dict[ClientId, Any]:
-        """Client memory, of the type the steps name."""
+        """Client memory, of the type the steps are annotated with."""
         values: dict[ClientId, Any] = {}
         for name in self.files:
             if name.startswith("memory-"):
@@ -87,7 +93,7 @@ Pieces = Sequence[bytes | memoryview]
 
 
 def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces]:
-    """The files of a checkpoint: name -> content in parts, good for as long as the state is."""
+    """The files of a checkpoint: name -> content in pieces, valid as long as the state is unchanged."""
     files: dict[str, Pieces] = {"state.safetensors": wire.pieces(state)}
     clients = sorted(memory)
     for i in range(0, len(clients), SHARD):
@@ -97,17 +103,17 @@ def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces
 
 def digest(files: Mapping[str, Pieces]) -> str:
     """One SHA-256 of a checkpoint's content."""
-    whole = hashlib.sha256()
+    combined = hashlib.sha256()
     for name in sorted(files):
-        whole.update(name.encode() + b"\0" + _sha256(files[name]).digest())
-    return whole.hexdigest()
+        combined.update(name.encode() + b"\0" + _sha256(files[name]).digest())
+    return combined.hexdigest()
 
 
 def _sha256(pieces: Pieces) -> "hashlib._Hash":
-    whole = hashlib.sha256()
+    content = hashlib.sha256()
     for piece in pieces:
-        whole.update(piece)
-    return whole
+        content.update(piece)
+    return content
 
 
 def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
@@ -117,8 +123,8 @@ def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
         RunError: If the disk refuses; the earlier checkpoints stay.
     """
     root = folder / "checkpoints"
-    have = _list(root)
-    number = int(have[-1].name) + 1 if have else 1
+    existing = _list(root)
+    number = int(existing[-1].name) + 1 if existing else 1
     final, temporary = root / f"{number:06d}", root / f"{number:06d}.tmp"
     manifest = {
         "schema": SCHEMA,
@@ -139,7 +145,7 @@ def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
             remove(temporary)
             raise
         sync_folder(root)
-    for old in have[:-1]:
+    for old in existing[:-1]:
         remove(old)
     return final
 
@@ -154,11 +160,11 @@ def latest(folder: Path) -> Saved | None:
     Raises:
         RunError: If a file of it is missing or not what was written, naming the file and the way out.
     """
-    have = _list(folder / "checkpoints")
-    if not have:
+    existing = _list(folder / "checkpoints")
+    if not existing:
         return None
-    path = have[-1]
-    before = f"continue from {have[-2].name}" if len(have) > 1 else "begin again from round 0"
+    path = existing[-1]
+    before = f"continue from {existing[-2].name}" if len(existing) > 1 else "begin again from round 0"
     try:
         return _read(path)
     except RunError as error:
@@ -196,9 +202,9 @@ def _content(path: Path, name: str, sha256: str | None) -> bytes:
         data = (path / name).read_bytes()
     except OSError as error:
         raise RunError(f"checkpoint {path} lacks {name} ({error.strerror})") from None
-    found = hashlib.sha256(data).hexdigest()
-    if sha256 is not None and found != sha256:
+    actual = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and actual != sha256:
         raise RunError(
-            f"{path / name} is damaged or was changed: its SHA-256 is {found[:16]}..., {sha256[:16]}... was written"
+            f"{path / name} is damaged or was changed: its SHA-256 is {actual[:16]}..., {sha256[:16]}... was written"
         )
     return data

@@ -1,14 +1,14 @@
-"""What a state is worth: the three accuracies, told apart by name.
+"""Evaluation of a state: three accuracies, told apart by name.
 
     global.*              the server's model on the global test set
     personal.*            each client's own model on its own held-out data
     personal_on_global.*  each client's own model on the global test set
 
 For a method with one global model a client's own model is that model.  Nothing is augmented, charged or remembered.
-Where the clients are elsewhere they test their own models themselves, and say how it went.
+Clients that are elsewhere test their own models themselves and send their scores.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unskew.data.federated import FederatedData
 from unskew.local.executor import EvalJob
+from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.message import Score
@@ -24,16 +25,19 @@ from unskew.runtime.network import Remote, Runtime
 from unskew.tree import Params
 
 Graded = tuple[Tensor, Tensor]
-Scores = dict[str, dict[int, Score]]
+"""Of each example whether the prediction was correct, and the loss."""
+Scores = dict[str, dict[ClientId, Score]]
+"""Scores of the clients' own models, by part and client."""
+OwnModels = Mapping[ClientId, Params]
 
 
 @dataclass(frozen=True, eq=False)
 class EvalSet:
-    """Which training inputs each client is tested on, on the device: personal test and validation rows.
+    """Training inputs that each client is tested on: rows of its personal test and validation parts, on the device.
 
     Attributes:
-        test, val: By client; empty where the clients keep theirs to themselves.
-        validates: Whether there are validation rows.
+        test, val: Rows by client; empty where clients keep their data to themselves.
+        validates: Whether any client has validation rows.
     """
 
     test: tuple[Tensor, ...]
@@ -42,18 +46,30 @@ class EvalSet:
 
 
 def eval_set(fed: FederatedData, device: torch.device, validates: bool = False) -> EvalSet:
-    """What the clients of `fed` are tested on; `validates` if they have validation rows that are not known here."""
+    """The evaluation set of `fed`; `validates` if clients have validation rows that are not known here."""
     test, val = (tuple(getattr(c, part).to(device) for c in fed.clients) for part in ("test", "val"))
     return EvalSet(test, val, validates or any(len(v) for v in val))
 
 
-def evaluate(sim: Runtime, state: Any, t: int, eval_set: EvalSet, which: Iterable[str], last: bool) -> list[Metric]:
-    """All metrics of the state after round `t`; single clients' numbers only when it is the last."""
+def evaluate(
+    sim: Runtime,
+    state: Any,
+    t: int,
+    eval_set: EvalSet,
+    which: Iterable[str],
+    last: bool,
+    own: OwnModels | None = None,
+) -> list[Metric]:
+    """All metrics of the state after round `t`; single clients' numbers only when it is the last.
+
+    Args:
+        own: The clients' own models (`own_models`), where they are made already.
+    """
     wanted = set(which)
     if isinstance(sim, Remote):
-        whole, scores = _examined(sim, state, t, eval_set, wanted)
+        whole, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last)
     else:
-        whole, scores = _graded(sim, state, t, eval_set, wanted)
+        whole, scores = _scores(sim, state, t, eval_set, wanted, own)
     metrics: list[Metric] = []
     if whole is not None:
         metrics += [Metric("global.accuracy", whole.accuracy, whole.n), Metric("global.loss", whole.loss, whole.n)]
@@ -65,18 +81,37 @@ def evaluate(sim: Runtime, state: Any, t: int, eval_set: EvalSet, which: Iterabl
     return metrics
 
 
-def _examined(
-    remote: Remote[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str]
+def needs_own_models(eval_set: EvalSet, which: Iterable[str]) -> bool:
+    """Whether an evaluation tests the clients' own models."""
+    return eval_set.validates or not {"personal", "personal_on_global"}.isdisjoint(which)
+
+
+def own_models(sim: Simulator[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
+    """The model each of these clients would use after round `t`; one without a model is absent.
+
+    The clients of a pooled bound all use the one model there is.
+    """
+    if len(sim.population.clients) == 1:
+        model = sim.personal(state, [0], t)
+        return dict.fromkeys(clients, model[0]) if model else {}
+    return sim.personal(state, clients, t)
+
+
+def _scores_from_clients(
+    remote: Remote[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
 ) -> tuple[Score | None, Scores]:
-    """Scores of the global model, tested here, and of the clients' own models, tested by themselves."""
+    """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
+
+    After the last round every client is asked, even for no score: it then keeps its model.
+    """
     model = remote.algorithm.serve(state, None) if "global" in wanted else None
     whole = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
-    return whole, remote.evaluate_on_clients(state, t, parts) if parts else {}
+    return whole, remote.evaluate_on_clients(state, t, parts, last) if parts or last else {}
 
 
-def _graded(
-    sim: Simulator[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str]
+def _scores(
+    sim: Simulator[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], own: OwnModels | None
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model and of the clients' own, all tested in this process."""
     model = sim.algorithm.serve(state, None) if "global" in wanted else None
@@ -85,57 +120,54 @@ def _graded(
         parts["personal"] = eval_set.test
     if eval_set.validates:
         parts["val"] = eval_set.val
-    own = _own_models(sim, state, t, len(eval_set.test)) if parts or "personal_on_global" in wanted else {}
+    if own is None:
+        needed = needs_own_models(eval_set, wanted)
+        own = own_models(sim, state, t, range(len(eval_set.test))) if needed else {}
     sharing = _sharing(own)
-    papers: dict[tuple[str, int], EvalJob] = {}
+    jobs: dict[tuple[str, ClientId], EvalJob] = {}
     if model is not None:
-        papers["global", 0] = EvalJob(model, "test")
+        jobs["global", 0] = EvalJob(model, "test")
     for name, rows in parts.items():
         for first, clients in sharing.items():
-            mine = [rows[c] for c in clients if len(rows[c])]
-            if mine:
-                papers[name, first] = EvalJob(own[first], "train", torch.cat(mine))
+            tested = [rows[c] for c in clients if len(rows[c])]
+            if tested:
+                jobs[name, first] = EvalJob(own[first], "train", torch.cat(tested))
     if "personal_on_global" in wanted:
         for first in sharing:
-            papers["personal_on_global", first] = EvalJob(own[first], "test")
-    graded = dict(zip(papers, sim.executor.evaluate(list(papers.values())), strict=True))
+            jobs["personal_on_global", first] = EvalJob(own[first], "test")
+    graded = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
 
     whole = None if model is None else _score(graded["global", 0])
     names = [*parts, *(["personal_on_global"] if "personal_on_global" in wanted else [])]
     by_client = {name: _by_client(graded, name, sharing, parts.get(name)) for name in names}
-    return whole, {name: {c: _score(g) for c, g in found.items()} for name, found in by_client.items()}
+    return whole, {name: {c: _score(g) for c, g in of_part.items()} for name, of_part in by_client.items()}
 
 
-def _own_models(sim: Simulator[Any], state: Any, t: int, clients: int) -> dict[int, Params]:
-    """Each client's own model; the clients of a pooled bound all use the one there is."""
-    if len(sim.population.clients) == 1:
-        found = sim.personal(state, [0], t)
-        return dict.fromkeys(range(clients), found[0]) if found else {}
-    return sim.personal(state, range(clients), t)
-
-
-def _sharing(own: dict[int, Params]) -> dict[int, list[int]]:
+def _sharing(own: OwnModels) -> dict[ClientId, list[ClientId]]:
     """Clients who use the very same model, under the first of them: they are tested in one pass."""
-    groups: dict[int, list[int]] = {}
+    groups: dict[int, list[ClientId]] = {}
     for c, model in own.items():
         groups.setdefault(id(model), []).append(c)
     return {clients[0]: clients for clients in groups.values()}
 
 
 def _by_client(
-    graded: dict[tuple[str, int], Graded], name: str, sharing: dict[int, list[int]], rows: tuple[Tensor, ...] | None
-) -> dict[int, Graded]:
-    """Each client's part of what was graded in one pass; without rows of their own all have the whole."""
-    out: dict[int, Graded] = {}
+    graded: Mapping[tuple[str, ClientId], Graded],
+    name: str,
+    sharing: Mapping[ClientId, list[ClientId]],
+    rows: tuple[Tensor, ...] | None,
+) -> dict[ClientId, Graded]:
+    """Each client's part of what was tested in one pass; without rows of their own all have the whole."""
+    by_client: dict[ClientId, Graded] = {}
     for first, clients in sharing.items():
         if rows is None:
-            out.update(dict.fromkeys(clients, graded[name, first]))
+            by_client.update(dict.fromkeys(clients, graded[name, first]))
         elif (name, first) in graded:
-            mine = [c for c in clients if len(rows[c])]
-            sizes = [len(rows[c]) for c in mine]
-            correct, loss = graded[name, first]
-            out.update(zip(mine, zip(torch.split(correct, sizes), torch.split(loss, sizes), strict=True), strict=True))
-    return out
+            tested = [c for c in clients if len(rows[c])]
+            sizes = [len(rows[c]) for c in tested]
+            correct, loss = (torch.split(values, sizes) for values in graded[name, first])
+            by_client.update(zip(tested, zip(correct, loss, strict=True), strict=True))
+    return by_client
 
 
 def _reduced(name: str, scores: dict[int, Score], last: bool) -> list[Metric]:

@@ -12,7 +12,7 @@
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
                       "framing"}: what was really put on the network
     checkpoints/      the last two, each a folder of its own
-    models/           the final global model of each method and seed
+    models/           the final models of each method and seed: the global one, and every client's own
     summary.json      the table of results: written once at the end
     report.html       the same for people
 

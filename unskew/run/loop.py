@@ -1,8 +1,8 @@
-"""Round after round: train, evaluate, record, save; and go on where a run was stopped.
+"""The loop of a run: train, evaluate, record and save, round after round; and resume where a run was stopped.
 
-A run is a list of cells, one per seed and method, seeds outermost, so that a comparison can be read early.  Between two
-rounds of a cell there is the algorithm's state, client memory and the round number, nothing else; a checkpoint holds
-those and the length of the logs, and a resumed run ends with the same bits as one that was never stopped.
+A run is a list of cells, one for each seed and method, seeds outermost, so that methods can be compared early.  Between
+two rounds a cell consists of the method's state, client memory and the round number, nothing else; a checkpoint holds
+those and the lengths of the logs, and a resumed run ends with the same bits as one that was never stopped.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from unskew import machine, wire
 from unskew.data.federated import FederatedData, to_manifest
@@ -28,14 +27,14 @@ from unskew.experiment.config import Experiment, Method, fingerprint, load, to_t
 from unskew.files import write_atomically
 from unskew.ledger import totals
 from unskew.local.workers.pool import Pool
-from unskew.run import checkpoint, trackers
+from unskew.run import checkpoint, models, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
-from unskew.run.evaluation import EvalSet, eval_set, evaluate
+from unskew.run.evaluation import EvalSet, OwnModels, eval_set, evaluate, needs_own_models, own_models
 from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows
 from unskew.run.metrics import Metric, check_rows, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
-from unskew.runtime.in_process import Trace
+from unskew.runtime.in_process import Simulator, Trace
 from unskew.runtime.memory import Memory
 from unskew.runtime.network import Remote, Runtime
 from unskew.tree import map_leaves
@@ -43,9 +42,10 @@ from unskew.version import __version__
 
 SCHEMA = 1
 SAVE_AFTER_S = 10.0
-ECHO_S = (
-    1.0  # a SIGTERM so soon after a first request to stop is its echo: `timeout` tells a process and then its group
-)
+ECHO_S = 1.0
+"""A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""
+BATCH = 256
+"""Clients whose final models are in memory at a time, where they were not evaluated together."""
 
 
 class Interrupted(RunError):
@@ -54,10 +54,10 @@ class Interrupted(RunError):
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a run came to.
+    """A finished run.
 
     Attributes:
-        folder: Where it lies.
+        folder: Its folder.
         summary: The content of summary.json.
     """
 
@@ -73,9 +73,9 @@ def start(
     command: str = "",
     backend: Backend = IN_PROCESS,
 ) -> RunResult:
-    """Run an experiment into a new folder, in this process unless `venue` says otherwise.
+    """Run an experiment into a new folder, in this process unless `backend` says otherwise.
 
-    Everything that can be refused is refused before the folder is made.
+    Whatever can be refused is refused before the folder is made.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -102,16 +102,16 @@ def start(
 def resume(
     folder: Path, callback: Callback | None = None, force: bool = False, backend: Backend = IN_PROCESS
 ) -> RunResult:
-    """Go on where a run was stopped, bit for bit if machine and versions are the same.
+    """Resume a run where it was stopped, bit for bit if machine and versions are the same.
 
     Args:
         folder: The run's folder.
-        watcher: Sees every round.
-        force: Go on even though versions, device or executor changed; the bits may then differ.
-        venue: Where the clients are.
+        callback: Sees every round.
+        force: Resume even though versions, device or executor have changed; the bits may then differ.
+        backend: Where the clients are.
 
     Raises:
-        RunError: If the folder is no run, was changed, or its surroundings changed.
+        RunError: If the folder is no run or was changed, or the environment has changed.
     """
     card = read_json(folder / "run.json")
     with locked(folder):
@@ -139,12 +139,12 @@ def resume(
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Hash of data and division by seed."""
+    """Hashes of data set and split, by seed."""
     return {seed: (fed.get("dataset_sha256"), fed.get("sha256")) for seed, fed in partition.get("seeds", {}).items()}
 
 
 def _partition(feds: dict[int, FederatedData]) -> str:
-    # Clients that keep their data to themselves have no examples here, and there is nothing to tell about them.
+    # Nothing is known of the examples of clients that keep their data to themselves.
     known = {str(seed): to_manifest(fed) for seed, fed in feds.items() if fed.label_counts.any()}
     return json.dumps({"schema": SCHEMA, "seeds": known})
 
@@ -176,7 +176,7 @@ def _bound(method: Method) -> str | None:
 
 
 def setting(experiment: Experiment, fed: FederatedData) -> str:
-    """The run's split in words: `dirichlet(alpha=0.1), 20 clients`."""
+    """The run's split, as in `dirichlet(alpha=0.1), 20 clients`."""
     record = {k: v for k, v in fed.split.items() if k not in ("name", "num_clients", "min_samples") and v is not None}
     inner = ", ".join(f"{k}={v}" for k, v in record.items())
     return (
@@ -188,21 +188,21 @@ def setting(experiment: Experiment, fed: FederatedData) -> str:
 
 # ---------------------------------------------------------------- the run
 @contextmanager
-def hearing(signals: Sequence[signal.Signals], asked: Callable[[int], None]) -> Iterator[None]:
-    """Tell `asked` of each request to stop, the first, second and so on; outside the main thread there are none."""
+def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int], None]) -> Iterator[None]:
+    """Call `on_request` with 1, 2, ... as requests to stop arrive; outside the main thread none do."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     times: list[float] = []
 
-    def heard(number: int, _frame: Any) -> None:
+    def on_signal(number: int, _frame: Any) -> None:
         now = time.monotonic()
         if times and number == signal.SIGTERM and now - times[0] < ECHO_S:
             return
         times.append(now)
-        asked(len(times))
+        on_request(len(times))
 
-    old = {s: signal.signal(s, heard) for s in signals}
+    old = {s: signal.signal(s, on_signal) for s in signals}
     try:
         yield
     finally:
@@ -245,14 +245,14 @@ class _Run:
     def go(self) -> RunResult:
         with self.listening():
             cut(self.folder, self.saved.position.logs if self.saved else {})
-            check_rows(self.folder / "metrics.jsonl")  # what cannot be read at the end is better known before
+            check_rows(self.folder / "metrics.jsonl")  # rows that cannot be read at the end are better refused now
             self.logs, self.pool = Logs(self.folder), None
             try:
-                # Before anything runs in parallel here: the watcher's display has a thread of its own.
+                # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()
                 began = time.monotonic()
                 self.callback.start(self.experiment, self.setup, self.feds)
-                self.begun += time.monotonic() - began  # a plan that is made first is no part of the run it foretells
+                self.begun += time.monotonic() - began  # a plan made at the start is no part of the run it predicts
                 for index in range(self.first, len(self.cells)):
                     _Cell(self, index).go()
                 self.logs.sync()
@@ -272,13 +272,13 @@ class _Run:
     def listening(self) -> Iterator[None]:
         """Ctrl-C (or SIGTERM) ends the run after the round in progress; a second one at once."""
 
-        def asked(times: int) -> None:
+        def on_request(times: int) -> None:
             if times > 1:
                 raise KeyboardInterrupt
             self.stop.set()
             self.callback.note("stopping after this round; press Ctrl-C again to stop at once")
 
-        with hearing((signal.SIGINT, signal.SIGTERM), asked):
+        with stop_requests((signal.SIGINT, signal.SIGTERM), on_request):
             try:
                 yield
             except KeyboardInterrupt:
@@ -312,11 +312,11 @@ class _Run:
 
     def fingerprint(self) -> str:
         """SHA-256 of every final state and every metric; clocks are left out."""
-        whole = hashlib.sha256("\n".join(self.done).encode())
+        digest = hashlib.sha256("\n".join(self.done).encode())
         for row in rows(self.folder / "metrics.jsonl"):
             if row["name"] != "seconds":
-                whole.update(json.dumps(row, sort_keys=True).encode())
-        return whole.hexdigest()
+                digest.update(json.dumps(row, sort_keys=True).encode())
+        return digest.hexdigest()
 
 
 class _Cell:
@@ -337,13 +337,14 @@ class _Cell:
         self.warned: set[str] = set()
         self.accuracy: float | None = None
         self.loss: float | None = None
-        self.own = False
+        self.is_personal = False  # whether accuracy and loss are of the clients' own models
         self.evaluated = 0
+        self.own_models: OwnModels | None = None  # those of the last evaluation
         self.val_accuracy: float | None = None
         self.saved_at = time.monotonic()
 
     def go(self) -> None:
-        """Run the cell, from where it stands to its end; what goes wrong on the way says whose fault it was."""
+        """Run the cell from where it stands to its end; errors name method, seed and round."""
         try:
             self.rounds()
         except (DivergedError, QuorumError, ProtocolError) as error:
@@ -365,13 +366,13 @@ class _Cell:
             ) from error
 
     def rounds(self) -> None:
-        """Round after round, until the last, a reason to end early, or the user's wish."""
+        """Run the remaining rounds, unless there is a reason to end early or the user asks to stop."""
         run, experiment = self.run, self.run.experiment
         self.state = self.begin()
         while self.round < experiment.rounds:
             if (reason := self.reached()) is not None:
                 run.stopped[f"{self.method.label}/{self.seed}"] = reason
-                self.last_word()
+                self.evaluate_early_end()
                 break
             if run.stop.is_set():
                 self.keep()
@@ -390,12 +391,12 @@ class _Cell:
         self.end()
 
     def begin(self) -> Any:
-        """The state to go on from: the checkpoint's if it is of this cell, else the initial one."""
+        """The state to continue from: the checkpoint's if it is of this cell, else the initial one."""
         run = self.run
         position = run.saved.position if run.saved and run.saved.position.cell == self.index else None
         if position is None or run.saved is None or position.round == 0:
             state = self.sim.start()
-            self.record(evaluate(self.sim, state, 0, self.eval_set, run.experiment.evaluate, last=False), 0)
+            self.record(self.evaluate(state, 0, last=False), 0)
             return state
         algorithm, device = self.method.algorithm, run.setup.device
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
@@ -417,10 +418,10 @@ class _Cell:
         sent = totals(() if self.pooled else trace.transfers)
         metrics = [*(Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()), *_trained(trace)]
         if last or t % run.experiment.eval_every == 0:
-            metrics += evaluate(self.sim, state, t, self.eval_set, run.experiment.evaluate, last)
+            metrics += self.evaluate(state, t, last)
         spent = time.monotonic() - began
         self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t))
-        # The round is done: all of it at once, for whoever keeps the cell as it stands.
+        # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
         done = self.index * run.experiment.rounds + t
@@ -435,7 +436,7 @@ class _Cell:
                 cells=len(run.cells),
                 accuracy=self.accuracy,
                 loss=self.loss,
-                own=self.own,
+                own=self.is_personal,
                 evaluated=self.evaluated,
                 clients_per_second=len(trace.losses) / max(trained, 1e-9),
                 megabytes=self.bytes / 1e6,
@@ -443,15 +444,22 @@ class _Cell:
             )
         )
 
-    def last_word(self) -> None:
-        """A cell that ends early is evaluated as if this round had been its last."""
-        metrics = evaluate(self.sim, self.state, self.round, self.eval_set, self.run.experiment.evaluate, last=True)
+    def evaluate(self, state: Any, t: int, last: bool) -> list[Metric]:
+        """All metrics of a state; what the last evaluation makes of the clients' models stays for the end."""
+        which = self.run.experiment.evaluate
+        if last and isinstance(self.sim, Simulator) and needs_own_models(self.eval_set, which):
+            self.own_models = own_models(self.sim, state, t, range(len(self.eval_set.test)))
+        return evaluate(self.sim, state, t, self.eval_set, which, last, self.own_models)
+
+    def evaluate_early_end(self) -> None:
+        """Evaluate a cell that ends early as if this round had been its last."""
+        metrics = self.evaluate(self.state, self.round, last=True)
         if self.round % self.run.experiment.eval_every == 0:  # evaluated already, but for the single clients
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
 
     def info(self, state: Any, t: int) -> dict[str, Any] | None:
-        """What the method has to show of the round; its warnings are said once."""
+        """The method's info on the round; each of its warnings is noted once."""
         shown = getattr(self.sim.algorithm, "info", None)
         if shown is None:
             return None
@@ -468,7 +476,7 @@ class _Cell:
         """Write a round's rows; they reach the file together.
 
         Raises:
-            DivergedError: If a number is NaN or infinite, which no log can hold and nothing could come after.
+            DivergedError: If a number is NaN or infinite: training cannot recover, and JSON has no such numbers.
         """
         for m in metrics:
             if not math.isfinite(m.value):
@@ -477,7 +485,7 @@ class _Cell:
         logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
         logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
         if trace is not None:
-            # Nothing travels in a bound that pools the data; what pooling would send is not a method's cost.
+            # Nothing travels in a bound that pools the data; sending the data is not a method's cost.
             if not self.pooled:
                 logs.append("ledger", ({**where, **x._asdict()} for x in trace.transfers))
             logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
@@ -494,13 +502,13 @@ class _Cell:
     def notice(self, metrics: list[Metric], t: int) -> None:
         found = {m.name: m.value for m in metrics if m.client is None}
         if "global.accuracy" in found or "personal.accuracy.mean" in found:
-            self.evaluated, self.own = t, "global.accuracy" not in found
+            self.evaluated, self.is_personal = t, "global.accuracy" not in found
         self.accuracy = found.get("global.accuracy", found.get("personal.accuracy.mean", self.accuracy))
         self.loss = found.get("global.loss", found.get("personal.loss.mean", self.loss))
         self.val_accuracy = found.get("val.accuracy", self.val_accuracy)
 
     def reached(self) -> str | None:
-        """Why this cell may end early, if it may."""
+        """The reason for which this cell may end early, if there is one."""
         stop = self.run.experiment.stop
         if stop.accuracy is not None and self.val_accuracy is not None and self.val_accuracy >= stop.accuracy:
             return f"validation accuracy {self.val_accuracy:.4f} >= {stop.accuracy:g} after round {self.round}"
@@ -517,12 +525,12 @@ class _Cell:
         return self.round % every == 0 if every else time.monotonic() - self.saved_at >= SAVE_AFTER_S
 
     def keep(self) -> None:
-        """A checkpoint at the last round that is done; before the first, the end of the cell before is one."""
+        """Save a checkpoint at the last finished round; before the first, the end of the previous cell is one."""
         if self.round:
             self.save()
 
     def save(self) -> None:
-        """A checkpoint at this round of this cell."""
+        """Save a checkpoint at this round of this cell."""
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         checkpoint.save(self.run.folder, files, self.position(self.index, self.round))
         self.saved_at = time.monotonic()
@@ -544,25 +552,40 @@ class _Cell:
         )
 
     def end(self) -> None:
-        """Keep the global model, note the final state's hash, and stand at the start of the next cell."""
+        """Keep the models, note the final state's hash, and stand at the start of the next cell."""
         run = self.run
-        found = list(getattr(self.sim.executor, "notes", ()))
-        if found:
-            run.notes[f"{self.method.label}/{self.seed}"] = found
-            run.callback.note(f"{self.method.label}, seed {self.seed}: {'; '.join(found)}")
+        notes = list(getattr(self.sim.executor, "notes", ()))
+        if notes:
+            run.notes[f"{self.method.label}/{self.seed}"] = notes
+            run.callback.note(f"{self.method.label}, seed {self.seed}: {'; '.join(notes)}")
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         run.done = (*run.done, checkpoint.digest(files))
-        model = self.sim.algorithm.serve(self.state, None)
-        if model is not None:
-            path = run.folder / "models" / f"{file_name(self.method.label)}-seed{self.seed}.safetensors"
-            with explained(path, run.folder):
-                path.parent.mkdir(exist_ok=True)
-                write_atomically(path, wire.pieces(dict(model)))
+        self.keep_models()
         checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
+
+    def keep_models(self) -> None:
+        """Keep the global model, and the model of every client that does not keep its own."""
+        run, setup, fed = self.run, self.run.setup, self.run.feds[self.seed]
+        task = models.task_card(run.experiment.task, setup.dataset, setup.task.layout)
+        card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names)
+        with explained(run.folder / "models", run.folder):
+            models.save(
+                run.folder / "models", task, card, self.sim.algorithm.serve(self.state, None), self.final_models()
+            )
+        self.own_models = None
+
+    def final_models(self) -> Iterator[OwnModels]:
+        """The models the clients use after training, those of a few clients at a time."""
+        if self.own_models is not None:
+            yield self.own_models
+        elif isinstance(self.sim, Simulator):
+            clients = range(self.run.feds[self.seed].num_clients)
+            for first in range(0, len(clients), BATCH):
+                yield own_models(self.sim, self.state, self.round, clients[first : first + BATCH])
 
 
 def _trained(trace: Trace) -> Iterator[Metric]:
-    """The mean training loss over examples, of a round that trained."""
+    """Mean training loss over examples, where a round trained."""
     n = sum(k for k, _ in trace.losses)
     if n:
         yield Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n))
@@ -571,11 +594,6 @@ def _trained(trace: Trace) -> Iterator[Metric]:
 def _row(m: Metric) -> dict[str, Any]:
     row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
     return row if m.client is None else {**row, "client": m.client}
-
-
-def file_name(label: str) -> str:
-    """The label as a file may be called; different labels stay different."""
-    return quote(label, safe=" ()=,+")
 
 
 def _to(tree: Any, device: Any) -> Any:

@@ -39,7 +39,7 @@ from unskew.experiment.config import Experiment
 from unskew.files import write_atomically
 from unskew.run import setup as run_setup
 from unskew.run.folder import explained, read_json
-from unskew.run.loop import Interrupted, hearing
+from unskew.run.loop import Interrupted, stop_requests
 from unskew.run.setup import Setup
 
 Status = Literal["done", "failed", "open"]
@@ -374,7 +374,7 @@ class Crowd:
             if times == 1:
                 self.say("stopping after the rounds in progress; press Ctrl-C again to stop at once")
 
-        with hearing((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked):
+        with stop_requests((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked):
             try:
                 yield
             finally:

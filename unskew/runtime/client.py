@@ -69,7 +69,8 @@ class Desk:
         me: (client, round, key) -> what the client knows about itself.
         initial: The model it can build for itself.
         seed: Root of the run's randomness.
-        exam: What it tests itself on: rows (None is all) of its test or training inputs, by part.
+        eval_set: Rows (None is all) of its test or training inputs that it tests itself on, by part.
+        keep_model: Writes the model it uses after training into its own folder.
     """
 
     algorithm: Any
@@ -78,6 +79,7 @@ class Desk:
     initial: Params
     seed: int
     eval_set: Mapping[str, tuple[Literal["test", "train"], Tensor | None]]
+    keep_model: Callable[[Params], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,7 +402,7 @@ def _held(folder: Path, place: Place, held: Held) -> bytes:
 
 def _examine(runtime: ClientRuntime, head: Evaluate, parts: tuple[bytes, ...]) -> Envelope:
     place, folder = head.place, _folder(runtime, head.place)
-    if not runtime.metrics:
+    if not runtime.metrics and not head.last:
         return write("examine", Evaluated((), head.nonce))
     if len(parts) != int(head.served):
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
@@ -413,8 +415,10 @@ def _examine(runtime: ClientRuntime, head: Evaluate, parts: tuple[bytes, ...]) -
         key = Key(desk.seed) / "round" / place.round / "client" / runtime.client / "personalise"
         work = StepJob("personalise", personalise, _me(runtime, desk, place, key, "personalise"), model, mine)
         model = run_step(desk.trainer, work).value
+    if head.last and model is not None and desk.keep_model is not None:
+        desk.keep_model(model)
     scores = []
-    for part in head.parts:
+    for part in head.parts if runtime.metrics else ():
         where, rows = desk.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
         if model is not None and (rows is None or len(rows)):
             correct, loss = desk.trainer.evaluate(model, where, rows)

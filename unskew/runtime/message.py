@@ -96,12 +96,14 @@ class Evaluate:
         parts: personal and val, what is asked for of them.
         served: Whether a model comes with it.
         since: As in `Order`.
+        last: Whether training is over, so that the client keeps this model.
     """
 
     place: Place
     parts: tuple[str, ...]
     served: bool
     since: int
+    last: bool
     nonce: str
 
 

@@ -198,17 +198,20 @@ class Remote(Generic[S]):
             raise
         return new, exchange.trace
 
-    def evaluate_on_clients(self, state: S, t: int, parts: Sequence[str]) -> dict[str, dict[ClientId, Score]]:
+    def evaluate_on_clients(
+        self, state: S, t: int, parts: Sequence[str], last: bool = False
+    ) -> dict[str, dict[ClientId, Score]]:
         """Scores of each client's own model on its own data after round `t`, by part: personal, val.
 
-        A client tests itself; one that does not answer is absent, and among the failures.
+        A client tests itself; one that does not answer is absent, and among the failures.  After the last round it
+        keeps the model.
         """
         place = self._place(t, t + 1)
         envelopes, nonces = {}, {}
         for c in self.clients:
             served = self.algorithm.serve(state, c)
             nonces[c] = secrets.token_hex(16)
-            head = Evaluate(place, tuple(parts), served is not None, self.known(c), nonces[c])
+            head = Evaluate(place, tuple(parts), served is not None, self.known(c), last, nonces[c])
             envelopes[c] = write("examine", head, *([] if served is None else [wire.encode(served)]))
         found: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
         for c, outcome in self.transport("examine", t, NO_HOP, envelopes, self.terms.deadline_s).items():

@@ -1,0 +1,477 @@
+"""Trained models: the global one of each method and seed, and the one every client would use.
+
+    models/task.json                          network, inputs and classes: the same for all models of a run
+    models/METHOD-seed0.safetensors           the global model, where the method has one
+    models/METHOD-seed0.json                  which client uses which tensors
+    models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
+
+A client's model is the global one with the tensors of its own in their place.  `load_model` puts it together, from a
+run's folder, from a deployed client's, or from a single file that `save_model` or `unskew export` wrote.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+from urllib.parse import quote, unquote
+
+import pydantic
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from unskew import models, wire
+from unskew.data.dataset import Dataset
+from unskew.data.inputs import Inputs
+from unskew.errors import ConfigError, RunError, meant
+from unskew.experiment.config import TaskConfig
+from unskew.files import write_atomically
+from unskew.keys import Key
+from unskew.protocol import ClientId, Layout
+from unskew.tree import Params
+
+TASK = "task.json"
+PIECE = 1 << 24
+"""Bytes that are copied at a time."""
+
+
+# ---------------------------------------------------------------- what is known of a model
+@dataclass(frozen=True)
+class TaskCard:
+    """What the models of a run have in common.
+
+    Attributes:
+        model, model_options: The network, as in a configuration: a name, or module:factory.
+        input_shape: Shape of one example, as the network takes it.
+        classes: A name for each output of the network.
+        inputs: The way from raw inputs to the network's.
+        layers: Names of a model's tensors, parameters first.
+    """
+
+    model: str
+    model_options: dict[str, Any]
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    inputs: Inputs
+    layers: tuple[str, ...]
+    schema: Literal[1] = 1
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """A model, and who uses it.
+
+    Attributes:
+        clients: Numbers of clients; "all" where it is everybody's.
+        own: By layer, the name of its tensor in METHOD-seed0.clients.safetensors; other layers are the global model's.
+    """
+
+    clients: tuple[ClientId, ...] | Literal["all"]
+    own: dict[str, str]
+
+
+@dataclass(frozen=True)
+class CellCard:
+    """The models of one method and seed.
+
+    Attributes:
+        method, seed: Whose they are.
+        num_clients: Clients of the run, those without a model included.
+        client_names: A name for each client; None where clients are numbers.
+        global_model: Whether there is a global model.
+        models: The clients' models, each once; empty where clients keep theirs to themselves.
+    """
+
+    method: str
+    seed: int
+    num_clients: int
+    client_names: tuple[str, ...] | None
+    global_model: bool = False
+    models: tuple[SharedModel, ...] = ()
+    schema: Literal[1] = 1
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a loaded model is: its attribute `unskew`.
+
+    Attributes:
+        method, seed: What trained it.
+        client: Number of the client that uses it; None for a global model.
+        client_name: Its name; None where clients are numbers.
+        task: Network, inputs and classes.
+    """
+
+    method: str
+    seed: int
+    client: ClientId | None
+    client_name: str | None
+    task: TaskCard
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """A name for each output of the network."""
+        return self.task.classes
+
+    @property
+    def inputs(self) -> Inputs:
+        """The way from raw inputs to the network's: `model(model.unskew.inputs.prepare(x))`."""
+        return self.task.inputs
+
+
+def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
+    """What the models of an experiment on these data have in common."""
+    layers = (*layout.trainable, *layout.buffers)
+    options = dict(task.model_options)
+    return TaskCard(task.model, options, dataset.input_shape, dataset.classes, dataset.inputs, layers)
+
+
+def file_name(label: str) -> str:
+    """A method's label as part of a file's name; different labels stay different."""
+    return quote(label, safe=" ()=,+")
+
+
+def stem(label: str, seed: int) -> str:
+    """Name of the files of a method and seed, without their endings."""
+    return f"{file_name(label)}-seed{seed}"
+
+
+# ---------------------------------------------------------------- writing
+def save(
+    folder: Path, task: TaskCard, cell: CellCard, global_model: Params | None, own: Iterable[Mapping[ClientId, Params]]
+) -> None:
+    """Write the models of one method and seed; `own` gives the clients' models, a few clients at a time.
+
+    Every file is whole or not there, the card last; written again, the files have the same bytes.
+    """
+    folder.mkdir(exist_ok=True)
+    path = folder / stem(cell.method, cell.seed)
+    write_atomically(folder / TASK, _json(task))
+    if global_model is not None:
+        write_atomically(_with(path, ".safetensors"), wire.pieces(dict(global_model)))
+    shared = _write_own(_with(path, ".clients.safetensors"), cell.num_clients, global_model or {}, own)
+    card = dataclasses.replace(cell, global_model=global_model is not None, models=shared)
+    write_atomically(_with(path, ".json"), _json(card))
+
+
+def _with(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)  # a label may have dots
+
+
+def _json(value: Any) -> str:
+    # An option that JSON cannot hold was made in Python: its network has to be given again, its run goes on.
+    return json.dumps(dataclasses.asdict(value), ensure_ascii=False, default=repr)
+
+
+def _write_own(
+    path: Path, num_clients: int, global_model: Params, own: Iterable[Mapping[ClientId, Params]]
+) -> tuple[SharedModel, ...]:
+    """Write what clients' models have of their own; which client uses which."""
+    users: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
+    with ExitStack() as files:
+        store = _Store(path.parent, files, global_model)
+        for batch in own:
+            for client, names in store.add(batch).items():
+                users.setdefault(names, []).append(client)
+        if store.stored:
+            write_atomically(path, store.file())
+        else:
+            path.unlink(missing_ok=True)
+    return tuple(
+        SharedModel("all" if len(clients) == num_clients else tuple(sorted(clients)), dict(names))
+        for names, clients in users.items()
+    )
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor in a file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+_Names = tuple[tuple[str, str], ...]
+"""(layer, name in the file) of the tensors that are not the global model's."""
+
+
+class _Store:
+    """Distinct tensors on their way into one file: in memory are no more of them than two batches of clients have."""
+
+    def __init__(self, folder: Path, files: ExitStack, global_model: Params) -> None:
+        self.folder, self.files = folder, files
+        self.names = {_content(layer, tensor)[0]: "" for layer, tensor in global_model.items()}
+        # By identity, so that what many clients share is looked through once.  The tensors are kept beside it: the
+        # identity of one that is gone may be another's.
+        self.recent: dict[tuple[str, int], tuple[Tensor, str]] = {}
+        self.spools: dict[int, IO[bytes]] = {}  # by bytes of an element
+        self.stored: dict[int, list[_Stored]] = {}
+
+    def add(self, batch: Mapping[ClientId, Params]) -> dict[ClientId, _Names]:
+        """Store what is new in the models of these clients; what each has of its own."""
+        before, self.recent = self.recent, {}
+        models_of: dict[int, _Names] = {}
+        for client, params in batch.items():
+            if id(params) not in models_of:
+                named = ((layer, self._name(client, layer, t, before)) for layer, t in params.items())
+                models_of[id(params)] = tuple((layer, name) for layer, name in named if name)
+        return {client: models_of[id(params)] for client, params in batch.items()}
+
+    def _name(
+        self, client: ClientId, layer: str, tensor: Tensor, before: Mapping[tuple[str, int], tuple[Tensor, str]]
+    ) -> str:
+        identity = (layer, id(tensor))
+        if identity not in self.recent:
+            self.recent[identity] = (
+                before[identity] if identity in before else (tensor, self._store(client, layer, tensor))
+            )
+        return self.recent[identity][1]
+
+    def _store(self, client: ClientId, layer: str, tensor: Tensor) -> str:
+        content, octets = _content(layer, tensor)
+        if content not in self.names:
+            name = self.names[content] = f"{client}/{layer}"
+            width = tensor.element_size()
+            if width not in self.spools:  # has no name on the disk: nothing is left of it, however this process ends
+                spool = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115, closed by `files`
+                self.spools[width] = self.files.enter_context(spool)
+            self.spools[width].write(octets)
+            self.stored.setdefault(width, []).append(_Stored(name, tensor.dtype, tuple(tensor.shape)))
+        return self.names[content]
+
+    def file(self) -> Iterator[bytes]:
+        """The safetensors file, piece by piece; the widest elements first, so that all are aligned."""
+        header: dict[str, Any] = {}
+        offset = 0
+        for width in sorted(self.stored, reverse=True):
+            for t in self.stored[width]:
+                end = offset + width * math.prod(t.shape)
+                header[t.name] = {"dtype": wire.DTYPES[t.dtype], "shape": t.shape, "data_offsets": [offset, end]}
+                offset = end
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        yield len(text).to_bytes(8, "little") + text
+        for width in sorted(self.stored, reverse=True):
+            self.spools[width].seek(0)
+            while piece := self.spools[width].read(PIECE):
+                yield piece
+
+
+def _content(layer: str, tensor: Tensor) -> tuple[tuple[str, torch.dtype, tuple[int, ...], bytes], memoryview]:
+    """What makes a tensor equal to another of this layer, and its bytes."""
+    octets = wire.octets(tensor)
+    return (layer, tensor.dtype, tuple(tensor.shape), hashlib.sha256(octets).digest()), octets
+
+
+# ---------------------------------------------------------------- reading
+def load_model(
+    path: Path | str,
+    method: str | None = None,
+    client: ClientId | str | None = None,
+    seed: int | None = None,
+    *,
+    network: nn.Module | None = None,
+) -> nn.Module:
+    """A trained model: a plain module in evaluation mode, on the CPU, that takes prepared inputs.
+
+    Its attribute `unskew` says what it is (`ModelCard`); `predict` takes raw inputs.
+
+    Args:
+        path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew export` wrote.
+        method: Label of the method; not needed where there is one only.
+        client: Whose model, by number or name; None is the global model, or a deployed client's own.
+        seed: Of the run; by default its smallest.
+        network: A network that gets the weights, where none can be built from its name; by default one is built.
+
+    Raises:
+        RunError: If there is no such model, or its files are damaged.
+        ConfigError: If its network cannot be built, or is another.
+    """
+    path = Path(path)
+    card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed)
+    return _with_weights(_network(card.task) if network is None else network, card, tensors)
+
+
+def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
+    """The class of each raw input, by name, as a model of `load_model` sees it.
+
+    Args:
+        x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, or numbers (N, ...).
+
+    Raises:
+        ConfigError: If the model has no card that says how inputs are prepared.
+        DataError: If the inputs are not of the kind it was trained on.
+    """
+    card = getattr(model, "unskew", None)
+    if not isinstance(card, ModelCard):
+        raise ConfigError(
+            "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
+        )
+    inputs, training = card.inputs.prepare(x), model.training
+    device = next((t.device for t in model.parameters()), torch.device("cpu"))
+    model.eval()
+    try:
+        with torch.no_grad():
+            labels = [model(batch.to(device)).argmax(1).tolist() for batch in torch.split(inputs, batch_size)]
+    finally:
+        model.train(training)
+    return [card.classes[label] for batch in labels for label in batch]
+
+
+def save_model(model: nn.Module, path: Path | str) -> None:
+    """Write a model of `load_model`, with the weights it has now, as one file that says what it is.
+
+    The file is safetensors: tensors by layer, and under `unskew` in its metadata the card as JSON.
+
+    Raises:
+        ConfigError: If the model has no card.
+    """
+    card = getattr(model, "unskew", None)
+    if not isinstance(card, ModelCard):
+        raise ConfigError("save_model needs a model of load_model or history.model, which says what it is")
+    tensors = {layer: _tensors(model)[layer].detach().cpu().contiguous() for layer in card.task.layers}
+    write_atomically(Path(path), safetensors.torch.save(tensors, {"format": "pt", "unskew": _json(card)}))
+
+
+def cells(folder: Path) -> list[tuple[str, int]]:
+    """Method and seed of all models in a run's folder, methods in alphabetical order.
+
+    Raises:
+        RunError: If it has none.
+    """
+    found = [_label_and_seed(p) for p in sorted((folder / "models").glob("*-seed*.json"))]
+    if not found:
+        raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
+    return sorted(found)
+
+
+def _label_and_seed(path: Path) -> tuple[str, int]:
+    label, _, seed = path.name.removesuffix(".json").rpartition("-seed")
+    return unquote(label), int(seed)
+
+
+def _read_folder(
+    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None
+) -> tuple[ModelCard, Params]:
+    known = cells(folder)
+    labels = list(dict.fromkeys(label for label, _ in known))
+    if method is None and len(labels) > 1:
+        raise RunError(f"{folder} has models of several methods; name one of {', '.join(labels)}")
+    label = labels[0] if method is None else method
+    if label not in labels:
+        raise RunError(f"{folder} has no model of {label!r}{meant(label, labels)} (methods: {', '.join(labels)})")
+    seeds = [s for of, s in known if of == label]
+    if seed is not None and seed not in seeds:
+        raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    path = folder / "models" / stem(label, seeds[0] if seed is None else seed)
+    task: TaskCard = _read_card(folder / "models" / TASK, TaskCard)
+    cell: CellCard = _read_card(_with(path, ".json"), CellCard)
+    number = _client(cell, client)
+    name = None if number is None or cell.client_names is None else cell.client_names[number]
+    card = ModelCard(cell.method, cell.seed, number, name, task)
+    own = {} if number is None else _own_of(cell, number)
+    shared = [layer for layer in task.layers if layer not in own]
+    tensors = _read_tensors(_with(path, ".safetensors"), {layer: layer for layer in shared}) if shared else {}
+    return card, {**tensors, **_read_tensors(_with(path, ".clients.safetensors"), own)}
+
+
+def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
+    """Number of the client whose model is asked for; None for the global model."""
+    where = f"of {cell.method}, seed {cell.seed}"
+    if client is None:
+        if cell.global_model:
+            return None
+        users = [c for m in cell.models for c in (range(cell.num_clients) if m.clients == "all" else m.clients)]
+        if len(users) == 1:  # a deployed client's folder
+            return users[0]
+        raise RunError(f"there is no global model {where}: say whose, as in client=0")
+    names = cell.client_names or ()
+    if isinstance(client, str) and client not in names:
+        if not client.isdecimal():
+            known = f" (clients: {', '.join(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"
+            raise RunError(f"there is no client {client!r}{meant(client, names)} {where}{known}")
+        client = int(client)
+    number = names.index(client) if isinstance(client, str) else client
+    if not 0 <= number < cell.num_clients:
+        raise RunError(f"there is no client {number} {where}; clients are 0 to {cell.num_clients - 1}")
+    return number
+
+
+def _own_of(cell: CellCard, client: ClientId) -> dict[str, str]:
+    for model in cell.models:
+        if model.clients == "all" or client in model.clients:
+            return model.own
+    why = "clients keep theirs to themselves, in their own folders" if not cell.models else "it has none"
+    raise RunError(f"there is no model of client {client} of {cell.method}, seed {cell.seed}: {why}")
+
+
+def _read_card(path: Path, of: type) -> Any:
+    try:
+        return pydantic.TypeAdapter(of).validate_json(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    except pydantic.ValidationError as error:
+        raise RunError(f"{path} does not describe models: {error.errors()[0]['msg']}") from None
+
+
+def _read_tensors(path: Path, names: Mapping[str, str]) -> Params:
+    """Tensors of a file, under other names: layer -> name in the file."""
+    if not names:
+        return {}
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return {layer: file.get_tensor(name) for layer, name in names.items()}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+
+
+def _read_file(path: Path) -> tuple[ModelCard, Params]:
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dictionary
+    except (OSError, safetensors.SafetensorError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    try:
+        card: ModelCard = pydantic.TypeAdapter(ModelCard).validate_json(metadata.get("unskew", ""))
+    except pydantic.ValidationError:
+        raise RunError(
+            f"{path} does not say what it is; give the run's folder, or a file that unskew export wrote"
+        ) from None
+    return card, tensors
+
+
+def _network(task: TaskCard) -> nn.Module:
+    with Key(0).ambient():  # the weights are about to be replaced, and nobody else's draws shall change
+        try:
+            return models.build(task.model, task.input_shape, len(task.classes), **task.model_options)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or give load_model a network, as in network=Net()") from None
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _with_weights(module: nn.Module, card: ModelCard, tensors: Params) -> nn.Module:
+    there = _tensors(module)
+    for layer in card.task.layers:
+        shape = tuple(tensors[layer].shape) if layer in tensors else None
+        if layer not in there or shape != tuple(there[layer].shape):
+            has = tuple(there[layer].shape) if layer in there else "no such tensor"
+            raise ConfigError(
+                f"{type(module).__name__} is not the network that was trained: {layer} must be {shape}, got {has}"
+            )
+    with torch.no_grad():
+        for layer in card.task.layers:
+            there[layer].copy_(tensors[layer])
+    object.__setattr__(module, "unskew", card)  # mypy and nn.Module take an attribute for a tensor or a module
+    return module.eval()
