@@ -66,5 +66,8 @@ from .protocol import Cosine as Cosine
 from .protocol import Exponential as Exponential
 from .protocol import Milestones as Milestones
 from .protocol import SgdConfig as SgdConfig
+from .run.models import load_model as load_model
+from .run.models import predict as predict
+from .run.models import save_model as save_model
 from .version import __version__ as __version__
 from .world.outage import Outage as Outage

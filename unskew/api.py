@@ -24,7 +24,7 @@ import pydantic
 import torch
 from torch import nn
 
-from unskew import algorithms, schema
+from unskew import algorithms, models, schema
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.sources import load, save
@@ -34,6 +34,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method, Runtime, Stop, TaskConfig, World
 from unskew.models import IN_PYTHON
 from unskew.run import callbacks, folder, loop
+from unskew.run.models import load_model
 from unskew.run.progress import watching
 from unskew.run.setup import Given, InProcess
 from unskew.tree import is_record
@@ -78,6 +79,7 @@ class History:
     summary: dict[str, Any]
     path: Path | None
     _scratch: _Scratch | None = None
+    _network: Callable[[], nn.Module] | None = None
 
     @property
     def folder(self) -> Path:
@@ -97,6 +99,19 @@ class History:
     def methods(self) -> tuple[str, ...]:
         """Labels of the methods, in the run's order."""
         return tuple(dict.fromkeys(row["method"] for row in self.summary["rows"]))
+
+    def model(self, method: str, client: int | str | None = None, seed: int | None = None) -> nn.Module:
+        """A trained model, a plain module in evaluation mode; `unskew.predict(model, x)` takes raw inputs.
+
+        Args:
+            method: Label of the method.
+            client: Whose model, by number or name; by default the global one.
+            seed: Of the run; by default its smallest.
+
+        Raises:
+            RunError: If there is no such model.
+        """
+        return load_model(self.folder, method, client, seed, network=self._network)
 
     def curve(self, method: str, name: str = "global.accuracy") -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric, in the rounds that all seeds came to.
@@ -358,13 +373,14 @@ def simulate(
                 files={DATA_FILE: partial(save, dataset)} if keeps else {},
             )
         )
+        network = _network(experiment.task, model, dataset)
         listening = shown if callback is None else callbacks.Several(shown, callback)
         if out is not None:
             from unskew.report import write_report
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
-            return history(outcome)
+            return dataclasses.replace(history(outcome), _network=network)
         scratch = _Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
@@ -373,7 +389,7 @@ def simulate(
             if isinstance(error, loop.Interrupted):
                 raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
             raise
-        return dataclasses.replace(history(outcome), path=None, _scratch=scratch)
+        return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=network)
 
 
 def _task(task: object, data: object, model: object) -> Any:
@@ -399,6 +415,16 @@ def _model_name(model: object) -> str:
     module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", type(model).__qualname__)
     known = module != "__main__" and getattr(sys.modules.get(module), name, None) is model
     return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
+
+
+def _network(task: TaskConfig, model: object, dataset: Dataset) -> Callable[[], nn.Module] | None:
+    """Makes a network like one that was given as a value; None where its name is enough."""
+    if isinstance(model, nn.Module):
+        return partial(copy.deepcopy, copy.deepcopy(model).cpu())
+    if not task.model.startswith(IN_PYTHON):
+        return None
+    assert callable(model)
+    return partial(models.build, model, dataset.input_shape, dataset.num_classes, **task.model_options)
 
 
 def _dataset(

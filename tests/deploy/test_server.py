@@ -1,13 +1,16 @@
 """A deployment's two halves from their folders to a run folder, over Flower's types in one process."""
 
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
+import torch
 
 from unskew.deploy import parity
 from unskew.errors import ConfigError, QuorumError, RunError
@@ -15,6 +18,7 @@ from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json, rows
+from unskew.run.models import load_model
 
 pytest.importorskip("flwr")
 
@@ -77,6 +81,31 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     assert read_json(run / "run.json")["environment"]["executor"] == "flower"
     assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
     assert start(tmp_path, Loopback({})) == run, "a run that is done needs nobody"
+    for method, seed, client in itertools.product((m["name"] for m in METHODS), (0, 1), range(3)):
+        own = load_model(tmp_path / f"client-{client}", method, seed=seed)
+        assert own.unskew == load_model(simulated, method, client, seed).unskew
+        assert all(
+            torch.equal(t, own.state_dict()[name])
+            for name, t in load_model(simulated, method, client, seed).state_dict().items()
+        )
+    assert load_model(run, "fedavg").unskew.client is None
+    with pytest.raises(RunError, match="clients keep theirs to themselves, in their own folders"):
+        load_model(run, "fedper", client=0)
+
+
+@pytest.mark.parametrize("asked", ["global", "personal"])
+def test_a_client_keeps_its_model_though_it_gives_no_scores(asked: str, small: Small, tmp_path: Path) -> None:
+    experiment = several(small, f'evaluate=["{asked}"]', "val_fraction=0.0", "rounds=1")
+    experiment = replace(experiment, methods=experiment.methods[1:2])
+    run = start(tmp_path, pack(tmp_path, experiment, metrics=[None, False, None]))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    tested = {r["client"] for r in rows(run / "metrics.jsonl") if "client" in r}
+    assert tested == (set() if asked == "global" else {0, 2})
+    for client in range(3):
+        expected = load_model(simulated, "fedper", client).state_dict()
+        own = load_model(tmp_path / f"client-{client}", "fedper").state_dict()
+        assert own.keys() == expected.keys()
+        assert all(torch.equal(t, expected[name]) for name, t in own.items())
 
 
 class Killed(BaseException):

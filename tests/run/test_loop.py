@@ -79,9 +79,12 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
         "work.jsonl",
     ]
     # fedper's heads live on clients: there is no model for the world.
-    assert sorted(p.name for p in (mixed / "models").iterdir()) == [
-        f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg") for s in (0, 5)
-    ]
+    assert sorted(p.name for p in (mixed / "models").iterdir()) == sorted(
+        [f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg") for s in (0, 5)]
+        + [f"{m}-seed{s}.json" for m in ("centralised", "fedavg", "fedper") for s in (0, 5)]
+        + [f"fedper-seed{s}.clients.safetensors" for s in (0, 5)]
+        + ["task.json"]
+    )
 
 
 def test_the_card_says_what_ran(mixed: Path) -> None:
@@ -207,7 +210,7 @@ def test_labels_that_differ_keep_their_own_model_files(tiny: Callable[..., Exper
     methods = "".join(f'[[methods]]\nname = "fedavg"\nlabel = "{label}"\n' for label in labels)
     outcome = loop.start(tiny("rounds=1", methods=methods), tmp_path / "run")
     found = sorted(p.name for p in (outcome.folder / "models").iterdir() if p.is_file())
-    assert len(found) == len(labels)
+    assert len(found) == 2 * len(labels) + 1  # tensors and a card each, and the card of the task
     assert "FedAvg (lr=0.1)-seed0.safetensors" in found
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]
 

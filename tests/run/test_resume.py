@@ -19,7 +19,7 @@ import pytest
 from unskew.errors import MemoryShortage, RunError
 from unskew.experiment.config import Experiment, load, to_toml
 from unskew.local.trainer import LocalTrainer
-from unskew.run import checkpoint, loop
+from unskew.run import checkpoint, loop, models
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
@@ -524,7 +524,7 @@ def test_memory_that_runs_out_when_a_cell_ends_costs_nothing(
     """What a cell does at its end is done again, once: no hash and no row comes twice."""
     experiment = tiny("stop.megabytes=0.000001") if early else tiny()
     straight = contents(loop.start(experiment, tmp_path / "straight").folder)
-    owner, name = (loop, "write_atomically") if where == "the model" else (checkpoint, "digest")
+    owner, name = (models, "write_atomically") if where == "the model" else (checkpoint, "digest")
     genuine, calls = getattr(owner, name), []
 
     def once(*args: Any) -> Any:
@@ -615,7 +615,10 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..
     assert contents(loop.resume(tmp_path / "run").folder) == whole
 
 
-@pytest.mark.parametrize("name", ["summary.json", "fedavg-seed0.safetensors", "manifest.json", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    "name",
+    ["summary.json", "task.json", "fedavg-seed0.safetensors", "fedavg-seed0.json", "manifest.json", "metrics.jsonl"],
+)
 def test_a_disk_that_fills_at_any_file_is_survived(
     name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def open_site(folder: Path) -> ClientRuntime:
 
         def keep_model(params: Params) -> None:
             task = models.task_card(experiment.task, setup.dataset, setup.task.layout)
-            card = models.CellCard(method.label, seed, config.num_clients, None)
+            card = models.CellCard(method.label, seed, config.num_clients, fed.client_names)
             models.save(folder / "models", task, card, None, [{config.client: params}])
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.

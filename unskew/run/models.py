@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,7 +278,7 @@ def load_model(
     client: ClientId | str | None = None,
     seed: int | None = None,
     *,
-    network: nn.Module | None = None,
+    network: nn.Module | Callable[[], nn.Module] | None = None,
 ) -> nn.Module:
     """A trained model: a plain module in evaluation mode, on the CPU, that takes prepared inputs.
 
@@ -289,7 +289,8 @@ def load_model(
         method: Label of the method; not needed where there is one only.
         client: Whose model, by number or name; None is the global model, or a deployed client's own.
         seed: Of the run; by default its smallest.
-        network: A network that gets the weights, where none can be built from its name; by default one is built.
+        network: A network that gets the weights, or what makes one, as in `network=Net`; needed where a run was given
+            its network as a value.  By default one is built by its name.
 
     Raises:
         RunError: If there is no such model, or its files are damaged.
@@ -297,7 +298,7 @@ def load_model(
     """
     path = Path(path)
     card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed)
-    return _with_weights(_network(card.task) if network is None else network, card, tensors)
+    return _with_weights(_network(card.task, network), card, tensors)
 
 
 def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
@@ -449,12 +450,16 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
     return card, tensors
 
 
-def _network(task: TaskCard) -> nn.Module:
+def _network(task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None) -> nn.Module:
+    if isinstance(given, nn.Module):
+        return given
     with Key(0).ambient():  # the weights are about to be replaced, and nobody else's draws shall change
+        if given is not None:
+            return given()
         try:
             return models.build(task.model, task.input_shape, len(task.classes), **task.model_options)
         except ConfigError as error:
-            raise ConfigError(f"{error}; or give load_model a network, as in network=Net()") from None
+            raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

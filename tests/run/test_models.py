@@ -1,0 +1,329 @@
+"""Every client's final model is kept, is the one that was tested, and can be used."""
+
+import errno
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import unskew as us
+from unskew.data.inputs import Inputs
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment
+from unskew.models import build
+from unskew.run import loop, models
+from unskew.run import setup as run_setup
+from unskew.run.folder import rows
+from unskew.run.models import CellCard, TaskCard, load_model, predict, save_model
+from unskew.runtime.in_process import Simulator
+
+METHODS = (
+    "fedavg",
+    "fedper",
+    "ditto",
+    "ifca",
+    "hcct",
+    "fedbabu",
+    "perfedavg",
+    "gossip",
+    "maxfl_hcct",
+    "independent",
+    "centralised",
+)
+IMAGES = load_digits().images.astype(np.uint8)
+
+
+def table(*names: str) -> str:
+    return "".join(f'[[methods]]\nname = "{name}"\n' for name in names)
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven methods, global, personal, clustered, fine-tuned and without a server, two rounds each."""
+    experiment = tiny("rounds=2", methods=table(*METHODS))
+    return loop.start(experiment, tmp_path_factory.mktemp("models") / "run").folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((folder / "models").iterdir())}
+
+
+# ---------------------------------------------------------------- what is kept
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_keeps_the_very_model_that_was_tested(method: str, run: Path, tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("rounds=2", methods=table(method))
+    setup = run_setup.prepare(experiment)
+    fed = run_setup.divide(experiment, setup.dataset, 0)
+    tested = {
+        r["client"]: r["value"]
+        for r in rows(run / "metrics.jsonl")
+        if (r["method"], r["round"], r["name"]) == (method, 2, "personal.accuracy") and "client" in r
+    }
+    assert sorted(tested) == [0, 1, 2, 3]
+    for c, accuracy in tested.items():
+        x, y = (values[fed.clients[c].test] for values in (setup.dataset.x_train, setup.dataset.y_train))
+        model = load_model(run, method, client=c)
+        assert not model.training
+        assert float((model(x).argmax(1) == y).double().mean()) == accuracy
+
+
+def test_tensors_that_clients_share_are_stored_once(run: Path) -> None:
+    tensors = safetensors.torch.load_file(run / "models" / "fedper-seed0.clients.safetensors")
+    bodies = [name for name in tensors if "/body." in name]
+    assert len(bodies) == len({name.partition("/")[2] for name in bodies}) == 2
+    assert sum("/head." in name for name in tensors) == 2 * 4
+
+
+def test_what_clients_have_from_the_global_model_is_not_stored_again(run: Path) -> None:
+    """FedBABU fine-tunes the head; the body is the global model's."""
+    assert not any(
+        "/body." in name for name in safetensors.torch.load_file(run / "models/fedbabu-seed0.clients.safetensors")
+    )
+    assert not (run / "models" / "fedavg-seed0.clients.safetensors").exists()
+    assert json.loads((run / "models" / "fedavg-seed0.json").read_text())["models"] == [{"clients": "all", "own": {}}]
+
+
+def test_models_are_made_once_where_they_were_tested(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, personal = list[int](), Simulator.personal
+
+    def counted(self: Any, state: Any, clients: Any, t: int) -> Any:
+        asked.append(t)
+        return personal(self, state, clients, t)
+
+    monkeypatch.setattr(Simulator, "personal", counted)
+    loop.start(tiny("rounds=2", methods=table("fedbabu")), tmp_path / "run")
+    assert asked == [0, 1, 2]
+
+
+def test_models_are_kept_whether_they_are_tested_or_not(
+    run: Path, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "BATCH", 3)
+    experiment = tiny("rounds=2", 'evaluate=["global"]', methods=table("fedper", "ifca", "fedbabu", "centralised"))
+    untested = contents(loop.start(experiment, tmp_path / "run").folder)
+    assert len(untested) > 8
+    assert untested == {name: data for name, data in contents(run).items() if name in untested}
+
+
+def test_a_run_that_ends_early_keeps_its_models(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    experiment = tiny("rounds=5", "stop.megabytes=0.001", "eval_every=5", methods=table("fedper"))
+    folder = loop.start(experiment, tmp_path / "run").folder
+    one = loop.start(tiny("rounds=1", methods=table("fedper")), tmp_path / "one").folder
+    assert contents(folder) == contents(one)
+
+
+def test_a_disk_that_fills_while_models_are_written_is_survived(
+    run: Path, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, fsync = tiny("rounds=2", methods=table("fedper")), os.fsync
+
+    def failing(fd: int) -> None:
+        if "clients.safetensors" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(RunError, match=r"No space left on device.*unskew resume"):
+            loop.start(experiment, tmp_path / "run")
+    assert sorted(contents(tmp_path / "run")) == ["task.json"]
+    resumed = contents(loop.resume(tmp_path / "run").folder)
+    assert resumed == {name: contents(run)[name] for name in resumed}
+    assert "fedper-seed0.clients.safetensors" in resumed
+
+
+# ---------------------------------------------------------------- how it is stored
+TASK = TaskCard("mlp", {}, (2,), ("no", "yes"), Inputs(), ("w", "b"))
+
+
+def cell(num_clients: int, names: tuple[str, ...] | None = None) -> CellCard:
+    return CellCard("m", 0, num_clients, names)
+
+
+def test_a_hundred_thousand_clients_of_one_model_take_a_few_bytes(tmp_path: Path) -> None:
+    model = {"w": torch.ones(1000), "b": torch.zeros(2)}
+    batches = [{c: model for c in range(first, first + 100)} for first in range(0, 100_000, 100)]
+    models.save(tmp_path / "models", TASK, cell(100_000), model, batches)
+    assert sorted(contents(tmp_path)) == ["m-seed0.json", "m-seed0.safetensors", "task.json"]
+    assert len(contents(tmp_path)["m-seed0.json"]) < 200
+
+
+def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> None:
+    alive = 0
+    most = 0
+
+    def gone() -> None:
+        nonlocal alive
+        alive -= 1
+
+    def batches() -> Iterator[dict[int, dict[str, Tensor]]]:
+        nonlocal alive, most
+        for c in range(20):
+            model = {"w": torch.full((5,), float(c)), "b": torch.zeros(1)}
+            weakref.finalize(model["w"], gone)
+            alive += 1
+            most = max(most, alive)
+            yield {c: model}
+            del model
+
+    models.save(tmp_path / "models", TASK, cell(20), None, batches())
+    assert most <= 2 + 1
+    stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
+    assert sorted(stored) == sorted(["0/b", *(f"{c}/w" for c in range(20))])
+    assert all(torch.equal(stored[f"{c}/w"], torch.full((5,), float(c))) for c in range(20))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_tensors_of_every_width_come_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Mixed widths in one file: each must lie where its type may."""
+    own = {c: {"b": torch.arange(3).to(torch.uint8) + c, "w": torch.arange(c, c + 5).to(dtype)} for c in range(3)}
+    models.save(tmp_path / "models", TASK, cell(3), None, [own])
+    card = json.loads((tmp_path / "models" / "m-seed0.json").read_text())
+    stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
+    for c, params in own.items():
+        names = next(m["own"] for m in card["models"] if m["clients"] == "all" or c in m["clients"])
+        assert {layer: stored[name].tolist() for layer, name in names.items()} == {
+            layer: t.tolist() for layer, t in params.items()
+        }
+
+
+# ---------------------------------------------------------------- what it is used for
+def test_predict_takes_raw_inputs_and_answers_with_class_names(run: Path) -> None:
+    model = load_model(run, "hcct", client=2)
+    answers = predict(model, IMAGES[:40], batch_size=7)
+    prepared = model.unskew.inputs.prepare(IMAGES[:40])
+    assert answers == [model.unskew.classes[i] for i in model(prepared).argmax(1)]
+    assert set(answers) <= set("0123456789")
+
+
+def test_a_model_is_a_plain_module_that_trains_and_saves(run: Path, tmp_path: Path) -> None:
+    model = load_model(run, "fedper", client="1")
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    x = model.unskew.inputs.prepare(IMAGES[:64])
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    nn.functional.cross_entropy(model(x), torch.as_tensor(load_digits().target[:64])).backward()
+    optimiser.step()
+    assert any(not torch.equal(before[name], t) for name, t in model.state_dict().items())
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    save_model(model, tmp_path / "model.safetensors")
+    again = load_model(tmp_path / "model.safetensors")
+    weights = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert all(torch.equal(weights[name], t) for name, t in again.state_dict().items())
+    assert again.unskew == model.unskew
+    assert (again.unskew.method, again.unskew.client, again.unskew.seed) == ("fedper", 1, 0)
+
+
+def test_loading_draws_no_random_numbers(run: Path) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    load_model(run, "fedavg")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_batch_norm_comes_back_with_its_statistics(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    experiment = tiny("rounds=1", methods=table("fedbn"))
+    options = {"norm": "batch"}
+    experiment = replace(experiment, task=replace(experiment.task, model="cnn_small", model_options=options))
+    folder = loop.start(experiment, tmp_path / "run").folder
+    means = [load_model(folder, "fedbn", client=c).state_dict()["body.norm1.running_mean"] for c in (0, 1)]
+    assert not torch.equal(means[0], means[1])
+    assert means[0].any()
+
+
+def test_clients_are_named_as_the_data_name_them(tmp_path: Path) -> None:
+    weights = {c: {"head.weight": torch.full((2, 2), float(c)), "head.bias": torch.zeros(2)} for c in range(2)}
+    task = replace(TASK, model="logistic", layers=("head.weight", "head.bias"))
+    models.save(tmp_path / "models", task, cell(2, ("Oslo", "7")), None, [weights])
+    for name, number in (("Oslo", 0), ("7", 1), (1, 1)):
+        model = load_model(tmp_path, "m", client=name)
+        assert (model.unskew.client, model.unskew.client_name) == (number, ("Oslo", "7")[number])
+        assert model.head.weight.eq(number).all()
+    with pytest.raises(RunError, match=r"there is no client 'Olso'; did you mean Oslo.*clients: Oslo, 7"):
+        load_model(tmp_path, "m", client="Olso")
+
+
+def test_a_network_of_ones_own_gets_the_weights(run: Path) -> None:
+    task = load_model(run, "fedavg").unskew.task
+    mine = build(task.model, task.input_shape, 10, **task.model_options)
+    assert load_model(run, "fedavg", network=mine) is mine
+    again = load_model(run, "fedavg", network=lambda: build(task.model, task.input_shape, 10, hidden=(8,)))
+    assert all(torch.equal(t, again.state_dict()[name]) for name, t in mine.state_dict().items())
+    with pytest.raises(
+        ConfigError, match=r"Linear is not the network that was trained: .* must be \(8, 64\), got no such"
+    ):
+        load_model(run, "fedavg", network=nn.Linear(2, 2))
+
+
+def net(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+
+@pytest.mark.parametrize("given", ["a name", "a module", "a function"])
+def test_a_history_without_a_folder_has_its_models_whatever_the_network_was(given: str) -> None:
+    module = net((1, 8, 8), 10)
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    forms = {"a name": "logistic", "a module": module, "a function": lambda shape, classes: net(shape, classes)}
+    split = us.Dirichlet(alpha=1.0, num_clients=3)
+    history = us.simulate({"own": us.Independent()}, model=forms[given], split=split, rounds=1, progress=False)
+    model = history.model("own", client=2)
+    assert predict(model, IMAGES[:1])[0] in "0123456789"
+    assert model is not module
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
+    if given == "a function":
+        with pytest.raises(ConfigError, match=r"given as a value.* give load_model the network, as in network=Net"):
+            load_model(history.folder, "own", client=2)
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "models of several methods; name one of centralised, ditto, "),
+        ({"method": "fedpre"}, r"no model of 'fedpre'; did you mean fedper\?"),
+        ({"method": "fedavg", "seed": 4}, r"no model of fedavg with seed 4 \(seeds: 0\)"),
+        ({"method": "fedper"}, "no global model of fedper, seed 0: say whose, as in client=0"),
+        ({"method": "fedper", "client": 4}, "no client 4 of fedper, seed 0; clients are 0 to 3"),
+        ({"method": "fedper", "client": -1}, "no client -1 of fedper, seed 0; clients are 0 to 3"),
+        ({"method": "fedper", "client": "Oslo"}, "no client 'Oslo' of fedper, seed 0; clients are 0 to 3"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_in_words(options: dict[str, Any], text: str, run: Path) -> None:
+    with pytest.raises(RunError, match=text):
+        load_model(run, **options)
+
+
+def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="has no models"):
+        load_model(tmp_path, "fedavg")
+    models_in = tmp_path / "run" / "models"
+    models_in.mkdir(parents=True)
+    for name, data in contents(run).items():
+        (models_in / name).write_bytes(data)
+    (models_in / "fedavg-seed0.safetensors").write_bytes(b"half")
+    with pytest.raises(RunError, match=r"cannot read .*fedavg-seed0\.safetensors"):
+        load_model(tmp_path / "run", "fedavg")
+    (models_in / "fedper-seed0.json").write_text("{}")
+    with pytest.raises(RunError, match=r"fedper-seed0\.json does not describe models"):
+        load_model(tmp_path / "run", "fedper", client=0)
+    with pytest.raises(RunError, match="does not say what it is"):
+        load_model(run / "models" / "centralised-seed0.safetensors")
+
+
+def test_predict_and_save_need_a_model_that_says_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"load_model or history\.model"):
+        predict(nn.Linear(2, 2), np.zeros((1, 2)))
+    with pytest.raises(ConfigError, match=r"load_model or history\.model"):
+        save_model(nn.Linear(2, 2), tmp_path / "x.safetensors")
