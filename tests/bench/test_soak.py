@@ -14,7 +14,7 @@ def test_too_few_readings_are_refused_before_any_work(
 ) -> None:
     monkeypatch.setattr(soak, "Pool", lambda *_: pytest.fail("began"))
     with pytest.raises(ConfigError, match=f"got {rounds} rounds with one every {every}; lower --every to {least} or"):
-        soak.soak(rounds, every)
+        soak.measure(rounds, every)
 
 
 def test_growth_is_the_last_reading_over_the_middle_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_growth_is_the_last_reading_over_the_middle_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(soak, "memory", lambda _: (200.0, next(readings)))
     monkeypatch.setattr(soak, "cores", lambda: 1)
     said: list[str] = []
-    rows: list[dict[str, Any]] = soak.soak(4, 1, said.append)
+    rows: list[dict[str, Any]] = soak.measure(4, 1, said.append)
     assert len(said) == 4
     assert [r["value"] for r in rows if r["what"] == "pss"] == [100.0, 110.0, 120.0, 132.0]
     assert rows[-1]["value"] == pytest.approx(1.1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from unskew.bench import engine
-from unskew.bench.engine import Workload
+from unskew.bench.toolkit import Workload
 
 
 def test_a_share_is_of_the_round_and_its_tests_together() -> None:

@@ -23,10 +23,10 @@ from unskew.priors.public import (
     glyphs,
     public,
 )  # fmt: skip
-from unskew.priors.train import Training, captions, train
+from unskew.priors.train import PriorTraining, captions, train
 
 KEY = Key(2)
-TINY = Training(autoencoder_steps=3, autoencoder_batch=8, denoiser_steps=3, denoiser_batch=8)
+TINY = PriorTraining(autoencoder_steps=3, autoencoder_batch=8, denoiser_steps=3, denoiser_batch=8)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_three_steps_give_the_same_bytes_again_and_others_with_another_seed(
 
 def test_training_that_diverges_writes_nothing(data: tuple[Captioned, dict[str, str]]) -> None:
     with pytest.raises(DivergedError, match=r"the autoencoder's loss became .* in step"):
-        train(*data, 0, Training(20, 8, 1e6, 3, 8))
+        train(*data, 0, PriorTraining(20, 8, 1e6, 3, 8))
 
 
 def test_training_says_how_far_it_is(data: tuple[Captioned, dict[str, str]]) -> None:

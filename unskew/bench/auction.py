@@ -6,7 +6,6 @@ fast several times, and ratios are to the fastest.  The last row is a whole auct
 over the simulator's messages under preset p000, with clients whose training is free.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unskew.algorithms.feddif import FedDif
+from unskew.bench.toolkit import BenchRow, Say, seconds_row, timed
 from unskew.forecast.dry_run import untrained_rounds
 from unskew.keys import Key
 from unskew.server.auction import edge_weights, feasible, match, valuations
@@ -36,17 +36,15 @@ def labels(clients: int, classes: int, alpha: float, examples: int, key: Key) ->
     return torch.from_numpy(drawn)
 
 
-def measure(
-    n: int = 1000, classes: int = 100, repeats: int = 5, rounds: int = 300, say: Callable[[str], None] = print
-) -> list[dict[str, Any]]:
-    """Rows of the benchmark's JSON.
+def measure(n: int = 1000, classes: int = 100, repeats: int = 5, rounds: int = 300, say: Say = print) -> list[BenchRow]:
+    """Measure the auction, as rows of the benchmark's JSON.
 
     Args:
-        n: Clients, and models.
-        classes: Of the task.
-        repeats: How often everything is timed but the plain loop and the simulation, which run once.
-        rounds: Communication rounds of the simulation.
-        say: Gets a line for each measurement.
+        n: Number of clients, and of models.
+        classes: Classes of the task.
+        repeats: Times that everything is measured but the plain loop and the simulation, which run once.
+        rounds: Number of communication rounds of the simulation.
+        say: Called with a line for each measurement.
     """
     key = Key(0) / "bench" / "auction"
     histograms = labels(n, classes, 0.3, 500, key / "labels")
@@ -72,11 +70,11 @@ def measure(
     match_s, pairs = _timed(lambda: match(weights), repeats)
     round_s = [w + m for w, m in zip(weights_s, match_s, strict=True)]
     rows = [
-        _row(case, "naive_valuations", [loop], loop),
-        _row(case, "l2_valuations", values_s, loop),
-        _row(case, "l2_weights", weights_s, loop),
-        _row(case, "matching", match_s),
-        _row(case, "diffusion_round", round_s),
+        seconds_row(case, "naive_valuations", [loop], ratio=1.0, against="naive"),
+        seconds_row(case, "l2_valuations", values_s, ratio=loop / min(values_s), against="naive"),
+        seconds_row(case, "l2_weights", weights_s, ratio=loop / min(weights_s), against="naive"),
+        seconds_row(case, "matching", match_s),
+        seconds_row(case, "diffusion_round", round_s),
     ]
     say(
         f"{case}: valuations {loop / min(values_s):,.0f} times the loop, round {min(round_s):.3f} s, {len(pairs)} pairs"
@@ -84,11 +82,11 @@ def measure(
     few = slice(0, AT_ONCE)
     for metric in get_args(Metric):
         other, _ = _timed(partial(valuations, psi[few], sizes[few], histograms[few], target, metric), repeats)
-        rows.append(_row(f"N{AT_ONCE}/M{AT_ONCE}/c{classes}", f"{metric}_valuations", other))
+        rows.append(seconds_row(f"N{AT_ONCE}/M{AT_ONCE}/c{classes}", f"{metric}_valuations", other))
     if rounds:
         seconds, iterations = simulate(rounds)
         say(f"{rounds} communication rounds, 15 models among 100 clients: {seconds:.1f} s, {iterations:.2f} iterations")
-        simulated = _row(f"N100/M15/c100/{rounds} rounds", "simulation", [seconds])
+        simulated = seconds_row(f"N100/M15/c100/{rounds} rounds", "simulation", [seconds])
         rows.append({**simulated, "iterations": iterations})
     return rows
 
@@ -117,18 +115,8 @@ def simulate(rounds: int, epsilon: float = 0.02) -> tuple[float, float]:
     return time.perf_counter() - began, iterations / rounds
 
 
-# ---------------------------------------------------------------- rows
 def _timed(work: Callable[[], Any], repeats: int) -> tuple[list[float], Any]:
-    seconds, value = [], None
-    for _ in range(repeats):
-        began = time.perf_counter()
-        value = work()
-        seconds.append(time.perf_counter() - began)
-    return seconds, value
-
-
-def _row(case: str, what: str, seconds: list[float], loop: float | None = None) -> dict[str, Any]:
-    row: dict[str, Any] = {"case": case, "what": what, "value": min(seconds), "unit": "s"}
-    if loop is not None:
-        row.update(ratio=loop / min(seconds), against="naive")
-    return {**row, "median": statistics.median(seconds), "slowest": max(seconds)}
+    """(seconds of each call, what the last one returned)."""
+    values: list[Any] = []
+    seconds = [timed(lambda: values.append(work())) for _ in range(repeats)]
+    return seconds, values[-1]

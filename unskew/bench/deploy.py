@@ -1,16 +1,13 @@
-"""What the network costs a round: the same experiment deployed on this machine and simulated, with hardly any training.
+"""The cost of the network in a round: the same experiment deployed on this machine and simulated, with little training.
 
-FedAvg on digits, each client one mini-batch step a round, so what is timed is the way of a model to a client and back.
-Rounds are timed by the run itself; the first one is left out, in which processes start and connections are made.
+FedAvg on digits, each client one mini-batch step a round, so the time is that of a model's way to a client and back.
+Rounds are timed by the run itself; the first, in which processes start and connections are made, is left out.
 """
 
-import statistics
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from unskew.bench.engine import require_known
+from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
 from unskew.deploy import operate, parity
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -37,22 +34,20 @@ def experiment(hidden: tuple[int, ...], clients: int, rounds: int) -> Experiment
     )
 
 
-def measure(
-    clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: Callable[[str], None] = print
-) -> list[dict[str, Any]]:
-    """Rows of the benchmark's JSON: seconds of a round over the network, and times the simulator's.
+def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
+    """Measure both sizes, as rows of the benchmark's JSON: seconds of a round, and times the simulator's.
 
     Args:
-        clients: Each a process.
-        rounds: Timed, after one that is not.
-        only: Sizes of the model; all by default.
-        say: Gets a line for each measurement.
+        clients: Number of clients, each a process.
+        rounds: Number of rounds timed, after one that is not.
+        only: Sizes of the model that are measured; all by default.
+        say: Called with a line for each measurement.
 
     Raises:
         ConfigError: If a size in `only` is not measured.
     """
     require_known(only, list(SIZES), "bench deploy")
-    found = []
+    measured: list[BenchRow] = []
     for case, hidden in SIZES.items():
         if only and case not in only:
             continue
@@ -66,14 +61,14 @@ def measure(
                     f"{case}: the deployed run differs from the simulated one by {same.max_abs_diff:g}"
                 )
             ours, theirs = _seconds(deployed), _seconds(simulated)
-            found += [
-                {**_row(case, "round_over_network", ours), "ratio": min(ours) / min(theirs), "against": "simulator"},
-                _row(case, "round_simulated", theirs),
+            measured += [
+                seconds_row(case, "round_over_network", ours, ratio=min(ours) / min(theirs), against="simulator"),
+                seconds_row(case, "round_simulated", theirs),
                 {"case": case, "what": "overhead", "value": min(ours) - min(theirs), "unit": "s"},
                 {"case": case, "what": "framing", "value": _framing(deployed), "unit": "of payload"},
             ]
         say(f"{case}: {min(ours):.2f} s a round over the network, {min(theirs):.4f} s simulated")
-    return found
+    return measured
 
 
 def _seconds(run: Path) -> list[float]:
@@ -82,11 +77,6 @@ def _seconds(run: Path) -> list[float]:
 
 
 def _framing(run: Path) -> float:
-    """Bytes that Flower's records put around the payloads, as a part of them."""
+    """Bytes that Flower's records put around the payloads, relative to the payloads."""
     sent = list(rows(run / "network.jsonl"))
     return float(sum(r["framing"] for r in sent) / sum(r["payload"] for r in sent))
-
-
-def _row(case: str, what: str, seconds: list[float]) -> dict[str, Any]:
-    row = {"case": case, "what": what, "value": min(seconds), "unit": "s"}
-    return {**row, "median": statistics.median(seconds), "slowest": max(seconds)}

@@ -27,12 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.errors import ConfigError
+from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns, threads
 from unskew.keys import Key
-from unskew.local.data import DeviceData
 from unskew.local.executor import Executor
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
@@ -44,21 +42,11 @@ from unskew.machine import cores
 from unskew.protocol import Sgd, SgdConfig
 from unskew.run.evaluation import EvalSet, evaluate
 from unskew.runtime.in_process import Population, Simulator
-from unskew.task import Task, make_task
+from unskew.task import Task
 
 MOMENTUM, LR = 0.9, 0.01
 TESTED, HELD_OUT = 10_000, 0.2
 """Examples of the global test set, and the part of a client's data that it is tested on."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A network, the shape of its inputs, and how much each client has."""
-
-    model: str
-    shape: tuple[int, ...]
-    samples: int
-    options: tuple[tuple[str, Any], ...] = ()
 
 
 WORKLOADS = {
@@ -103,21 +91,21 @@ class Measured:
         return self.samples / statistics.median(self.seconds)
 
 
-def measure(repeats: int = 5, only: tuple[str, ...] = (), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """All cases as rows of the benchmark's JSON; `only` names workloads or whole cases such as W2/b50/c100.
+def measure(repeats: int = 5, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
+    """Measure all cases, as rows of the benchmark's JSON; `only` names workloads or whole cases such as W2/b50/c100.
 
     Raises:
         ConfigError: If one in `only` is not measured.
     """
-    called = {f"{name}/b{batch}/c{clients}": (name, f"{name}/b{batch}") for name, batch, clients, _ in CASES}
-    require_known(only, [*WORKLOADS, *called, *(short for _, short in called.values())], "bench engine")
-    rows: list[dict[str, Any]] = []
-    for (case, names), (name, batch, clients, bar) in zip(called.items(), CASES, strict=True):
+    cases = {f"{name}/b{batch}/c{clients}": (name, f"{name}/b{batch}") for name, batch, clients, _ in CASES}
+    require_known(only, [*WORKLOADS, *cases, *(short for _, short in cases.values())], "bench engine")
+    rows: list[BenchRow] = []
+    for (case, names), (name, batch, clients, bar) in zip(cases.items(), CASES, strict=True):
         if only and not {case, *names} & set(only):
             continue
-        found = _case(case, WORKLOADS[name], batch, clients, repeats)
-        rows += _rows(found, bar)
-        say("  ".join(f"{m.contender} {m.best:,.0f}/s" for m in found.values()) + f"  ({case})")
+        measured = _case(case, WORKLOADS[name], batch, clients, repeats)
+        rows += _rows(measured, bar)
+        say("  ".join(f"{m.contender} {m.best:,.0f}/s" for m in measured.values()) + f"  ({case})")
         if name == "W1":
             tests = _tests(case, WORKLOADS[name], batch, clients, repeats)
             say("  ".join(f"tests, {r['contender']}: {r['value']:.0%} of a round" for r in tests) + f"  ({case})")
@@ -125,28 +113,22 @@ def measure(repeats: int = 5, only: tuple[str, ...] = (), say: Callable[[str], N
     return rows
 
 
-def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int) -> list[dict[str, Any]]:
-    """What part of a round and its tests the tests are, with workers."""
-    trained = workload.samples
-    each = trained + round(trained * HELD_OUT / (1 - HELD_OUT))
-    key = Key(0) / case / "tests"
-    x = torch.randn(each * clients + TESTED, *workload.shape, generator=(key / "x").generator())
-    y = torch.randint(10, (len(x),), generator=(key / "y").generator())
-    task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
-    held = torch.split(torch.arange(each * clients), each)
-    train, test = tuple(rows[:trained] for rows in held), tuple(rows[trained:] for rows in held)
-    whole = each * clients
-    device_data = DeviceData(x[:whole], y[:whole], train, test, None, x[whole:], y[whole:])
-    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in train])
-    population = Population(histograms, task.layout, task.init(key), task.init)
+def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int) -> list[BenchRow]:
+    """The share of tests in the time of a round and the tests after it, with workers."""
+    held_out = round(workload.samples * HELD_OUT / (1 - HELD_OUT))
+    world = random_clients(workload, clients, Key(0) / case / "tests", held_out=held_out, tested=TESTED)
+    population, test = world.population, world.data.val
     local = SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1)
     algorithms: dict[str, Any] = {"one model": FedAvg(local), "own models": Independent(local)}
-    found = EvalSet(test, tuple(rows[:0] for rows in train), validates=False)
-    size = sum(t.numel() * 4 for t in population.initial.values())
-    out = []
-    with one_thread():
-        made = list(algorithms.values())
-        pool = Pool(lambda i: WorkerSetup(made[i], LocalTrainer(task, device_data), population.me), cores(), size)
+    examples = EvalSet(test, tuple(rows[:0] for rows in test), validates=False)
+    shares = []
+
+    def open_setup(number: int) -> WorkerSetup:
+        algorithm = list(algorithms.values())[number]
+        return WorkerSetup(algorithm, LocalTrainer(world.task, world.data), population.me)
+
+    with threads(1):
+        pool = Pool(open_setup, cores(), world.model_bytes)
         try:
             for number, (name, algorithm) in enumerate(algorithms.items()):
                 sim = Simulator(algorithm, population, Workers(pool, number, algorithm))
@@ -156,17 +138,17 @@ def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int
                     began = time.perf_counter()
                     state, _ = sim.round(state, t)
                     between = time.perf_counter()
-                    evaluate(sim, state, t, found, ("global", "personal"), last=False)
+                    evaluate(sim, state, t, examples, ("global", "personal"), last=False)
                     if t > 1:  # the first is for warming up
                         rounds.append(between - began)
                         tests.append(time.perf_counter() - between)
-                out.append(_share(case, name, rounds, tests))
+                shares.append(_share(case, name, rounds, tests))
         finally:
             pool.close()
-    return out
+    return shares
 
 
-def _share(case: str, name: str, rounds: Sequence[float], tests: Sequence[float]) -> dict[str, Any]:
+def _share(case: str, name: str, rounds: Sequence[float], tests: Sequence[float]) -> BenchRow:
     share = min(tests) / (min(rounds) + min(tests))
     median = statistics.median(tests) / (statistics.median(rounds) + statistics.median(tests))
     return {
@@ -182,13 +164,13 @@ def _share(case: str, name: str, rounds: Sequence[float], tests: Sequence[float]
     }
 
 
-def _rows(found: dict[str, Measured], bar: float | None) -> list[dict[str, Any]]:
-    base = max((m for m in found.values() if m.contender.startswith("L1")), key=lambda m: m.best)
-    out = []
-    for m in found.values():
+def _rows(measured: dict[str, Measured], bar: float | None) -> list[BenchRow]:
+    base = max((m for m in measured.values() if m.contender.startswith("L1")), key=lambda m: m.best)
+    rows = []
+    for m in measured.values():
         if m.contender.startswith("L1") and m is not base:
             continue
-        row: dict[str, Any] = {
+        row: BenchRow = {
             "case": m.case,
             "what": "samples_per_second",
             "contender": "L1" if m is base else m.contender,
@@ -197,13 +179,13 @@ def _rows(found: dict[str, Measured], bar: float | None) -> list[dict[str, Any]]
             "ratio": m.best / base.best,
             "against": "L1",
             "median": m.median,
-            "ratio_of_medians": m.median / max(x.median for x in found.values() if x.contender.startswith("L1")),
+            "ratio_of_medians": m.median / max(x.median for x in measured.values() if x.contender.startswith("L1")),
             "slowest": m.samples / max(m.seconds),
         }
-        out.append(row if bar is None or m.contender != "workers" else {**row, "bar": bar})
-    if "workers" in found and "local work" in found:
-        alone, whole = found["local work"], found["workers"]
-        out.append(
+        rows.append(row if bar is None or m.contender != "workers" else {**row, "bar": bar})
+    if "workers" in measured and "local work" in measured:
+        alone, whole = measured["local work"], measured["workers"]
+        rows.append(
             {
                 "case": alone.case,
                 "what": "round_over_local_work",
@@ -216,46 +198,33 @@ def _rows(found: dict[str, Measured], bar: float | None) -> list[dict[str, Any]]
                 "bar": 1.05,
             }
         )
-    return out
+    return rows
 
 
 def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int) -> dict[str, Measured]:
-    n = workload.samples * clients
-    key = Key(0) / case
-    x = torch.randn(n, *workload.shape, generator=(key / "x").generator())
-    y = torch.randint(10, (n,), generator=(key / "y").generator())
-    task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
-    rows = tuple(torch.split(torch.arange(n), workload.samples))
-    device_data = DeviceData(x, y, rows, rows)
-    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
-    population = Population(histograms, task.layout, task.init(key), task.init)
+    world = random_clients(workload, clients, Key(0) / case)
+    task, data, population = world.task, world.data, world.population
     algorithm = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
-    size = sum(t.numel() * 4 for t in population.initial.values())
     count = cores()
     with (
-        one_thread(),
-        _trainers(lambda: _local_work(algorithm, population, LocalTrainer(task, device_data)), count) as local_work,
+        threads(1),
+        _trainers(lambda: _local_work(algorithm, population, LocalTrainer(task, data)), count) as local_work,
     ):
-        pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), count, size)
+        pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, data), population.me), count, world.model_bytes)
         try:
             contenders: dict[str, Callable[[], float]] = {
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
-                "sequential": _federated(algorithm, population, Sequential(LocalTrainer(task, device_data))),
+                "sequential": _federated(algorithm, population, Sequential(LocalTrainer(task, data))),
                 # What the workers would need if nothing but their clients' training cost anything: of one process
                 # alone, divided; and of as many at once, which share caches, memory and perhaps a physical core.
                 "local work": lambda: local_work(1) / count,
                 "local work, at once": lambda: local_work(count),
-                **_plain(task, x, y, batch),
+                **_plain(task, data.x, data.y, batch),
             }
-            times: dict[str, list[float]] = {name: [] for name in contenders}
-            for repeat in range(repeats + 1):
-                for name, once in contenders.items():
-                    seconds = once()
-                    if repeat:  # the first is for warming up
-                        times[name].append(seconds)
+            times = take_turns(contenders, repeats)
         finally:
             pool.close()
-    return {name: Measured(case, name, n, tuple(t)) for name, t in times.items()}
+    return {name: Measured(case, name, len(data.y), tuple(t)) for name, t in times.items()}
 
 
 def _federated(algorithm: FedAvg, population: Population, executor: Executor) -> Callable[[], float]:
@@ -342,25 +311,3 @@ def _plain(task: Task, x: Tensor, y: Tensor, batch: int) -> dict[str, Callable[[
 
     settings = [(t, fused) for t in sorted({1, cores()}) for fused in (False, True)]
     return {f"L1, {t} threads{', fused' * fused}": trainer(t, fused) for t, fused in settings}
-
-
-def require_known(only: Sequence[str], known: Sequence[str], command: str) -> None:
-    """Refuse a choice of what is not measured.
-
-    Raises:
-        ConfigError: Naming what is.
-    """
-    strange = [name for name in only if name not in known]
-    if strange:
-        raise ConfigError(f"{command} measures {', '.join(dict.fromkeys(known))}, got {strange[0]!r}; take one of them")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Workers are forked before anything ran in parallel here."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""What FedDW costs a client beside FedAvg: the class-relation term in every step, and the soft labels' pass.
+"""The cost of FedDW to a client beside FedAvg: the class-relation term in every step, and the soft labels' pass.
 
 CPU time of one thread, so that waiting for other work is not counted; caches and cores shared with it still are.
 FedAvg, FedDW and FedAvg once more take turns, in another order every time.  A ratio is that of two epochs of one turn;
@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.feduv import FedUV
 from unskew.algorithms.moon import MOON
 from unskew.algorithms.perfedavg import PerFedAvg
-from unskew.bench.engine import one_thread, require_known
+from unskew.bench.toolkit import BenchRow, Say, require_known, take_turns, threads, timed
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
@@ -48,17 +49,17 @@ _WHAT = {"soft labels": "soft_label_pass", "term": "term_alone"}
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and what is asked of it.
+    """A network, and how it is measured.
 
     Attributes:
-        model, shape, options: As `unskew.models.build` takes them.
-        batches: How many make an epoch here.
+        model, shape, options: Arguments of `unskew.models.build`.
+        batches: Batches in an epoch.
         bar: The most that FedDW may cost, times FedAvg; None if nothing is promised.
         held: Whether the classifier has a bias.
         others: Whether the other methods of Table III are measured, too.
-        batch: Examples of a batch; None is BATCH.
-        classes: Of the labels.
-        words: Inputs are token ids below this; 0 are numbers.
+        batch: Examples in a batch; None is BATCH.
+        classes: Number of classes.
+        words: Number of words where inputs are token ids; 0 where they are numbers.
     """
 
     model: str
@@ -79,7 +80,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """Name in tables."""
         return f"{self.model}{', held' if self.held else ''}/b{self.size}"
 
 
@@ -99,44 +100,28 @@ CASES = (
 )
 
 
-def measure(turns: int = 60, only: tuple[str, ...] = (), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """All cases as rows of the benchmark's JSON.
+def measure(turns: int = 60, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
+    """Measure all cases, as rows of the benchmark's JSON.
 
     Args:
-        turns: Epochs of each contender; a network whose epoch is one batch takes a sixth of them.
-        only: Names of networks; all if there are none.
-        say: Gets a line for each case.
+        turns: Number of epochs of each contender; a network whose epoch is one batch takes a sixth of them.
+        only: Names of the networks that are measured; all by default.
+        say: Called with a line for each case.
 
     Raises:
         ConfigError: If a network in `only` is not measured.
     """
     require_known(only, [case.model for case in CASES], "bench feddw")
-    rows: list[dict[str, Any]] = []
-    with one_thread():
+    rows: list[BenchRow] = []
+    with threads(1):
         for case in CASES:
             if only and case.model not in only:
                 continue
-            found = _turns(case, turns if case.batches > 1 else max(1, turns // 6))
-            rows += _rows(case, found)
-            say("  ".join(f"{name} {statistics.median(s):.4f} s" for name, s in found.items()) + f"  ({case.label})")
+            contenders = {name: partial(timed, once, time.thread_time) for name, once in _contenders(case).items()}
+            seconds = take_turns(contenders, turns if case.batches > 1 else max(1, turns // 6), shuffled=True)
+            rows += _rows(case, seconds)
+            say("  ".join(f"{name} {statistics.median(s):.4f} s" for name, s in seconds.items()) + f"  ({case.label})")
     return rows
-
-
-def _turns(case: Case, turns: int) -> dict[str, list[float]]:
-    """CPU seconds of each contender in each turn, warmed up."""
-    contenders = _contenders(case)
-    names = list(contenders)
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for work in contenders.values():
-        work()
-    for turn in range(turns):
-        # Not in rotation: nobody should always find the cache as the same neighbour left it.
-        for i in torch.randperm(len(names), generator=(Key(0) / "turn" / turn).generator()).tolist():
-            name = names[i]
-            began = time.thread_time()
-            contenders[name]()
-            found[name].append(time.thread_time() - began)
-    return found
 
 
 def _contenders(case: Case) -> dict[str, Callable[[], object]]:
@@ -202,14 +187,14 @@ def _term_alone(term: ClassRelation, params: Params, aux: Aux, steps: int) -> No
         torch.autograd.grad(term({term.layer: weight}, aux), [weight])
 
 
-def _rows(case: Case, found: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """One for each contender; `low` and `high` are the quartiles of the turns' ratios, `met` is about the median."""
-    base = found["fedavg"]
-    rows: list[dict[str, Any]] = []
-    for name, seconds in found.items():
+def _rows(case: Case, measured: dict[str, list[float]]) -> list[BenchRow]:
+    """A row for each contender; `low` and `high` are the quartiles of the turns' ratios, `met` is about the median."""
+    base = measured["fedavg"]
+    rows: list[BenchRow] = []
+    for name, seconds in measured.items():
         ratios = sorted(s / b for s, b in zip(seconds, base, strict=True))
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-        row: dict[str, Any] = {
+        row: BenchRow = {
             "case": case.label,
             "what": _WHAT.get(name, _EPOCH),
             "contender": name,

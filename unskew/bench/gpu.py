@@ -6,22 +6,19 @@ them, so their accuracy means nothing and their speed does.
 
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from unskew import models
 from unskew.algorithms.fedavg import FedAvg
+from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, take_turns, timed
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.data import DeviceData
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
-from unskew.runtime.in_process import Population, Simulator
-from unskew.task import make_task
+from unskew.runtime.in_process import Simulator
 
 # case: network, input, clients in a round, examples of each, batch, local epochs, momentum
 CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, int, float]] = {
@@ -35,15 +32,15 @@ CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, int, float]] = {
 }
 
 
-def measure(device: torch.device, repeats: int = 5, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Rows of the benchmark's JSON: samples per second of stacked clients and their ratio to the loop.
+def measure(device: torch.device, repeats: int = 5, say: Say = print) -> list[BenchRow]:
+    """Measure all cases, as rows of the benchmark's JSON: samples per second, and their ratio to the loop's.
 
     Raises:
         ConfigError: If the device is no CUDA device.
     """
     if device.type != "cuda":
         raise ConfigError(f"the stacked executor is measured on a CUDA device, got {device}")
-    rows: list[dict[str, Any]] = []
+    rows: list[BenchRow] = []
     for case in CASES:
         loop, stacked, notes = _case(case, device, repeats)
         samples = CASES[case][2] * CASES[case][3] * CASES[case][5]
@@ -67,20 +64,11 @@ def measure(device: torch.device, repeats: int = 5, say: Callable[[str], None] =
 
 def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], list[float], tuple[str, ...]]:
     model, shape, clients, n, batch, epochs, momentum = CASES[case]
-    key = Key(0) / case
-    x = torch.randn(clients * n, *shape, generator=(key / "x").generator())
-    y = torch.randint(10, (clients * n,), generator=(key / "y").generator())
-    rows = torch.split(torch.arange(clients * n), n)
-    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
-    device_data = DeviceData(
-        x.to(device), y.to(device), tuple(r.to(device) for r in rows), tuple(r[:1].to(device) for r in rows)
-    )
-    task = make_task(lambda: models.build(model, shape, 10), 10)
-    initial = {name: t.to(device) for name, t in task.init(key).items()}
-    population = Population(histograms, task.layout, initial, task.init)
+    world = random_clients(Workload(model, shape, n), clients, Key(0) / case, device=device)
+    data, initial = world.data, world.population.initial
     config = SgdConfig(0.01, batch_size=batch, local_epochs=epochs, momentum=momentum)
-    stacked = Stacked(LocalTrainer(task, device_data, device))
-    sim = Simulator(FedAvg(config), population, stacked)
+    stacked = Stacked(LocalTrainer(world.task, data, device))
+    sim = Simulator(FedAvg(config), world.population, stacked)
     state, t = sim.start(), 0
 
     def federated() -> None:
@@ -88,10 +76,10 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
         t += 1
         state, _ = sim.round(state, t)
 
-    network = task.module().to(device)
+    network = world.task.module().to(device)
 
     def loop() -> None:
-        for r in device_data.train:
+        for r in data.train:
             with torch.no_grad():
                 for name, p in network.named_parameters():
                     p.copy_(initial[name])
@@ -99,16 +87,13 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
             for _ in range(epochs):
                 for pick in torch.split(r[torch.randperm(n, device=device)], batch):
                     optimizer.zero_grad()
-                    F.cross_entropy(network(device_data.x[pick]), device_data.y[pick]).backward()  # type: ignore[no-untyped-call]
+                    F.cross_entropy(network(data.x[pick]), data.y[pick]).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
 
-    times: dict[Callable[[], None], list[float]] = {loop: [], federated: []}
-    for repeat in range(repeats + 1):
-        for once, found in times.items():
-            torch.cuda.synchronize(device)
-            began = time.perf_counter()
-            once()
-            torch.cuda.synchronize(device)
-            if repeat:
-                found.append(time.perf_counter() - began)
-    return times[loop], times[federated], tuple(stacked.notes)
+    def synchronised() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    contenders = {"loop": partial(timed, loop, synchronised), "stacked": partial(timed, federated, synchronised)}
+    times = take_turns(contenders, repeats)
+    return times["loop"], times["stacked"], tuple(stacked.notes)

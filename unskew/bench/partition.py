@@ -1,4 +1,4 @@
-"""How long it takes to decide who trains with whom: HCCT's Algorithm 2 from the Gram matrix, and as it is printed.
+"""The time it takes to decide who trains with whom: HCCT's Algorithm 2 from the Gram matrix, and as it is printed.
 
 `naive` is Algorithm 2 on the vectors themselves: every pass tries every pair of groups, averages its gradients again
 and takes every cosine.  It is also what tests hold the fast form against.  Gradients are made up: groups of ten clients
@@ -7,13 +7,13 @@ making them up is not timed.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unskew.bench.toolkit import BenchRow, Say, threads
 from unskew.keys import Key
 from unskew.machine import cores, peak_resident
 from unskew.server.cluster import CANCELLED, CHUNK_BYTES, EXACT_UP_TO, SINGLE_COLUMNS, TIE, Floats, gram, partition
@@ -52,18 +52,18 @@ def naive(
             similar = cosines(members, members)
         return similar - sum(alpha[i] for i in members) / sum(n[k] for k in members)
 
-    found: list[list[int]] = [[i] for i in range(len(n))]
-    while len(found) > 1:
+    merged: list[list[int]] = [[i] for i in range(len(n))]
+    while len(merged) > 1:
         best, pair = -np.inf, (0, 1)
-        for x in range(len(found)):
-            for y in range(x + 1, len(found)):
-                benefit = utility([*found[x], *found[y]]) - utility(found[x]) - utility(found[y])
+        for x in range(len(merged)):
+            for y in range(x + 1, len(merged)):
+                benefit = utility([*merged[x], *merged[y]]) - utility(merged[x]) - utility(merged[y])
                 if benefit > best + TIE:
                     best, pair = benefit, (x, y)
-        if (len(found) <= groups) if groups is not None else (best <= TIE):
+        if (len(merged) <= groups) if groups is not None else (best <= TIE):
             break
-        found[pair[0]] += found.pop(pair[1])
-    return tuple(sorted(tuple(sorted(members)) for members in found))
+        merged[pair[0]] += merged.pop(pair[1])
+    return tuple(sorted(tuple(sorted(members)) for members in merged))
 
 
 def made_up(clients: int, parameters: int, width: int, dtype: torch.dtype, noise: float = 1.0) -> Iterator[Tensor]:
@@ -81,17 +81,13 @@ def sizes(clients: int) -> list[int]:
     return torch.randint(50, 501, (clients,), generator=(Key(0) / "sizes").generator()).tolist()
 
 
-def measure(clients: int, parameters: int, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Rows of the benchmark's JSON: the given size, and one at which the printed algorithm ends."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores())
-    try:
+def measure(clients: int, parameters: int, say: Say = print) -> list[BenchRow]:
+    """Measure, as rows of the benchmark's JSON, the given size, and one at which the printed algorithm ends."""
+    with threads(cores()):
         return [*_ours(clients, parameters, say), *_beside_naive(say)]
-    finally:
-        torch.set_num_threads(before)
 
 
-def _ours(clients: int, parameters: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _ours(clients: int, parameters: int, say: Say) -> list[BenchRow]:
     case = f"n{clients}/m{parameters}"
     exact = clients**2 * parameters <= EXACT_UP_TO
     dtype = torch.float64 if exact else torch.float32
@@ -110,23 +106,23 @@ def _ours(clients: int, parameters: int, say: Callable[[str], None]) -> list[dic
     k = gram(chunks(), clients)
     spent = time.perf_counter() - began - making
     began = time.perf_counter()
-    found = partition(k, sizes(clients), ALPHA)
+    chosen = partition(k, sizes(clients), ALPHA)
     agglomeration = time.perf_counter() - began
     say(
         f"{case}: Gram matrix {spent:.2f} s ({'float64' if exact else 'float32 products, float64 sums'}), "
-        f"partition {agglomeration:.3f} s, {len(found.groups)} groups; the gradients took {making:.1f} s to make"
+        f"partition {agglomeration:.3f} s, {len(chosen.groups)} groups; the gradients took {making:.1f} s to make"
     )
     row = {"case": case, "unit": "s", "contender": "gram"}
     return [
         {**row, "what": "gram", "value": spent},
         {**row, "what": "partition", "value": agglomeration},
         {**row, "what": "gram_and_partition", "value": spent + agglomeration},
-        {**row, "what": "groups", "value": float(len(found.groups)), "unit": "1"},
+        {**row, "what": "groups", "value": float(len(chosen.groups)), "unit": "1"},
         {**row, "what": "peak_resident", "value": peak_resident() / 1e6, "unit": "MB"},
     ]
 
 
-def _beside_naive(say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _beside_naive(say: Say) -> list[BenchRow]:
     clients, parameters = NAIVE
     case, n = f"n{clients}/m{parameters}", sizes(clients)
     g = torch.cat(list(made_up(clients, parameters, parameters, torch.float64)), dim=1)

@@ -8,13 +8,13 @@ little; both get the same key, and it is checked that they find the same.  Ratio
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from unskew import priors
-from unskew.bench.engine import one_thread
+from unskew.bench.toolkit import BenchRow, Say, take_turns, threads, timed
 from unskew.data.sources import load
 from unskew.errors import DivergedError
 from unskew.keys import Key
@@ -23,8 +23,6 @@ from unskew.priors.prior import Inversion, Prior, invert
 BAR = 1.8
 """Least number of times that a batch of ten must be faster per embedding."""
 
-_Timed = Callable[[], Tensor]
-
 
 def measure(
     source: str = priors.BUILT_IN,
@@ -32,17 +30,17 @@ def measure(
     images: int = 8,
     repeats: int = 5,
     digits: int = 10,
-    say: Callable[[str], None] = print,
-) -> list[dict[str, Any]]:
-    """Rows of the benchmark's JSON.
+    say: Say = print,
+) -> list[BenchRow]:
+    """Measure a prior, as rows of the benchmark's JSON.
 
     Args:
-        source: As for `unskew.priors.load`.
-        steps: Of the inversions that are timed; `seconds_per_embedding` is for the default number of steps.
-        images: Of each embedding that are made.
-        repeats: How often each contender has its turn, after one to warm up.
-        digits: Clusters, one of each digit from 0 on.
-        say: Gets a line for each measurement.
+        source: Name of the prior, as `unskew.priors.load` takes it.
+        steps: Steps of the inversions that are timed; `seconds_per_embedding` is for the default number of steps.
+        images: Number of images made of each embedding.
+        repeats: Number of turns of each contender, after one to warm up.
+        digits: Number of clusters, one of each digit from 0 on.
+        say: Called with a line for each measurement.
 
     Raises:
         DivergedError: If batched and one at a time do not find the same embeddings.
@@ -51,7 +49,7 @@ def measure(
     key = Key(0) / "bench" / "prior"
     clusters = [prior.encode(x) for x in _digits(digits)]
     config = Inversion(steps=steps)
-    with one_thread():
+    with threads(1):
         # A few steps only: rounding grows from step to step.
         few = Inversion(steps=5)
         together = invert(prior, clusters, key, config=few).embeddings
@@ -96,24 +94,17 @@ def _digits(count: int) -> list[Tensor]:
     return [unit[data.y_train == digit][:40] for digit in range(count)]
 
 
-def _turns(contenders: dict[str, _Timed], repeats: int) -> dict[str, list[float]]:
-    """CPU seconds of each contender in each turn, warmed up."""
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(repeats + 1):
-        for name, run in contenders.items():
-            began = time.thread_time()
-            run()
-            if turn:
-                found[name].append(time.thread_time() - began)
-    return found
+def _turns(contenders: dict[str, Callable[[], Tensor]], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of each contender in each turn."""
+    return take_turns({name: partial(timed, once, time.thread_time) for name, once in contenders.items()}, repeats)
 
 
-def _rows(prior: Prior, what: str, unit: str, found: dict[str, list[float]], bar: float | None) -> list[dict[str, Any]]:
-    """A row per contender; a ratio says how many times faster than one at a time."""
+def _rows(prior: Prior, what: str, unit: str, measured: dict[str, list[float]], bar: float | None) -> list[BenchRow]:
+    """A row per contender; its ratio is its speed relative to one at a time."""
     best = (lambda v: 1 / min(v)) if unit == "s" else max
-    base = found["one at a time"]
+    base = measured["one at a time"]
     rows = []
-    for name, values in found.items():
+    for name, values in measured.items():
         ratios = sorted((b / v if unit == "s" else v / b) for v, b in zip(values, base, strict=True))
         row = {
             "case": prior.name,

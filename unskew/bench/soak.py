@@ -1,28 +1,24 @@
-"""Whether memory stays flat: many rounds of one method, RSS and PSS of the whole process tree every so often.
+"""Memory over many rounds, which should stay flat: one method, RSS and PSS of the whole process tree every so often.
 
 RSS counts a page once for every process that maps it; PSS divides it among them, so PSS is what the run really takes.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from unskew import models
 from unskew.algorithms.scaffold import SCAFFOLD
+from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import WorkerSetup
 from unskew.machine import cores
 from unskew.protocol import SgdConfig
-from unskew.runtime.in_process import Population, Simulator
-from unskew.task import make_task
+from unskew.runtime.in_process import Simulator
 
 
 def memory(pids: list[int]) -> tuple[float, float]:
@@ -37,8 +33,8 @@ def memory(pids: list[int]) -> tuple[float, float]:
     return rss / 1e3, pss / 1e3
 
 
-def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Rows of the benchmark's JSON: memory after each `every` rounds, and its growth over the second half.
+def measure(rounds: int = 500, every: int = 50, say: Say = print) -> list[BenchRow]:
+    """Measure, as rows of the benchmark's JSON, memory after each `every` rounds, and its growth over the second half.
 
     SCAFFOLD over 100 clients, 20 per round, on a 784-200-200-10 network: client memory is written in every round.
 
@@ -47,22 +43,19 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
     """
     if every < 1 or rounds // every < 4:
         raise ConfigError(
-            f"growth is told from four readings or more, got {rounds} rounds with one every {every}; lower --every to "
+            f"growth needs four readings or more, got {rounds} rounds with one every {every}; lower --every to "
             f"{max(rounds // 4, 1)} or raise --rounds to {4 * max(every, 1)}"
         )
-    clients, n, shape = 100, 100, (1, 28, 28)
-    x = torch.randn(clients * n, *shape, generator=Key(0).generator())
-    y = torch.randint(10, (clients * n,), generator=Key(1).generator())
-    task = make_task(lambda: models.build("fcn", shape, 10), 10)
-    rows = tuple(torch.split(torch.arange(clients * n), n))
-    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows])
-    device_data = DeviceData(x, y, rows, rows)
-    population = Population(histograms, task.layout, task.init(Key(0)), task.init)
+    world = random_clients(Workload("fcn", (1, 28, 28), 100), 100, Key(0))
+    population = world.population
     algorithm = SCAFFOLD(local=SgdConfig(0.01, batch_size=50, local_epochs=1))
-    size = sum(t.numel() * 4 for t in population.initial.values())
     torch.set_num_threads(1)
-    pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), cores(), size)
-    found: list[dict[str, Any]] = []
+
+    def open_setup(_: int) -> WorkerSetup:
+        return WorkerSetup(algorithm, LocalTrainer(world.task, world.data), population.me)
+
+    pool = Pool(open_setup, cores(), world.model_bytes)
+    readings: list[BenchRow] = []
     try:
         sim = Simulator(algorithm, population, Workers(pool, 0, algorithm), clients_per_round=20)
         state = sim.start()
@@ -73,12 +66,12 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
                 rss, pss = memory(pids)
                 say(f"round {t:4d}: RSS {rss:7.1f} MB, PSS {pss:7.1f} MB")
                 for what, value in (("rss", rss), ("pss", pss)):
-                    found.append({"case": f"soak/r{t}", "what": what, "value": value, "unit": "MB"})
+                    readings.append({"case": f"soak/r{t}", "what": what, "value": value, "unit": "MB"})
     finally:
         pool.close()
-    half = [r["value"] for r in found if r["what"] == "pss"][len(found) // 4 :]
+    half = [r["value"] for r in readings if r["what"] == "pss"][len(readings) // 4 :]
     growth = half[-1] / half[0]
-    found.append(
+    readings.append(
         {
             "case": "soak",
             "what": "pss_growth_second_half",
@@ -88,4 +81,4 @@ def soak(rounds: int = 500, every: int = 50, say: Callable[[str], None] = print)
             "against": "half",
         }
     )
-    return found
+    return readings

@@ -45,11 +45,11 @@ def engine(
 
     [dim]unskew bench engine --only W2[/]
     """
-    from unskew.bench import engine as measured
+    from unskew.bench.engine import measure
 
     if only and device != "cpu":
         raise ConfigError(f"--only chooses among the cases on a CPU, got it with --device {device}; leave one out")
-    rows = measured.measure(repeats, tuple(only or ()), _say) if device == "cpu" else _cuda(repeats, device)
+    rows = measure(repeats, tuple(only or ()), _say) if device == "cpu" else _cuda(repeats, device)
     _show(rows, out, as_json, "samples per second against plain PyTorch")
 
 
@@ -73,15 +73,15 @@ def soak(
 
     [dim]unskew bench soak --rounds 500[/]
     """
-    from unskew.bench.soak import soak as measured
+    from unskew.bench.soak import measure
 
-    _show(measured(rounds, every or max(rounds // 10, 1), _say), out, as_json, "memory")
+    _show(measure(rounds, every or max(rounds // 10, 1), _say), out, as_json, "memory")
 
 
 @bench.command()
 def auction(
     clients: Annotated[int, typer.Option(min=2, help="Clients, and as many models.")] = 1000,
-    repeats: Annotated[int, typer.Option(min=1, help="How often what is fast is timed.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats of what is fast.")] = 5,
     rounds: Annotated[int, typer.Option(min=0, help="Communication rounds of the simulation; 0 leaves it out.")] = 300,
     out: Out = None,
     as_json: AsJson = False,
@@ -98,7 +98,7 @@ def auction(
 @bench.command()
 def partition(
     clients: Annotated[int, typer.Option(min=1)] = 1000,
-    parameters: Annotated[int, typer.Option(min=1, help="Of each client's gradient.")] = 1_000_000,
+    parameters: Annotated[int, typer.Option(min=1, help="Numbers in each client's gradient.")] = 1_000_000,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,7 +130,7 @@ def feddw(
 @bench.command()
 def prior(
     source: Annotated[str, typer.Option(help="built-in, a folder, or hub:OWNER/NAME.")] = "built-in",
-    steps: Annotated[int, typer.Option(min=1, help="Of the inversions that are timed.")] = 20,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the inversions that are timed.")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender after one to warm up.")] = 5,
     out: Out = None,
     as_json: AsJson = False,

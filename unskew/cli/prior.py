@@ -37,7 +37,7 @@ def train(
     from unskew.keys import Key
     from unskew.priors.builtin import CARD, WEIGHTS
     from unskew.priors.public import public
-    from unskew.priors.train import Training
+    from unskew.priors.train import PriorTraining
     from unskew.priors.train import train as trained
 
     if (out / CARD).exists() or (out / WEIGHTS).exists():
@@ -47,7 +47,7 @@ def train(
     except OSError as error:
         raise ConfigError(f"cannot make the folder {out}: {error.strerror or error}; choose another --out") from None
     chosen = {"autoencoder_steps": autoencoder_steps, "denoiser_steps": denoiser_steps}
-    training = replace(Training(), **{name: steps for name, steps in chosen.items() if steps is not None})
+    training = replace(PriorTraining(), **{name: steps for name, steps in chosen.items() if steps is not None})
 
     def say(text: str) -> None:
         if not quiet:

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from unskew.errors import ConfigError
-from unskew.priors.prior import Inversion, Learned, Prior, distances, fitted, how_fitted, invert
+from unskew.priors.prior import Inversion, LearnedEmbeddings, Prior, distances, fitted, how_fitted, invert
 
-__all__ = ["BUILT_IN", "Inversion", "Learned", "Prior", "distances", "fitted", "how_fitted", "invert", "load"]
+__all__ = ["BUILT_IN", "Inversion", "LearnedEmbeddings", "Prior", "distances", "fitted", "how_fitted", "invert", "load"]
 
 BUILT_IN = "built-in"
 
@@ -18,8 +18,8 @@ def load(source: str = BUILT_IN, device: torch.device | str = "cpu", tokens: int
     Args:
         source: "built-in"; a folder that `unskew prior train` wrote; a folder of a Stable Diffusion pipeline; or
             hub:OWNER/NAME, which downloads one.
-        device: Where it computes.
-        tokens: Of an embedding; more than 1 with Stable Diffusion only.
+        device: Device that it computes on.
+        tokens: Tokens of an embedding; more than 1 with Stable Diffusion only.
         size: Height and width of images; None is the prior's own, others go with Stable Diffusion only.
 
     Raises:

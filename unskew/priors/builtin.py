@@ -199,8 +199,8 @@ class BuiltIn:
     """The built-in model as a `unskew.priors.Prior`; `load` makes one.
 
     Attributes:
-        networks: In evaluation mode, frozen.
-        words: The table's words, in the order of its rows.
+        networks: Networks in evaluation mode, frozen.
+        words: Words of the table, in the order of its rows.
         sha256: Of the file they were read from.
     """
 
@@ -217,7 +217,7 @@ class BuiltIn:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device that it computes on."""
         return self.networks.words.weight.device
 
     @cached_property
@@ -301,10 +301,10 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
         content = file.read_bytes()
     except OSError as error:
         raise DataError(f"the prior's weights {file} cannot be read: {error.strerror or error}; {again}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != card["sha256"]:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != card["sha256"]:
         raise DataError(
-            f"{file} is not the file its card vouches for: SHA-256 {found[:16]}... ({len(content):,} bytes), the card "
+            f"{file} is not the file its card vouches for: SHA-256 {digest[:16]}... ({len(content):,} bytes), the card "
             f"says {card['sha256'][:16]}...; {again}"
         )
     try:
@@ -322,11 +322,11 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
     if lacking or not all(bool(t.isfinite().all()) for t in tensors.values()):
         what = f"it lacks the words {sorted(lacking)}" if lacking else "a weight is NaN or infinite"
         raise DataError(f"{file} does not hold this version's built-in prior: {what}; {again}")
-    return BuiltIn(networks.eval().requires_grad_(False).to(device), words, found)
+    return BuiltIn(networks.eval().requires_grad_(False).to(device), words, digest)
 
 
 def read_card(folder: Path | None = None) -> dict[str, Any]:
-    """What is known of the prior in `folder`: data, hashes, training, licence, how to make it again.
+    """The card of the prior in `folder`: data, hashes, training, licence, and how to make it again.
 
     Raises:
         DataError: If there is no card, or it is none.

@@ -50,8 +50,8 @@ def load(
 
     Args:
         source: A folder, or hub:OWNER/NAME, which may download.
-        device: Where it computes.
-        tokens: L, of an embedding.
+        device: Device that it computes on.
+        tokens: Tokens of an embedding, L.
         size: Height and width of images, a multiple of the autoencoder's factor; None is the pipeline's own.
         revision: Commit of the hub's repository.
         at_once: Most latents that go through the denoiser together.
@@ -130,12 +130,12 @@ class Diffusers:
     """A Stable Diffusion pipeline as a `unskew.priors.Prior`; `load` makes one.
 
     Attributes:
-        pipeline: Of the class `diffusers.StableDiffusionPipeline`, frozen.
-        tokens: L.
+        pipeline: A frozen `diffusers.StableDiffusionPipeline`.
+        tokens: Tokens of an embedding, L.
         velocity: Whether the denoiser predicts the velocity instead of the noise.
         alpha_bar: abar, (times,), float32.
         photo, empty: Encoded prompts, (tokens of a prompt, d).
-        lr: DDDR's 5e-3 for a batch of 4.
+        lr: Learning rate; DDDR has 5e-3 for a batch of 4.
     """
 
     pipeline: Any = field(repr=False)
@@ -154,7 +154,7 @@ class Diffusers:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device that it computes on."""
         return self.alpha_bar.device
 
     @torch.no_grad()
@@ -192,11 +192,11 @@ class Diffusers:
         abar = self.alpha_bar[times]
         z = noised(latents, noise, abar)
         v, at = embeddings.repeat_interleave(b, dim=0), times.repeat(k)
-        said = self._said(z.flatten(0, 1), self._condition(v), at).reshape(latents.shape)
+        output = self._output(z.flatten(0, 1), self._condition(v), at).reshape(latents.shape)
         if not self.velocity:
-            return squared_error(said, noise)
+            return squared_error(output, noise)
         a = abar[:, None, None, None]
-        return squared_error(said, a.sqrt() * noise - (1 - a).sqrt() * latents)
+        return squared_error(output, a.sqrt() * noise - (1 - a).sqrt() * latents)
 
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
@@ -229,17 +229,17 @@ class Diffusers:
         mine = v.reshape(len(v), self.tokens, -1).to(self.photo.dtype)
         return torch.cat([self.photo.expand(len(v), -1, -1), mine], dim=1)
 
-    def _said(self, z: Tensor, condition: Tensor, times: Tensor) -> Tensor:
-        """What the denoiser answers, float32."""
-        said: Tensor = self.pipeline.unet(z.to(condition.dtype), times, encoder_hidden_states=condition).sample
-        return said.float()
+    def _output(self, z: Tensor, condition: Tensor, times: Tensor) -> Tensor:
+        """Output of the denoiser, float32."""
+        output: Tensor = self.pipeline.unet(z.to(condition.dtype), times, encoder_hidden_states=condition).sample
+        return output.float()
 
     def _noise(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
-        said = self._said(z, self._condition(v, len(z)), times)
+        output = self._output(z, self._condition(v, len(z)), times)
         if not self.velocity:
-            return said
+            return output
         a = self.alpha_bar[times][:, None, None, None]
-        return a.sqrt() * said + (1 - a).sqrt() * z
+        return a.sqrt() * output + (1 - a).sqrt() * z
 
 
 # ---------------------------------------------------------------- reading
@@ -269,9 +269,9 @@ def _look(folder: Path) -> None:
         raise DataError(f"{folder / 'model_index.json'} cannot be read: {error}") from None
     _check_index(str(folder), index)
     for part in _PARTS:
-        found = sorted(p.name for p in (folder / part).glob("*") if p.is_file())
-        if not any(f.endswith(".safetensors") for f in found):
-            pickles = [f for f in found if f.endswith(_PICKLES)]
+        files = sorted(p.name for p in (folder / part).glob("*") if p.is_file())
+        if not any(f.endswith(".safetensors") for f in files):
+            pickles = [f for f in files if f.endswith(_PICKLES)]
             if pickles:
                 raise ConfigError(
                     f"{folder / part / pickles[0]} is a pickle, which can run code when it is opened, and is not "
@@ -302,13 +302,13 @@ def _text(pipeline: Any, text: str) -> Tensor:
     ids = tokenizer(
         text, padding="max_length", max_length=tokenizer.model_max_length, truncation=True, return_tensors="pt"
     ).input_ids
-    found: Tensor = encoder(ids.to(encoder.device))[0][0]
-    return found
+    encoded: Tensor = encoder(ids.to(encoder.device))[0][0]
+    return encoded
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Neither library has anything to say while a pipeline is read that its errors do not say too."""
+    """Silence both libraries while a pipeline is read: their errors say all that matters."""
     logs = [importlib.import_module(f"{library}.utils.logging") for library in ("diffusers", "transformers")]
     levels = [log.get_verbosity() for log in logs]
     for log in logs:

@@ -1,4 +1,4 @@
-"""What a latent diffusion model must be able to do to serve as a prior, and how an embedding is learned from images.
+"""The interface of a latent diffusion model that serves as a prior, and how an embedding is learned from images.
 
 An embedding stands in the place of a prompt's words.  It is learned by "textual inversion" (R. Gal et al., "An Image
 is Worth One Word", ICLR 2023): the model stays as it is, and the embedding moves to where the model predicts the noise
@@ -39,12 +39,12 @@ class Prior(Protocol):
     """A latent diffusion model, frozen.
 
     Attributes:
-        name: For records and messages.
-        width: Numbers of an embedding.
+        name: Name in records and messages.
+        width: Numbers in an embedding.
         latent_shape: (channels, height, width) of a latent.
         image_shape: (channels, height, width) of an image, values in [0, 1].
-        times: T, the length of the diffusion.
-        lr: The learning rate that suits the size of its embeddings.
+        times: Steps of the diffusion, T.
+        lr: Learning rate that suits the size of its embeddings.
         at_once: Most latents that should go through it together.
     """
 
@@ -74,7 +74,7 @@ class Prior(Protocol):
         ...
 
     def start(self, noun: str | None = None) -> Tensor:
-        """Where an embedding begins, (width,): at a noun, or at a place that suits any image."""
+        """The start of an embedding, (width,): that of a noun, or one that suits any image."""
         ...
 
     def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
@@ -99,10 +99,10 @@ class Prior(Protocol):
 
         Args:
             embeddings: (K, width).
-            count: Images of each.
-            key: Where the noise comes from that images begin with; that of embedding k depends on the key and k only.
+            count: Number of images of each embedding.
+            key: Source of the noise that images begin with; that of embedding k depends on the key and k only.
             guidance: 1 is none; None takes what suits the prior.
-            steps: Of DDIM; None takes what suits the prior.
+            steps: Steps of DDIM; None leaves them to the prior.
 
         Raises:
             DataError: If an embedding has another width or is not finite.
@@ -113,14 +113,14 @@ class Prior(Protocol):
 # ---------------------------------------------------------------- inversion
 @dataclass(frozen=True)
 class Inversion:
-    """How embeddings are learned.
+    """Settings of the optimisation that learns embeddings.
 
     Attributes:
-        steps: Of Adam.
+        steps: Steps of Adam.
         batch_size: Images of each cluster in a step.
         lr: Learning rate until half of the steps, then half a cosine to 0; None takes the prior's own.
-        betas: Of Adam.
-        average: The last part of the steps whose mean is the result.
+        betas: Decay rates of Adam's moving means.
+        average: Share of the steps, the last ones, whose mean is the result.
         pull: Weight of ||v - v_0||^2 in the loss; more than 0 costs accuracy with the built-in prior.
     """
 
@@ -133,13 +133,13 @@ class Inversion:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
-    """What an inversion found.
+class LearnedEmbeddings:
+    """Result of an inversion.
 
     Attributes:
-        embeddings: (K, width), on the CPU.
+        embeddings: The embeddings, (K, width), on the CPU.
         first: Loss of each cluster (eq. 2), mean over the first quarter of the steps, (K,).
-        last: The same over the last quarter.
+        last: Mean loss over the last quarter, (K,).
     """
 
     embeddings: Tensor
@@ -153,18 +153,18 @@ def invert(
     key: Key,
     start: Tensor | None = None,
     config: Inversion = Inversion(),
-) -> Learned:
+) -> LearnedEmbeddings:
     """An embedding for each cluster of latents, all clusters in one batch.
 
     What a cluster gets depends on its own latents, the key, the start and the configuration, up to rounding: not on
     the other clusters, nor on how many there are.
 
     Args:
-        prior: Its weights stay as they are.
+        prior: The prior; its weights stay as they are.
         clusters: Latents of each cluster, (n_k, *latent_shape); clusters of many clients may stand together.
-        key: Where times and noise come from; it must be the same on all clients.
-        start: Where all embeddings begin, (width,); None is `prior.start()`.
-        config: How long and how fast.
+        key: Source of times and noise; it must be the same on all clients.
+        start: Start of all embeddings, (width,); None is `prior.start()`.
+        config: Settings of the optimisation.
 
     Raises:
         DataError: If a cluster is empty, has another shape or a value that is not finite, or `start` has another width.
@@ -175,7 +175,7 @@ def invert(
     for k, cluster in enumerate(clusters):
         _check_cluster(prior, k, cluster)
     if not clusters:
-        return Learned(torch.empty(0, prior.width), torch.empty(0), torch.empty(0))
+        return LearnedEmbeddings(torch.empty(0, prior.width), torch.empty(0), torch.empty(0))
     held = [cluster.to(prior.device) for cluster in clusters]
     v = start.repeat(len(held), 1).requires_grad_()
     lr = prior.lr if config.lr is None else config.lr
@@ -202,8 +202,8 @@ def invert(
         if s >= config.steps - math.ceil(config.average * config.steps):
             mean += v.detach()
             counted += 1
-    found = (mean / counted).cpu()
-    wrong = (~found.isfinite().all(1)).nonzero()[:, 0]
+    embeddings = (mean / counted).cpu()
+    wrong = (~embeddings.isfinite().all(1)).nonzero()[:, 0]
     if len(wrong):
         raise DivergedError(
             f"the embedding of cluster {int(wrong[0])} became NaN or infinite in {config.steps} steps at learning rate "
@@ -211,7 +211,7 @@ def invert(
         )
     quarter = math.ceil(config.steps / 4)
     course = torch.stack(losses).cpu()
-    return Learned(found, course[:quarter].mean(0), course[-quarter:].mean(0))
+    return LearnedEmbeddings(embeddings, course[:quarter].mean(0), course[-quarter:].mean(0))
 
 
 def _check_cluster(prior: Prior, k: int, cluster: Tensor) -> None:
@@ -246,7 +246,7 @@ def _draw(prior: Prior, key: Key, b: int) -> tuple[Tensor, Tensor, Tensor]:
 # ---------------------------------------------------------------- distance
 @torch.no_grad()
 def distances(prior: Prior, embeddings: Tensor, key: Key, probes: int = 16) -> Tensor:
-    """How differently the prior predicts noise under two embeddings, (K, K): Euclidean, over fixed public latents.
+    """Difference between the noise predicted under two embeddings, (K, K): Euclidean, over fixed public latents.
 
     Unlike the distance of the vectors it leaves out directions that change nothing.  The probes are Gaussian latents
     at times from 0.3 T on, where they look like noisy images; whoever has the key has the same probes.
@@ -258,14 +258,14 @@ def distances(prior: Prior, embeddings: Tensor, key: Key, probes: int = 16) -> T
     g = key.generator()
     latents = torch.randn(probes, *prior.latent_shape, generator=g).to(prior.device)
     times = torch.randint(int(0.3 * prior.times), prior.times, (probes,), generator=g).to(prior.device)
-    said = torch.cat(
+    predicted = torch.cat(
         [
             prior.predict(latents.expand(len(part), *latents.shape), part, times).flatten(1)
             for part in torch.split(v, max(1, prior.at_once // probes))
         ]
     ).double()
     # Not by the Gram matrix: two embeddings that agree are at distance 0 exactly.
-    return torch.stack([(said - one).square().sum(1).sqrt() for one in said]).float().cpu()
+    return torch.stack([(predicted - one).square().sum(1).sqrt() for one in predicted]).float().cpu()
 
 
 # ---------------------------------------------------------------- equations that priors share
@@ -300,10 +300,10 @@ def ddim(
     Args:
         denoise: Noise in latents (n, ...) under embeddings (n, width), or under the empty prompt, at times (n,).
         embeddings: (K, width).
-        latent_shape: Of one latent.
+        latent_shape: Shape of one latent.
         alpha_bar: abar, (T,).
-        count: Latents of each embedding.
-        key: Where the first noise comes from.
+        count: Number of latents of each embedding.
+        key: Source of the first noise.
         guidance: 1 is none.
         steps: 1 .. T.
         reach: |z0| is cut to it, or is left alone if it is None.
@@ -342,7 +342,7 @@ def ddim(
 
 # ---------------------------------------------------------------- what is let in
 def checked_embeddings(embeddings: Tensor, width: int, what: str = "embeddings") -> Tensor:
-    """The embeddings (K, width), if they are that.
+    """The embeddings, checked to have shape (K, width).
 
     Raises:
         DataError: If they have another width, or one is not finite; says which.
@@ -358,7 +358,7 @@ def checked_embeddings(embeddings: Tensor, width: int, what: str = "embeddings")
 
 
 def how_fitted(shape: Sequence[int], image_shape: tuple[int, int, int]) -> str | None:
-    """What `fitted` does to images of `shape` (C, H, W), in words for the user; None if it does nothing.
+    """Description of what `fitted` does to images of `shape` (C, H, W); None if it does nothing.
 
     Raises:
         DataError: If images of that shape cannot be brought to the prior's.

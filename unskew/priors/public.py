@@ -37,7 +37,7 @@ _SIDE = IMAGE[1]
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LETTERS = tuple(f"letter {c}" for c in "abcdefghijklmnopqrstuvwxyz")
 GARMENTS = {0: "shirt", 1: "trousers", 2: "pullover", 3: "dress", 4: "coat", 6: "blouse", 7: "trainer", 9: "boot"}
-"""Fashion-MNIST's classes that are used, and what they are called here."""
+"""Classes of Fashion-MNIST that are used, and their names here."""
 
 NOUNS = (*DIGITS, *LETTERS, *GARMENTS.values())
 STYLES = (
@@ -61,8 +61,8 @@ class Captioned:
     Attributes:
         images: uint8 (N, 1, 32, 32), light on dark unless inverted.
         noun: Index into `NOUNS`, (N,).
-        styles: Which of `STYLES` an image has, bool (N, 13).
-        kind: Which of its noun's words without a name, (N,) in 0 .. KINDS-1.
+        styles: Whether an image has each of `STYLES`, bool (N, 13).
+        kind: Index among its noun's words without a name, (N,) in 0 .. KINDS-1.
     """
 
     images: Tensor
@@ -76,7 +76,7 @@ class Captioned:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many images of each source are used; None is all there are."""
+    """Number of images of each source that are used; None is all there are."""
 
     digits: int | None = None
     digits_again: int = 30_000
@@ -88,9 +88,9 @@ def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tup
     """The public images, and the SHA-256 of the data sets that they are made of.
 
     Args:
-        data_dir: Where mnist and fashion_mnist lie, as for `unskew.data.sources.load`.
-        key: Where all draws live.
-        sizes: How much of it.
+        data_dir: Folder of mnist and fashion_mnist, as `unskew.data.sources.load` takes it.
+        key: Root of all randomness.
+        sizes: Number of images of each source.
 
     Raises:
         DataError: As `load`, or if Matplotlib lacks a font.
@@ -114,8 +114,8 @@ def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tup
         _changed(printed, key / "changed glyphs"),
     ]
     images, noun, styles = (torch.cat([getattr(p, field) for p in parts]) for field in ("images", "noun", "styles"))
-    found = Captioned(images, noun, styles, _kinds(images, noun, key / "kinds"))
-    return found, {"mnist": hash_digits, "fashion_mnist": hash_fashion}
+    captioned = Captioned(images, noun, styles, _kinds(images, noun, key / "kinds"))
+    return captioned, {"mnist": hash_digits, "fashion_mnist": hash_fashion}
 
 
 def _unit(name: str, data_dir: Path | str | None) -> tuple[tuple[Tensor, Tensor], str]:
@@ -162,11 +162,11 @@ def change(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     def chosen(*shares: float) -> list[Tensor]:
         """Disjoint choices with these probabilities."""
         u, bound = uniform(0, 1), 0.0
-        found = []
+        choices = []
         for share in shares:
-            found.append((u >= bound) & (u < bound + share))
+            choices.append((u >= bound) & (u < bound + share))
             bound += share
-        return found
+        return choices
 
     styles = torch.zeros(n, len(STYLES), dtype=torch.bool)
 

@@ -34,8 +34,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Training:
-    """How long the two parts are trained; the defaults made the file that comes with unskew."""
+class PriorTraining:
+    """Settings of the training of the two parts; the defaults made the file that comes with unskew."""
 
     autoencoder_steps: Annotated[int, Ge(1)] = 1200
     autoencoder_batch: Annotated[int, Ge(1)] = 128
@@ -47,15 +47,15 @@ class Training:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A prior as bytes, what the card says of it, and its networks."""
+class TrainedPrior:
+    """A prior as bytes, its card, and its networks."""
 
     weights: bytes
     card: dict[str, Any]
     networks: Networks
 
     def files(self) -> dict[str, bytes]:
-        """Content by file name, in the order in which they must be written: the card vouches for the weights."""
+        """Contents by file name, in the order in which they must be written: the card vouches for the weights."""
         return {WEIGHTS: self.weights, CARD: (json.dumps(self.card, indent=1) + "\n").encode()}
 
 
@@ -63,17 +63,17 @@ def train(
     data: Captioned,
     hashes: Mapping[str, str],
     seed: int,
-    training: Training = Training(),
+    training: PriorTraining = PriorTraining(),
     say: Say = lambda _: None,
-) -> Trained:
+) -> TrainedPrior:
     """Train both parts.
 
     Args:
         data: Images with captions (`unskew.priors.public`).
-        hashes: Of the data sets behind them, for the card.
-        seed: Of every draw.
-        training: How long.
-        say: Told now and then how far it is.
+        hashes: Hashes of the data sets they are made of, for the card.
+        seed: Root of all randomness.
+        training: Settings of the training.
+        say: Called now and then with a line on progress.
 
     Raises:
         DivergedError: If a loss became NaN or infinite.
@@ -104,7 +104,7 @@ def train(
         "licence": "CC BY-SA 3.0, as MNIST, on which most of it was trained; the code around it is Apache-2.0",
         "rebuild": f"unskew prior train --seed {seed} --data-dir DIR",
     }
-    return Trained(weights, card, networks)
+    return TrainedPrior(weights, card, networks)
 
 
 def packed(networks: Networks) -> bytes:
@@ -115,7 +115,7 @@ def packed(networks: Networks) -> bytes:
 
 
 # ---------------------------------------------------------------- autoencoder
-def _train_autoencoder(networks: Networks, data: Captioned, key: Key, training: Training, say: Say) -> float:
+def _train_autoencoder(networks: Networks, data: Captioned, key: Key, training: PriorTraining, say: Say) -> float:
     """Mean squared error over the last tenth of the steps."""
     steps, batch = training.autoencoder_steps, training.autoencoder_batch
     weights = [*networks.encoder.parameters(), *networks.decoder.parameters()]
@@ -156,9 +156,9 @@ def _latents(networks: Networks, data: Captioned) -> Tensor:
 
 # ---------------------------------------------------------------- denoiser and words
 def _train_denoiser(
-    networks: Networks, data: Captioned, latents: Tensor, key: Key, training: Training, say: Say
+    networks: Networks, data: Captioned, latents: Tensor, key: Key, training: PriorTraining, say: Say
 ) -> float:
-    """Loss over the last tenth of the steps."""
+    """Train denoiser and words; the mean loss over the last tenth of the steps."""
     steps, lr = training.denoiser_steps, training.denoiser_lr
     groups: list[dict[str, Any]] = [
         {"params": list(networks.denoiser.parameters()), "factor": 1.0, "weight_decay": 1e-4},
@@ -180,8 +180,8 @@ def _train_denoiser(
         noise = torch.randn(z.shape, generator=g)
         a = abar[times][:, None, None, None]
         photo = networks.words.weight[WORDS.index(PHOTO)].expand_as(v)
-        said = networks.denoiser(a.sqrt() * z + (1 - a).sqrt() * noise, times, torch.stack([photo, v], dim=1))
-        loss = (said - noise).square().mean()
+        predicted = networks.denoiser(a.sqrt() * z + (1 - a).sqrt() * noise, times, torch.stack([photo, v], dim=1))
+        loss = (predicted - noise).square().mean()
         adam.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)

@@ -1,0 +1,134 @@
+"""Tools that the benchmarks share: clients with random data, contenders that take turns, rows of the JSON."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unskew import models
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.local.data import DeviceData
+from unskew.runtime.in_process import Population
+from unskew.task import Task, make_task
+
+BenchRow = dict[str, Any]
+Say = Callable[[str], None]
+"""Is called with a line for each measurement."""
+
+
+# ---------------------------------------------------------------- clients with random data
+@dataclass(frozen=True)
+class Workload:
+    """A network, the shape of its inputs, and the training examples of each client."""
+
+    model: str
+    shape: tuple[int, ...]
+    samples: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RandomClients:
+    """Clients whose inputs and labels are random numbers: their accuracy means nothing, their speed does."""
+
+    task: Task
+    data: DeviceData
+    population: Population
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the initial model."""
+        return sum(t.nbytes for t in self.population.initial.values())
+
+
+def random_clients(
+    workload: Workload,
+    clients: int,
+    key: Key,
+    *,
+    held_out: int = 0,
+    tested: int = 0,
+    device: torch.device | str = "cpu",
+) -> RandomClients:
+    """Clients of ten classes.
+
+    Args:
+        workload: Network and training data.
+        clients: Number of clients.
+        key: Root of all randomness.
+        held_out: Examples of each client that are kept out of training.
+        tested: Examples of the global test set.
+        device: Where tensors lie.
+    """
+    each = workload.samples + held_out
+    total = each * clients
+    x = torch.randn(total + tested, *workload.shape, generator=(key / "x").generator()).to(device)
+    y = torch.randint(10, (len(x),), generator=(key / "y").generator()).to(device)
+    rows = torch.split(torch.arange(total, device=device), each)
+    train, val = tuple(r[: workload.samples] for r in rows), tuple(r[workload.samples :] for r in rows)
+    task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
+    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in train]).cpu()
+    initial = {name: t.to(device) for name, t in task.init(key).items()}
+    data = DeviceData(x[:total], y[:total], train, val, None, x[total:], y[total:])
+    return RandomClients(task, data, Population(histograms, task.layout, initial, task.init))
+
+
+# ---------------------------------------------------------------- time
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use so many threads; 1 where workers are forked, before anything has run in parallel."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def timed(once: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one call."""
+    began = clock()
+    once()
+    return clock() - began
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], float]], repeats: int, shuffled: bool = False
+) -> dict[str, list[float]]:
+    """Seconds of each contender in each turn, after one turn to warm up; each contender returns its own seconds.
+
+    Contenders take turns so that a busy machine slows all of them.  `shuffled` changes their order from turn to turn:
+    nobody should always find the cache as the same neighbour left it.
+    """
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for name in names:
+        contenders[name]()
+    for turn in range(repeats):
+        drawn = torch.randperm(len(names), generator=(Key(0) / "turn" / turn).generator()).tolist()
+        for name in [names[i] for i in drawn] if shuffled else names:
+            seconds[name].append(contenders[name]())
+    return seconds
+
+
+# ---------------------------------------------------------------- rows
+def seconds_row(case: str, what: str, seconds: Sequence[float], **more: Any) -> BenchRow:
+    """A row for something timed several times: the minimum, with median and maximum beside it."""
+    row = {"case": case, "what": what, "value": min(seconds), "unit": "s", **more}
+    return {**row, "median": statistics.median(seconds), "slowest": max(seconds)}
+
+
+def require_known(only: Sequence[str], known: Sequence[str], command: str) -> None:
+    """Refuse to measure what a benchmark does not have.
+
+    Raises:
+        ConfigError: Naming what it has.
+    """
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise ConfigError(f"{command} measures {', '.join(dict.fromkeys(known))}, got {unknown[0]!r}; take one of them")
