@@ -400,4 +400,4 @@ def test_a_word_that_only_test_reviews_have_is_unknown():
 @pytest.mark.slow
 def test_cifar10_is_read_from_its_batches():
     data = load("cifar10", SHARED)
-    assert (tuple(data.x_train.shape), len(data.y_test)) == ((29978, 3, 32, 32), 9980)
+    assert (tuple(data.x_train.shape), len(data.y_test)) == ((49927, 3, 32, 32), 9980)

@@ -11,6 +11,7 @@ from toy_prior import Toy, clients, images, simulator, task, toy
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data import sources
+from unskew.data.arrays import inputs_of
 from unskew.errors import DataError, ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery
@@ -126,11 +127,11 @@ def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     assert data.levels is not None
     assert data.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
     train = np.array([[[0, 255]], [[255, 0]]], dtype=np.uint8)
-    *_, levels = sources._inputs("x", train, train)
+    *_, levels = inputs_of("x", train, train)
     assert levels is not None
     assert levels[0] == pytest.approx((-1.0, 1.0))
-    assert sources._inputs("x", train / 255.0, train / 255.0)[2] is None
-    assert sources._inputs("x", train * 0, train)[2] is None
+    assert inputs_of("x", train / 255.0, train / 255.0)[2] is None
+    assert inputs_of("x", train * 0, train)[2] is None
 
 
 def test_the_built_in_prior_is_reached_by_its_name() -> None:

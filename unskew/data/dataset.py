@@ -3,12 +3,18 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from unskew.data.inputs import Inputs
 from unskew.errors import DataError
+
+ROWS = 4096
+"""Examples that are checked or converted at a time, so that what is needed for it stays small."""
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -104,18 +110,18 @@ def checked(
             f"got {x_test.dtype} of {tuple(x_test.shape[1:])}"
         )
     classes = _names(name, "classes", classes, y_train, y_test)
-    _in_range(name, "y_train", y_train, len(classes), "classes")
-    _in_range(name, "y_test", y_test, len(classes), "classes")
+    check_range(name, "y_train", y_train.numpy(), len(classes), "classes")
+    check_range(name, "y_test", y_test.numpy(), len(classes), "classes")
     if groups is not None:
         groups = _whole(name, "groups", groups, len(y_train))
         group_names = _names(name, "group_names", group_names, groups)
-        _in_range(name, "groups", groups, len(group_names), "domains")
+        check_range(name, "groups", groups.numpy(), len(group_names), "domains")
     elif group_names:
         raise DataError(f"{name}: {len(group_names)} domain names, but no domain for the training examples")
     if owners is not None:
         owners = _whole(name, "clients", owners, len(y_train))
         client_names = _names(name, "client names", client_names, owners)
-        _in_range(name, "clients", owners, len(client_names), "clients")
+        check_range(name, "clients", owners.numpy(), len(client_names), "clients")
     elif client_names:
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
     if sha256 is None:
@@ -146,22 +152,32 @@ def _part(name: str, part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raise DataError(f"{name}: examples of x_{part} are empty, shape {tuple(x.shape)}")
     if x.is_floating_point() and x.ndim in (2, 4):
         x = x.to(torch.float32)
-        bad = (~torch.isfinite(x)).reshape(len(x), -1).any(1)
-        if bad.any():
-            i = int(bad.nonzero()[0])
-            raise DataError(
-                f"{name}: x_{part}[{i}] has a NaN or infinite value; clean the data or leave the example out"
-            )
+        check_values(name, f"x_{part}", x.detach().cpu().numpy())
     elif x.dtype == torch.int64 and x.ndim == 2:
-        bad = (x < 0).any(1)
-        if bad.any():
-            raise DataError(f"{name}: x_{part}[{int(bad.nonzero()[0])}] has a negative token id")
+        check_values(name, f"x_{part}", x.detach().cpu().numpy())
     else:
         raise DataError(
             f"{name}: x_{part} must be floating (N, D) or (N, C, H, W), or int64 token ids (N, L), "
             f"got {x.dtype} of shape {tuple(x.shape)}"
         )
     return x, y
+
+
+def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
+    """Refuse the first example with a value that is no finite float32, or with a negative token id.
+
+    Raises:
+        DataError: Naming its row.
+    """
+    for start in range(0, len(x), ROWS):
+        rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+            bad = ~np.isfinite(rows.astype(np.float32)) if x.dtype.kind == "f" else rows < 0
+        if bad.any():
+            i = start + int(np.flatnonzero(bad.any(1))[0])
+            if x.dtype.kind != "f":
+                raise DataError(f"{name}: {what}[{i}] has a negative token id")
+            raise DataError(f"{name}: {what}[{i}] has a NaN or infinite value; clean the data or leave the example out")
 
 
 def _whole(name: str, what: str, values: Tensor, n: int) -> Tensor:
@@ -184,10 +200,15 @@ def _names(name: str, what: str, given: Sequence[str] | None, *values: Tensor) -
     return tuple(given)
 
 
-def _in_range(name: str, what: str, values: Tensor, count: int, noun: str) -> None:
-    bad = (values < 0) | (values >= count)
-    if bad.any():
-        i = int(bad.nonzero()[0])
+def check_range(name: str, what: str, values: npt.NDArray[np.int64], count: int, noun: str) -> None:
+    """Refuse the first value that is not one of 0 .. count - 1.
+
+    Raises:
+        DataError: Naming its row.
+    """
+    bad = np.flatnonzero((values < 0) | (values >= count))
+    if len(bad):
+        i = int(bad[0])
         raise DataError(f"{name}: {what}[{i}] is {int(values[i])}, must be 0..{count - 1} ({count} {noun})")
 
 

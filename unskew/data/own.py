@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew.data import hub
+from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
-from unskew.data.sources import from_arrays
 from unskew.errors import DataError, meant
 from unskew.keys import Key
 

@@ -8,7 +8,7 @@ The plain layout, as one npz file or as a folder with one npy file per key:
 
     x_train, x_test            images of whole numbers 0..255 or of floats, (N, H, W), (N, H, W, C) or (N, C, H, W);
                                floats (N, D); or token ids, int32 or int64 (N, L)
-    y_train, y_test            integer labels (N,), from 0
+    y_train, y_test            labels (N,): integers from 0, or words
     client_train, clients      integer client of each training example (N,) and the clients' names, where the data come
                                with their clients; optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
@@ -41,21 +41,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.npyio import NpzFile
-from torch import Tensor
 
 from unskew.data import hub
+from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
-from unskew.data.inputs import Inputs, standardised
+from unskew.data.inputs import Inputs
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError, meant
 from unskew.keys import Key
-
-TEST_FRACTION = 0.2
-"""Share of each class that becomes the global test part where the source has none."""
-
-LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train")
-NAMES = ("classes", "domains", "clients")
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -127,9 +121,9 @@ SOURCES: tuple[Source, ...] = (
         "ai.stanford.edu/~amaas/data/sentiment",
         ("negative", "positive"),
     ),
-    Source("npz:PATH", "your own arrays in one file", "any", "docs/guides/data.md"),
-    Source("folder:PATH", "your own arrays, one npy file each", "any", "docs/guides/data.md"),
-    Source("hub:OWNER/NAME", "downloaded, extra [hub]; also hub:mnist, ...", "images or texts", "docs/guides/data.md"),
+    Source("npz:PATH", "your own arrays in one file", "any", "x_train, y_train, x_test, y_test"),
+    Source("folder:PATH", "your own arrays, one npy file each", "any", "x_train, y_train, x_test, y_test"),
+    Source("hub:OWNER/NAME", "downloaded, extra [hub]; also hub:mnist, ...", "images or texts", "huggingface.co"),
 )
 """Everything `load` knows, the offline default first."""
 
@@ -178,7 +172,7 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     if not given:
         raise DataError(
             f"{source} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
-            f"holds {_wanted(_files(source))}; layout in docs/guides/data.md{_or_hub(source)}"
+            f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
         )
     root = Path(given).expanduser()
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
@@ -226,7 +220,7 @@ def _domains(source: Source, root: Path) -> Dataset:
         looked_for = ", ".join(str(file.absolute()) for name in lacking for file in places(name, root))
         raise DataError(
             f"{source.name} needs {', '.join(needed)}, of which {', '.join(lacking)} cannot be found; looked for "
-            f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}; layout in docs/guides/data.md"
+            f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}"
         )
     parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
     return _placed(root, lambda: from_arrays(source.name, join(parts, Key(0) / source.name), Key(0), source.classes))
@@ -249,9 +243,9 @@ def _domain(name: str, root: Path) -> Part:
 
 
 def _part_of(name: str, arrays: _Arrays) -> Part:
-    content = _divided(name, _content(name, arrays), Key(0) / name / "test")
+    content = divided(name, content_of(name, arrays), Key(0) / name / "test")
     for key in ("x_train", "x_test"):
-        if not _is_images(content[key]):
+        if not is_images(content[key]):
             found = f"{content[key].dtype} of shape {content[key].shape}"
             raise DataError(f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), got {found}")
     return Part(content["x_train"], content["y_train"], content["x_test"], content["y_test"])
@@ -270,7 +264,7 @@ def _hub(reference: hub.Reference) -> Dataset:
     content, where = fetched.content, f"hub:{reference.repository}"
     if name in _NAMED and _NAMED[name].classes is not None:
         content.pop("classes", None)  # the same names as from a file
-    classes = _strings(name, "classes", content) or (_NAMED[name].classes if name in _NAMED else None)
+    classes = names_of(name, "classes", content) or (_NAMED[name].classes if name in _NAMED else None)
     if fetched.texts:
         return _texts(name, content, where, classes)
     return _assemble(name, content, where, Key(0) / name / "test", classes)
@@ -284,7 +278,7 @@ def _wanted(names: Iterable[str]) -> str:
 def _missing(name: str, files: Iterable[Path]) -> DataError:
     return DataError(
         f"{name} was not found; looked for {', '.join(str(f.absolute()) for f in files)}; put x_train, y_train, "
-        f"x_test, y_test into {_wanted([name])}; layout in docs/guides/data.md{_or_hub(name)}"
+        f"x_test, y_test into {_wanted([name])}{_or_hub(name)}"
     )
 
 
@@ -479,13 +473,13 @@ def _saved(path: Path) -> Dataset:
         tensors["y_train"],
         tensors["x_test"],
         tensors["y_test"],
-        classes=_strings(name, "classes", arrays),
+        classes=names_of(name, "classes", arrays),
         groups=tensors.get("domain_train"),
-        group_names=_strings(name, "domains", arrays),
+        group_names=names_of(name, "domains", arrays),
         sha256=str(arrays["sha256"]),
         levels=tuple((float(black), float(white)) for black, white in arrays["levels"]) if "levels" in arrays else None,
         owners=tensors.get("client_train"),
-        client_names=_strings(name, "clients", arrays),
+        client_names=names_of(name, "clients", arrays),
         inputs=inputs,
     )
 
@@ -504,185 +498,3 @@ def _placed(where: Path | str, build: Callable[[], _T]) -> _T:
         return build()
     except DataError as error:
         raise DataError(f"{error} (in {where})") from error
-
-
-def from_arrays(
-    name: str,
-    arrays: _Arrays,
-    test_key: Key,
-    classes: tuple[str, ...] | None = None,
-    test_fraction: float | None = None,
-) -> Dataset:
-    """The data set that arrays in the plain layout hold.
-
-    Args:
-        name: Short name, for tables and manifests.
-        arrays: By the keys of `LAYOUT` and `NAMES`.
-        test_key: Draws the test part, where the arrays have none.
-        classes: Names, where the arrays have none.
-        test_fraction: Share that becomes the test part, where the arrays have none; a fifth by default.
-
-    Raises:
-        DataError: If shapes, types or lengths do not fit, or as `checked`.
-    """
-    content = _content(name, arrays)
-    sha256 = _sha256(content)
-    content = _divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction)
-    tensors = _inputs(name, content["x_train"], content["x_test"])
-    domain, client = content.get("domain_train"), content.get("client_train")
-    return checked(
-        name,
-        tensors[0],
-        torch.from_numpy(content["y_train"]),
-        tensors[1],
-        torch.from_numpy(content["y_test"]),
-        classes=_strings(name, "classes", arrays) or classes,
-        groups=None if domain is None else torch.from_numpy(domain),
-        group_names=_strings(name, "domains", arrays),
-        sha256=sha256,
-        levels=tensors[2],
-        inputs=tensors[3],
-        owners=None if client is None else torch.from_numpy(client),
-        client_names=_strings(name, "clients", arrays),
-    )
-
-
-def _content(name: str, arrays: _Arrays) -> _Arrays:
-    """The examples among the arrays, their labels as int64; lengths fit together."""
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise DataError(f"{name}: x_test and y_test must be there together or not at all")
-    content: _Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
-    for key in ("y_train", "y_test", "domain_train", "client_train"):
-        if key in content:
-            content[key] = _integers(name, key, content[key])
-    for key, array in content.items():
-        if array.size == 0:
-            raise DataError(f"{name}: {key} is empty, shape {array.shape}")
-    x, y = content["x_train"], content["y_train"]
-    if x.ndim == 0 or len(x) != len(y):
-        raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
-    for key in ("domain_train", "client_train"):
-        if key in content and len(content[key]) != len(y):
-            raise DataError(f"{name}: {key} has {len(content[key])} entries for {len(y)} examples")
-    return content
-
-
-def _divided(name: str, content: _Arrays, test_key: Key, fraction: float = TEST_FRACTION) -> _Arrays:
-    """The content with a test part, set aside of each client or else of each class where there is none."""
-    if "x_test" in content:
-        return content
-    y = content["y_train"]
-    train, test = _stratified(content.get("client_train", y), fraction, test_key)
-    if len(test) == 0:
-        raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
-    return {
-        **{key: array[train] for key, array in content.items()},
-        "x_test": content["x_train"][test],
-        "y_test": y[test],
-    }
-
-
-def _integers(name: str, key: str, values: _Array) -> npt.NDArray[np.int64]:
-    if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise DataError(f"{name}: {key} must be integers of shape (N,), got {values.dtype} of shape {values.shape}")
-    return np.ascontiguousarray(values, dtype=np.int64)
-
-
-def _strings(name: str, key: str, arrays: _Arrays) -> tuple[str, ...] | None:
-    if key not in arrays:
-        return None
-    values = arrays[key]
-    if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
-        raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
-    return tuple(str(v) for v in values)
-
-
-def _stratified(
-    labels: npt.NDArray[np.int64], fraction: float, key: Key
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Sorted (kept, set aside) indices: round(fraction * n) of each label, half up, are set aside and 1 is kept."""
-    rng = key.numpy()
-    aside = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        aside[members[: min(int(fraction * len(members) + 0.5), len(members) - 1)]] = True
-    return np.flatnonzero(~aside), np.flatnonzero(aside)
-
-
-def _inputs(
-    name: str, train: _Array, test: _Array
-) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None, Inputs]:
-    """Both parts; of images of whole numbers, what black and white have become in each channel; and how they did."""
-    train, test = _shaped(train), _shaped(test)
-    if train.dtype == test.dtype == np.int64:
-        return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
-    if train.dtype.kind == "f" and test.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
-            x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
-        return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
-    for key, x in (("x_train", train), ("x_test", test)):
-        if not _is_images(x):
-            raise DataError(
-                f"{name}: {key} must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), or floating (N, D) "
-                f"or (N, C, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape {x.shape}"
-            )
-    train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
-    if train.shape[1:] != test.shape[1:]:
-        raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
-    scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
-    scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
-    levels, brightest = [], int(train.max())  # scikit-learn's digits end at 16
-    moments = [_moments(train[..., c]) for c in range(train.shape[3])]
-    for c, (mean, std) in enumerate(moments):
-        table = standardised(mean, std)
-        levels.append((float(table[0]), float(table[brightest])))
-        scaled[:, c] = torch.from_numpy(table[train[..., c]])
-        scaled_test[:, c] = torch.from_numpy(table[test[..., c]])
-    known = all(black < white for black, white in levels)  # a constant channel has lost its level
-    means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
-    return scaled, scaled_test, tuple(levels) if known else None, Inputs("images", means, deviations)
-
-
-def _shaped(x: _Array) -> _Array:
-    """Inputs in the one shape of their kind; what is of no kind stays as it is.
-
-    Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers in two
-    dimensions are token ids, int64.  A dimension of 1 or 3 is that of the channels.
-    """
-    channels_first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)
-    channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
-    if x.dtype.kind == "f":
-        return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if channels_last else x
-    if x.dtype.kind not in "iu":
-        return x
-    if x.ndim == 2 and x.dtype.itemsize >= 4:
-        return np.ascontiguousarray(x, np.int64)
-    if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
-        x = x.astype(np.uint8)
-    return np.moveaxis(x, 1, 3) if channels_first else x
-
-
-def _is_images(x: _Array) -> bool:
-    return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
-
-
-def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
-    """Mean and standard deviation of a channel's values, in units of 255."""
-    counts = np.zeros(256, np.int64)
-    for start in range(0, len(channel), 4096):  # bincount widens to int64: in slices it stays small
-        counts += np.bincount(channel[start : start + 4096].reshape(-1), minlength=256)
-    level = np.arange(256) / 255
-    mean = np.average(level, weights=counts)
-    # One level only: its deviation is rounding, which must not be blown up to a signal.
-    if np.count_nonzero(counts) == 1:
-        return float(mean), 0.0
-    return float(mean), float(np.sqrt(np.average((level - mean) ** 2, weights=counts)))
-
-
-def _sha256(arrays: _Arrays) -> str:
-    digest = hashlib.sha256()
-    for key in sorted(arrays):
-        array = np.ascontiguousarray(arrays[key])
-        digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()

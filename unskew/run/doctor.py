@@ -232,7 +232,7 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
             "data folder",
             "missing",
             "none is given; digits is bundled",
-            "set UNSKEW_DATA or --data-dir to a folder with data sets (docs/guides/data.md)",
+            "set UNSKEW_DATA or --data-dir to a folder with data sets; unskew list datasets names them",
         )
         return
     root = Path(said).expanduser()

@@ -1,0 +1,113 @@
+"""What is wrong with arrays is named by their own rows, and labels are what people have."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unskew.data.arrays import from_arrays
+from unskew.data.dataset import ROWS, Dataset
+from unskew.data.sources import SOURCES, load
+from unskew.errors import DataError
+from unskew.keys import Key
+
+N = 40
+
+
+def made(x: Any, y: Any, **more: Any) -> Dataset:
+    return from_arrays("mine", {"x_train": x, "y_train": y, **more}, Key(0) / "test")
+
+
+def numbers() -> Any:
+    return np.arange(2.0 * N, dtype=np.float32).reshape(N, 2)
+
+
+# ---------------------------------------------------------------- rows
+@pytest.mark.parametrize("row", range(N))
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+def test_a_value_that_is_no_number_is_named_by_its_row_as_given(row: int, value: float) -> None:
+    """A fifth of the rows is set aside for the test part, here any of them: the row is the user's all the same."""
+    x = numbers().astype(np.float64)
+    x[row, 1] = value
+    with pytest.raises(DataError, match=rf"^mine: x_train\[{row}\] has a NaN or infinite value; clean the data or "):
+        made(x, np.arange(N) % 4)
+
+
+def test_a_row_far_down_is_named_too() -> None:
+    x = np.zeros((2 * ROWS + 10, 1), np.float32)
+    x[2 * ROWS + 3] = np.nan
+    with pytest.raises(DataError, match=rf"x_train\[{2 * ROWS + 3}\] has a NaN"):
+        made(x, np.arange(len(x)) % 2)
+
+
+def test_a_negative_token_is_named_by_its_row_as_given() -> None:
+    x = np.ones((N, 3), np.int64)
+    x[17, 2] = -4
+    with pytest.raises(DataError, match=r"x_train\[17\] has a negative token id"):
+        made(x, np.arange(N) % 4)
+
+
+@pytest.mark.parametrize(
+    ("label", "more", "message"),
+    [
+        (-1, {}, r"mine: y_train\[17\] is -1, must be 0\.\.3 \(4 classes\)"),
+        (7, {"classes": np.array(["a", "b", "c", "d"])}, r"mine: y_train\[17\] is 7, must be 0\.\.3 \(4 classes\)"),
+    ],
+)
+def test_a_label_out_of_range_is_named_by_its_row_as_given(label: int, more: dict[str, Any], message: str) -> None:
+    y = np.arange(N) % 4
+    y[17] = label
+    with pytest.raises(DataError, match=message):
+        made(numbers(), y, **more)
+
+
+# ---------------------------------------------------------------- labels
+def test_labels_far_apart_are_classes_by_their_own_names() -> None:
+    """{1, 999} are two classes, not a thousand."""
+    y = np.array([1, 999] * (N // 2))
+    data = made(numbers(), y)
+    assert data.classes == ("1", "999")
+    plain = made(numbers(), (y == 999).astype(np.int64))
+    assert data.y_train.equal(plain.y_train)
+    assert data.x_test.equal(plain.x_test)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [3, 9], [0, 99], [*range(60), 110, 119]])
+def test_labels_from_zero_count_their_classes_whether_all_occur_or_not(labels: list[int]) -> None:
+    """A site that lacks some classes agrees with the others about their numbers."""
+    data = made(np.ones((10 * len(labels), 2)), np.repeat(labels, 10))
+    assert data.num_classes == max(labels) + 1
+    assert sorted(set(data.y_train.tolist())) == labels
+
+
+def test_words_are_labels_in_alphabetical_order_or_in_that_of_the_classes() -> None:
+    y = np.array(["dog", "cat", "ape", "dog"] * (N // 4))
+    assert made(numbers(), y).classes == ("ape", "cat", "dog")
+    data = made(numbers(), y, classes=np.array(["dog", "ape", "cat", "cow"]))
+    assert data.classes == ("dog", "ape", "cat", "cow")
+    assert data.y_train.bincount(minlength=4).tolist() == [16, 8, 8, 0]
+    with pytest.raises(DataError, match=r"mine: y_train\[0\] is 'dog', none of the 3 classes; did you mean dogs\?"):
+        made(numbers(), y, classes=np.array(["ape", "cat", "dogs"]))
+
+
+def test_words_and_numbers_are_not_mixed() -> None:
+    with pytest.raises(DataError, match="y_train and y_test must both be words or both be integers"):
+        made(numbers(), np.array(["a", "b"] * 20), x_test=numbers(), y_test=np.arange(N))
+
+
+def test_a_class_that_only_the_test_part_has_counts() -> None:
+    data = made(numbers(), np.array(["a", "c"] * 20), x_test=numbers()[:2], y_test=np.array(["b", "c"]))
+    assert data.classes == ("a", "b", "c")
+    assert data.y_test.tolist() == [1, 2]
+
+
+# ---------------------------------------------------------------- messages
+def test_no_message_names_a_file_that_a_wheel_lacks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    told = []
+    for name, place in (("mnist", None), ("mnist", tmp_path), ("digit_domains", tmp_path), ("imdb", tmp_path)):
+        with pytest.raises(DataError) as caught:
+            load(name, place)
+        told.append(str(caught.value))
+    assert all("docs/" not in text and "x_train, y_train, x_test, y_test" in text for text in told)
+    assert all("docs/" not in source.origin for source in SOURCES)

@@ -1,0 +1,261 @@
+"""Arrays in the plain layout (`unskew.data.sources`) become a `Dataset`: checked, divided, scaled.
+
+What is refused is named by its row in the arrays as they were given, before a test part is set aside.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unskew.data.dataset import ROWS, Dataset, check_range, check_values, checked
+from unskew.data.inputs import Inputs, standardised
+from unskew.errors import DataError, meant
+from unskew.keys import Key
+
+TEST_FRACTION = 0.2
+"""Share of each class that becomes the global test part where the source has none."""
+
+LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train")
+NAMES = ("classes", "domains", "clients")
+
+
+MANY = 100
+"""Labels up to here count their classes themselves, so that a site which lacks some agrees with the others."""
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+
+
+def from_arrays(
+    name: str,
+    arrays: Arrays,
+    test_key: Key,
+    classes: tuple[str, ...] | None = None,
+    test_fraction: float | None = None,
+) -> Dataset:
+    """The data set that arrays in the plain layout hold.
+
+    Args:
+        name: Short name, for tables and manifests.
+        arrays: By the keys of `LAYOUT` and `NAMES`.
+        test_key: Draws the test part, where the arrays have none.
+        classes: Names, where the arrays have none.
+        test_fraction: Share that becomes the test part, where the arrays have none; a fifth by default.
+
+    Raises:
+        DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, or a label is out of range.
+    """
+    content = content_of(name, arrays)
+    sha256 = _sha256(content)
+    names = names_of(name, "classes", arrays) or classes
+    content, names = _numbered(name, content, names)
+    _check_rows(name, content, names)
+    content = divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction)
+    tensors = inputs_of(name, content["x_train"], content["x_test"])
+    domain, client = content.get("domain_train"), content.get("client_train")
+    return checked(
+        name,
+        tensors[0],
+        torch.from_numpy(content["y_train"]),
+        tensors[1],
+        torch.from_numpy(content["y_test"]),
+        classes=names,
+        groups=None if domain is None else torch.from_numpy(domain),
+        group_names=names_of(name, "domains", arrays),
+        sha256=sha256,
+        levels=tensors[2],
+        inputs=tensors[3],
+        owners=None if client is None else torch.from_numpy(client),
+        client_names=names_of(name, "clients", arrays),
+    )
+
+
+def content_of(name: str, arrays: Arrays) -> Arrays:
+    """The examples among the arrays, their labels as int64 or words; lengths fit together."""
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DataError(f"{name}: x_test and y_test must be there together or not at all")
+    content: Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
+    for key in ("y_train", "y_test", "domain_train", "client_train"):
+        if key in content and not (key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1):
+            content[key] = _integers(name, key, content[key])
+    for key, array in content.items():
+        if array.size == 0:
+            raise DataError(f"{name}: {key} is empty, shape {array.shape}")
+    x, y = content["x_train"], content["y_train"]
+    if x.ndim == 0 or len(x) != len(y):
+        raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
+    for key in ("domain_train", "client_train"):
+        if key in content and len(content[key]) != len(y):
+            raise DataError(f"{name}: {key} has {len(content[key])} entries for {len(y)} examples")
+    return content
+
+
+def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tuple[Arrays, tuple[str, ...] | None]:
+    """The content with labels 0, 1, ..., and the names of the classes, where labels say them.
+
+    Words are numbered in alphabetical order, or as `classes` has them.  So are whole numbers of which fewer than half
+    occur up to a largest beyond `MANY`: {1, 999} are two classes, not a thousand.
+    """
+    labels: Arrays = {key: content[key] for key in ("y_train", "y_test") if key in content}
+    if len({y.dtype.kind == "U" for y in labels.values()}) > 1:
+        raise DataError(f"{name}: y_train and y_test must both be words or both be integers")
+    known = np.unique(np.concatenate(list(labels.values())))
+    words = known.dtype.kind == "U"
+    if not words and (classes is not None or known[0] < 0 or known[-1] < max(MANY, 2 * len(known))):
+        return content, classes
+    if words and classes is not None:
+        number = {word: i for i, word in enumerate(classes)}
+        for key, y in labels.items():
+            unknown = np.flatnonzero(~np.isin(y, classes))
+            if len(unknown):
+                i, word = int(unknown[0]), str(y[unknown[0]])
+                raise DataError(
+                    f"{name}: {key}[{i}] is {word!r}, none of the {len(classes)} classes{meant(word, classes)}"
+                )
+            labels[key] = np.array([number[str(word)] for word in y], np.int64)
+        return {**content, **labels}, classes
+    numbered: Arrays = {key: np.searchsorted(known, y).astype(np.int64) for key, y in labels.items()}
+    return {**content, **numbered}, tuple(str(label) for label in known)
+
+
+def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None) -> None:
+    """Refuse values and labels by the rows of the arrays as they were given."""
+    for part in ("train", "test"):
+        if f"x_{part}" in content:
+            x, y = content[f"x_{part}"], content[f"y_{part}"]
+            count = len(classes) if classes is not None else max(int(y.max()) + 1, 1)
+            check_range(name, f"y_{part}", y, count, "classes")
+            if x.dtype.kind == "f" or x.ndim == 2:
+                check_values(name, f"x_{part}", x)
+
+
+def divided(name: str, content: Arrays, test_key: Key, fraction: float = TEST_FRACTION) -> Arrays:
+    """The content with a test part, set aside of each client or else of each class where there is none."""
+    if "x_test" in content:
+        return content
+    y = content["y_train"]
+    train, test = _stratified(content.get("client_train", y), fraction, test_key)
+    if len(test) == 0:
+        raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
+    return {
+        **{key: array[train] for key, array in content.items()},
+        "x_test": content["x_train"][test],
+        "y_test": y[test],
+    }
+
+
+def _integers(name: str, key: str, values: Array) -> npt.NDArray[np.int64]:
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise DataError(f"{name}: {key} must be integers of shape (N,), got {values.dtype} of shape {values.shape}")
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
+    """The names under a key of `NAMES`; None where there are none.
+
+    Raises:
+        DataError: If they are no words.
+    """
+    if key not in arrays:
+        return None
+    values = arrays[key]
+    if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
+        raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
+    return tuple(str(v) for v in values)
+
+
+def _stratified(
+    labels: npt.NDArray[np.int64], fraction: float, key: Key
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Sorted (kept, set aside) indices: round(fraction * n) of each label, half up, are set aside and 1 is kept."""
+    rng = key.numpy()
+    aside = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        aside[members[: min(int(fraction * len(members) + 0.5), len(members) - 1)]] = True
+    return np.flatnonzero(~aside), np.flatnonzero(aside)
+
+
+def inputs_of(
+    name: str, train: Array, test: Array
+) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None, Inputs]:
+    """Both parts; of images of whole numbers, what black and white have become in each channel; and how they did."""
+    train, test = _shaped(train), _shaped(test)
+    if train.dtype == test.dtype == np.int64:
+        return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
+    if train.dtype.kind == "f" and test.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
+            x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
+        return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
+    for key, x in (("x_train", train), ("x_test", test)):
+        if not is_images(x):
+            raise DataError(
+                f"{name}: {key} must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), or floating (N, D) "
+                f"or (N, C, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape {x.shape}"
+            )
+    train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
+    scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
+    scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
+    levels, brightest = [], int(train.max())  # scikit-learn's digits end at 16
+    moments = [_moments(train[..., c]) for c in range(train.shape[3])]
+    for c, (mean, std) in enumerate(moments):
+        table = standardised(mean, std)
+        levels.append((float(table[0]), float(table[brightest])))
+        for whole, part in ((train, scaled), (test, scaled_test)):
+            for start in range(0, len(whole), ROWS):  # an index widens to int64: in slices it stays small
+                part[start : start + ROWS, c] = torch.from_numpy(table[whole[start : start + ROWS, ..., c]])
+    known = all(black < white for black, white in levels)  # a constant channel has lost its level
+    means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
+    return scaled, scaled_test, tuple(levels) if known else None, Inputs("images", means, deviations)
+
+
+def _shaped(x: Array) -> Array:
+    """Inputs in the one shape of their kind; what is of no kind stays as it is.
+
+    Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers in two
+    dimensions are token ids, int64.  A dimension of 1 or 3 is that of the channels.
+    """
+    channels_first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)
+    channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+    if x.dtype.kind == "f":
+        return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if channels_last else x
+    if x.dtype.kind not in "iu":
+        return x
+    if x.ndim == 2 and x.dtype.itemsize >= 4:
+        return np.ascontiguousarray(x, np.int64)
+    if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
+        x = x.astype(np.uint8)
+    return np.moveaxis(x, 1, 3) if channels_first else x
+
+
+def is_images(x: Array) -> bool:
+    """Whether these are uint8 images, (N, H, W) or with one or three channels last."""
+    return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
+
+
+def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
+    """Mean and standard deviation of a channel's values, in units of 255."""
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(channel), 4096):  # bincount widens to int64: in slices it stays small
+        counts += np.bincount(channel[start : start + 4096].reshape(-1), minlength=256)
+    level = np.arange(256) / 255
+    mean = np.average(level, weights=counts)
+    # One level only: its deviation is rounding, which must not be blown up to a signal.
+    if np.count_nonzero(counts) == 1:
+        return float(mean), 0.0
+    return float(mean), float(np.sqrt(np.average((level - mean) ** 2, weights=counts)))
+
+
+def _sha256(arrays: Arrays) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
