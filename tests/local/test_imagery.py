@@ -127,7 +127,7 @@ def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     assert data.levels is not None
     assert data.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
     train = np.array([[[0, 255]], [[255, 0]]], dtype=np.uint8)
-    *_, levels = inputs_of("x", train, train)
+    _, _, levels, _ = inputs_of("x", train, train)
     assert levels is not None
     assert levels[0] == pytest.approx((-1.0, 1.0))
     assert inputs_of("x", train / 255.0, train / 255.0)[2] is None
