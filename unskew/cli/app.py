@@ -14,6 +14,7 @@ from unskew.cli.bench import bench
 from unskew.cli.catalogue import list_
 from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
+from unskew.cli.export import export
 from unskew.cli.plan import plan
 from unskew.cli.price import price
 from unskew.cli.prior import prior
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
     "table": table,
+    "export": export,
     "list": list_,
     "reproduce": reproduce,
     "plan": plan,

@@ -338,8 +338,30 @@ def save_model(model: nn.Module, path: Path | str) -> None:
     card = getattr(model, "unskew", None)
     if not isinstance(card, ModelCard):
         raise ConfigError("save_model needs a model of load_model or history.model, which says what it is")
-    tensors = {layer: _tensors(model)[layer].detach().cpu().contiguous() for layer in card.task.layers}
-    write_atomically(Path(path), safetensors.torch.save(tensors, {"format": "pt", "unskew": _json(card)}))
+    tensors = _tensors(model)
+    _write_file(Path(path), card, {layer: tensors[layer].detach().cpu() for layer in card.task.layers})
+
+
+def export(
+    folder: Path | str, path: Path | str, method: str | None, client: ClientId | str | None, seed: int | None
+) -> ModelCard:
+    """Write a model of a run, or of a deployed client, as `save_model` does; its network is not built.
+
+    Args:
+        folder: As for `load_model`, and so are method, client and seed.
+        path: The file, replaced if it is there.
+
+    Raises:
+        RunError: If there is no such model, or its files are damaged.
+    """
+    card, tensors = _read_folder(Path(folder), method, client, seed)
+    _write_file(Path(path), card, tensors)
+    return card
+
+
+def _write_file(path: Path, card: ModelCard, tensors: Params) -> None:
+    contiguous = {layer: tensors[layer].contiguous() for layer in card.task.layers}
+    write_atomically(path, safetensors.torch.save(contiguous, {"format": "pt", "unskew": _json(card)}))
 
 
 def cells(folder: Path) -> list[tuple[str, int]]:
@@ -359,9 +381,21 @@ def _label_and_seed(path: Path) -> tuple[str, int]:
     return unquote(label), int(seed)
 
 
-def _read_folder(
+def find(
+    folder: Path | str, method: str | None = None, client: ClientId | str | None = None, seed: int | None = None
+) -> ModelCard:
+    """The card of a model in a folder; the arguments are those of `load_model`.
+
+    Raises:
+        RunError: If there is no such model.
+    """
+    return _find(Path(folder), method, client, seed)[0]
+
+
+def _find(
     folder: Path, method: str | None, client: ClientId | str | None, seed: int | None
-) -> tuple[ModelCard, Params]:
+) -> tuple[ModelCard, dict[str, str]]:
+    """A model's card, and its tensors that are not the global model's: layer -> name in the clients' file."""
     known = cells(folder)
     labels = list(dict.fromkeys(label for label, _ in known))
     if method is None and len(labels) > 1:
@@ -377,11 +411,19 @@ def _read_folder(
     cell: CellCard = _read_card(_with(path, ".json"), CellCard)
     number = _client(cell, client)
     name = None if number is None or cell.client_names is None else cell.client_names[number]
-    card = ModelCard(cell.method, cell.seed, number, name, task)
-    own = {} if number is None else _own_of(cell, number)
-    shared = [layer for layer in task.layers if layer not in own]
-    tensors = _read_tensors(_with(path, ".safetensors"), {layer: layer for layer in shared}) if shared else {}
-    return card, {**tensors, **_read_tensors(_with(path, ".clients.safetensors"), own)}
+    return ModelCard(cell.method, cell.seed, number, name, task), {} if number is None else _own_of(cell, number)
+
+
+def _read_folder(
+    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None
+) -> tuple[ModelCard, Params]:
+    card, own = _find(folder, method, client, seed)
+    path = folder / "models" / stem(card.method, card.seed)
+    shared = {layer: layer for layer in card.task.layers if layer not in own}
+    return card, {
+        **_read_tensors(_with(path, ".safetensors"), shared),
+        **_read_tensors(_with(path, ".clients.safetensors"), own),
+    }
 
 
 def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:

@@ -1,0 +1,70 @@
+"""`unskew export`, called as from a shell."""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from sklearn.datasets import load_digits
+
+import unskew as us
+
+from .conftest import Unskew
+
+FEDPER = '[[methods]]\nname = "fedper"\nlabel = "FedPer (heads)"\n'
+
+
+@pytest.fixture
+def run(here: Path, unskew: Unskew) -> Path:
+    (here / "tiny.toml").write_text((here / "tiny.toml").read_text() + FEDPER)
+    assert unskew("run", "tiny.toml", "--set", "rounds=1", "--out", "r", "--no-report", "-q").code == 0
+    return here / "r"
+
+
+def test_an_exported_model_is_the_runs_and_says_what_it_is(run: Path, unskew: Unskew) -> None:
+    said = unskew("export", "r", "--method", "FedPer (heads)", "--client", "3", "--seed", "1")
+    assert said.code == 0
+    file = Path("FedPer--heads--client3-seed1.safetensors")
+    assert said.out.startswith(f"{file}: model of client 3 of FedPer (heads), seed 1; network logistic\n")
+    assert f"us.load_model('{file}')" in said.out
+    model = us.load_model(file)
+    expected = us.load_model("r", "FedPer (heads)", client=3, seed=1)
+    assert model.unskew == expected.unskew
+    assert all(torch.equal(t, expected.state_dict()[name]) for name, t in model.state_dict().items())
+    assert set(us.predict(model, load_digits().images[:9])) <= set("0123456789")
+
+
+def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
+    """It is a state dict by the network's own names; the scaling stands in its metadata."""
+    assert unskew("export", "r", "--method", "fedavg", "--out", "m.safetensors").code == 0
+    plain = torch.nn.Sequential()
+    plain.add_module("body", torch.nn.Flatten())
+    plain.add_module("head", torch.nn.Linear(64, 10))
+    plain.load_state_dict(safetensors.torch.load_file("m.safetensors"))
+    with safetensors.safe_open("m.safetensors", "pt") as file:
+        card = json.loads(file.metadata()["unskew"])
+    (mean,), (std,) = card["task"]["inputs"]["mean"], card["task"]["inputs"]["std"]
+    x = torch.tensor(load_digits().images[:50])
+    labels = plain(((x / 255 - mean) / std).float()[:, None]).argmax(1)
+    assert [card["task"]["classes"][i] for i in labels] == us.predict(us.load_model("m.safetensors"), x)
+    assert (card["client"], card["method"], card["seed"]) == (None, "fedavg", 0)
+
+
+def test_json_says_where_and_what(run: Path, unskew: Unskew) -> None:
+    told = json.loads(unskew("export", "r", "--method", "fedprox", "--client", "0", "--json").out)
+    assert (told["file"], told["method"], told["client"]) == ("fedprox-client0-seed0.safetensors", "fedprox", 0)
+
+
+def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unskew) -> None:
+    for words, text in (
+        (("r",), "r has models of several methods; name one of FedPer (heads), fedavg, fedprox"),
+        (("r", "--method", "FedPer (heads)"), "there is no global model of FedPer (heads), seed 0: say whose"),
+        (("r", "--method", "fedavg", "--client", "9"), "there is no client 9 of fedavg, seed 0; clients are 0 to 3"),
+        (("r", "--method", "fedavg", "--out", "tiny.toml"), "tiny.toml exists already; choose another --out"),
+        ((".",), "has no models"),
+    ):
+        said = unskew("export", *words)
+        assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+        assert text in said.err

@@ -1,0 +1,47 @@
+"""`unskew export`: a trained model as one file that says what it is."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.cli.options import AsJson, as_file
+from unskew.errors import RunError
+
+
+def export(
+    folder: Annotated[Path, typer.Argument()],
+    method: Annotated[str | None, typer.Option(help="Label of the method, if the run has several.")] = None,
+    client: Annotated[str | None, typer.Option(help="Whose model, by number or name; else the global one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the run; else its smallest.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; default METHOD-client3-seed0.safetensors.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model as one safetensors file: weights, and how to build the network and prepare inputs.
+
+    FOLDER is a run's folder, or that of a deployed client, which has the
+    client's own model.
+
+    [dim]unskew export runs/digits-20260101-120000 --method hcct --client 3[/]
+    [dim]unskew export client-3 --out mine.safetensors[/]
+    """
+    from unskew.run import models
+
+    card = models.find(folder, method, client, seed)
+    whose = "global" if card.client is None else f"client{card.client}"
+    path = out or Path(f"{as_file(card.method)}-{whose}-seed{card.seed}.safetensors")
+    if path.exists():
+        raise RunError(f"{path} exists already; choose another --out")
+    models.export(folder, path, card.method, card.client, card.seed)
+    if as_json:
+        print(json.dumps({"file": str(path), **asdict(card)}))
+        return
+    owner = "global model" if card.client is None else f"model of client {card.client_name or card.client}"
+    print(f"{path}: {owner} of {card.method}, seed {card.seed}; network {card.task.model}")
+    print("\nimport unskew as us")
+    print(f"model = us.load_model({str(path)!r})  # a torch.nn.Module")
+    print("us.predict(model, x)  # raw inputs in, names of classes out")
+    print("\nWithout unskew: network.load_state_dict(safetensors.torch.load_file(...));")
+    print("the file's metadata say how inputs are prepared (docs/guides/use-a-model.md).")
