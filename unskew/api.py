@@ -33,7 +33,8 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method, Runtime, Stop, TaskConfig, World
 from unskew.models import IN_PYTHON
-from unskew.run import callbacks, folder, loop
+from unskew.record.logs import METRICS
+from unskew.run import callbacks, loop
 from unskew.run.models import load_model
 from unskew.run.progress import watching
 from unskew.run.setup import Given, InProcess
@@ -454,7 +455,7 @@ def _torch_left_alone() -> Iterator[None]:
 
 def history(outcome: loop.RunResult) -> History:
     """The history of a run that is done."""
-    rows = list(folder.rows(outcome.folder / "metrics.jsonl"))
+    rows: list[dict[str, Any]] = [dict(row) for row in METRICS.rows(outcome.folder)]
     return History(rows, outcome.summary, outcome.folder)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from unskew.algorithms import cfl
 from unskew.algorithms.cfl import CFL, Cluster, bipartition, cosines
 from unskew.algorithms.fedavg import FedAvg, Trained
+from unskew.info import Bisection
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.tree import Params, flat
@@ -55,13 +56,13 @@ def test_two_successive_splits_by_hand(springs: Any, value: Any) -> None:
         [value(play.states[6].clusters[i].params) for i in (0, 2, 1, 3)]
     )
     info = play.sim.algorithm.info(play.states[6])
-    assert info["splits"] == [
-        {"round": 1, "halves": [[0, 2, 4, 6], [1, 3, 5, 7]], "similarity": -1.0},
-        {"round": 5, "halves": [[0, 4], [2, 6]], "similarity": -1.0},
-        {"round": 5, "halves": [[1, 5], [3, 7]], "similarity": -1.0},
-    ]
-    assert info["chosen"] == {"0": 0, "4": 0, "2": 1, "6": 1, "1": 2, "5": 2, "3": 3, "7": 3}
-    assert info["warnings"] == []
+    assert info.splits == (
+        Bisection(1, ((0, 2, 4, 6), (1, 3, 5, 7)), -1.0),
+        Bisection(5, ((0, 4), (2, 6)), -1.0),
+        Bisection(5, ((1, 5), (3, 7)), -1.0),
+    )
+    assert info.groups == ((0, 4), (2, 6), (1, 5), (3, 7))
+    assert info.warnings == ()
 
 
 @given(st.integers(3, 9), st.integers(0, 1000), st.data())
@@ -224,8 +225,8 @@ def test_a_cluster_is_not_split_while_a_member_is_missing(springs: Any, cut: Any
     algorithm = CFL(eps1=2.0, eps2=1.0, after=0, local=STEP)
     play = springs(m=FOUR).play(algorithm, 2, outage=cut((1, "train", 0, 1), how="late"))
     assert [len(s.clusters) for s in play.states] == [1, 1, 2]
-    assert [len(algorithm.info(s)["warnings"]) for s in play.states] == [0, 1, 0]
-    assert "not all of its members were there to compare" in algorithm.info(play.states[1])["warnings"][0]
+    assert [len(algorithm.info(s).warnings) for s in play.states] == [0, 1, 0]
+    assert "not all of its members were there to compare" in algorithm.info(play.states[1]).warnings[0]
 
 
 def test_a_cluster_nobody_replied_from_stays_as_it_was(springs: Any, value: Any, cut: Any) -> None:

@@ -30,6 +30,7 @@ from unskew.algorithms.feddif import (
 )
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
+from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, adapter, row
 from unskew.keys import Key
 from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.protocol import ClientId, Exponential, Fitted, Held, Layout, Me, SgdConfig, drive
@@ -97,19 +98,20 @@ class Game:
         self.trace: Any = None
         self.t = 0
 
-    def play(self, rounds: int = 1) -> dict[str, Any]:
+    def play(self, rounds: int = 1) -> DiffusionRound:
         for _ in range(rounds):
             self.t += 1
             self.state, self.trace = self.sim.round(self.state, self.t)
-        return self.algorithm.info(self.state)
+        info: DiffusionRound = self.algorithm.info(self.state)
+        return info
 
 
-def chains(info: dict[str, Any]) -> list[list[int]]:
-    found = [[c] for c in info["starts"]]
-    for hop in info["hops"]:
-        for move in hop["moves"]:
-            assert found[move["model"]][-1] == move["src"]
-            found[move["model"]].append(move["dst"])
+def chains(info: DiffusionRound) -> list[list[int]]:
+    found = [[c] for c in info.starts]
+    for hop in info.hops:
+        for move in hop.moves:
+            assert found[move.model][-1] == move.src
+            found[move.model].append(move.dst)
     return found
 
 
@@ -133,26 +135,24 @@ def test_two_clients_swap_their_models() -> None:
     """
     game = Game(FedDif(), [[10, 0], [0, 10]], [[9.0, 2.0], [3.0, 9.0]])
     info = game.play()
-    assert info == {
-        "starts": [0, 1],
-        "hops": [
-            {
-                "hop": 1,
-                "efficiency": pytest.approx(0.5**0.5 * 5 / 128 / 2),
-                "moves": [
-                    {"model": 0, "src": 0, "dst": 1, "bid": pytest.approx(0.5**0.5), "gamma": 2.0},
-                    {"model": 1, "src": 1, "dst": 0, "bid": pytest.approx(0.5**0.5), "gamma": 3.0},
-                ],
-            }
-        ],
-        "sizes": [20, 20],
-        "models": 2,
-        "iterations": 2,
-        "ignored": [],
-        "warnings": [],
-    }
+    assert info == DiffusionRound(
+        starts=(0, 1),
+        hops=(
+            DiffusionHop(
+                1,
+                pytest.approx(0.5**0.5 * 5 / 128 / 2),
+                (
+                    DiffusionMove(0, 0, 1, pytest.approx(0.5**0.5), 2.0),
+                    DiffusionMove(1, 1, 0, pytest.approx(0.5**0.5), 3.0),
+                ),
+            ),
+        ),
+        sizes=(20, 20),
+        models=2,
+        iterations=2,
+    )
     assert game.state.params["w"].tolist() == [1.0, 1.0]
-    assert json.loads(json.dumps(info)) == info
+    assert adapter(DiffusionRound).validate_json(json.dumps(row(info)["info"]), strict=True) == info
 
 
 def test_models_weigh_by_the_examples_of_their_chain() -> None:
@@ -162,11 +162,11 @@ def test_models_weigh_by_the_examples_of_their_chain() -> None:
     the first move (its bid is .2121, under stop "decrement" less than .3) the weights are 10 and 12: w = (1, 12/22).
     """
     full = Game(FedDif(), [[9, 1], [0, 2]])
-    assert full.play()["sizes"] == [12, 12]
+    assert full.play().sizes == (12, 12)
     half = Game(FedDif(stop="decrement", epsilon=0.3), [[9, 1], [0, 2]])
     info = half.play()
     assert chains(info) == [[0], [1, 0]]
-    assert info["sizes"] == [10, 12]
+    assert list(info.sizes) == [10, 12]
     assert half.state.params["w"].tolist() == pytest.approx([1.0, 12 / 22])
 
 
@@ -175,7 +175,7 @@ def test_a_better_link_can_outweigh_a_better_client() -> None:
     even, uneven = torch.full((3, 3), 2.0), torch.full((3, 3), 2.0)
     uneven[0, 2] = 4.0
     algorithm = FedDif(model_ratio=0.3, max_hops=1)
-    seed = next(s for s in range(99) if Game(algorithm, [[10, 0], [0, 10], [0, 5]], seed=s).play()["starts"] == [0])
+    seed = next(s for s in range(99) if Game(algorithm, [[10, 0], [0, 10], [0, 5]], seed=s).play().starts == (0,))
     for gamma, winner in ((even, 1), (uneven, 2)):
         info = Game(algorithm, [[10, 0], [0, 10], [0, 5]], gamma, seed=seed).play()
         assert chains(info) == [[0, winner]]
@@ -251,7 +251,7 @@ def test_bids_on_models_that_stayed_are_not_asked_for_again() -> None:
     game = Game(FedDif(epsilon=0.1), [[10, 0, 0], [0, 10, 0], [5, 5, 10]])
     info = game.play()
     offered = [len(w.message.dols) for w, _ in game.executor.done if w.step == "bid" and w.me.id == 0]
-    moved = [len(h["moves"]) for h in info["hops"]]
+    moved = [len(h.moves) for h in info.hops]
     assert offered == [3, *moved][: len(offered)]
     assert min(moved) < 3
 
@@ -306,22 +306,22 @@ def test_whatever_happens_a_round_keeps_the_rules(h: Any, g: Any, options: Any, 
         return  # nobody was heard
     paths = chains(info)
     assert all(len(set(path)) == len(path) for path in paths)
-    for hop in info["hops"]:
-        moves = hop["moves"]
-        assert len({v["dst"] for v in moves}) == len({v["model"] for v in moves}) == len(moves)
-        assert all(v["bid"] > 0 and v["gamma"] > 0 for v in moves)
+    for hop in info.hops:
+        moves = hop.moves
+        assert len({v.dst for v in moves}) == len({v.model for v in moves}) == len(moves)
+        assert all(v.bid > 0 and v.gamma > 0 for v in moves)
         if algorithm.stop == "decrement":
-            assert all(v["bid"] >= algorithm.epsilon for v in moves)
+            assert all(v.bid >= algorithm.epsilon for v in moves)
         if algorithm.feasibility in ("qos", "both"):
-            assert all(v["gamma"] >= algorithm.gamma_min for v in moves)
+            assert all(v.gamma >= algorithm.gamma_min for v in moves)
         if algorithm.feasibility in ("outage", "both") and algorithm.gamma_min == 1.0:
-            assert all(v["gamma"] == 6.0 for v in moves)
+            assert all(v.gamma == 6.0 for v in moves)
         if algorithm.stop == "efficiency":
-            assert hop["efficiency"] * EFFICIENCY > algorithm.epsilon
-    assert len(info["hops"]) <= 2 * n
-    assert info["sizes"] == [int(game.histograms[path].sum()) for path in paths]
+            assert hop.efficiency * EFFICIENCY > algorithm.epsilon
+    assert len(info.hops) <= 2 * n
+    assert list(info.sizes) == [int(game.histograms[path].sum()) for path in paths]
     was = torch.stack([torch.nn.functional.one_hot(torch.tensor(path), n).sum(0) for path in paths]).double()
-    weights = torch.tensor(info["sizes"], dtype=torch.float64)
+    weights = torch.tensor(info.sizes, dtype=torch.float64)
     torch.testing.assert_close(game.state.params["w"], (weights @ was) / weights.sum())
 
 
@@ -333,14 +333,14 @@ def test_each_move_brings_a_model_nearer_by_its_bid_until_it_is_near_enough(
     game = Game(FedDif(epsilon=epsilon, metric=metric), h)
     info = game.play()
     target = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
-    seen = [game.histograms[c].double() for c in info["starts"]]
-    for hop in info["hops"]:
-        for v in hop["moves"]:
-            before = iid_distance(shares(seen[v["model"]]), target, metric)
-            seen[v["model"]] = seen[v["model"]] + game.histograms[v["dst"]]
-            after = iid_distance(shares(seen[v["model"]]), target, metric)
+    seen = [game.histograms[c].double() for c in info.starts]
+    for hop in info.hops:
+        for v in hop.moves:
+            before = iid_distance(shares(seen[v.model]), target, metric)
+            seen[v.model] = seen[v.model] + game.histograms[v.dst]
+            after = iid_distance(shares(seen[v.model]), target, metric)
             assert float(before) > epsilon
-            assert v["bid"] == pytest.approx(float(before - after), abs=1e-9)
+            assert v.bid == pytest.approx(float(before - after), abs=1e-9)
 
 
 # ---------------------------------------------------------------- stopping, bids, links
@@ -364,7 +364,7 @@ def test_lagged_bids_move_models_that_current_bids_leave() -> None:
     found = {}
     for valuation in ("current", "lagged"):
         algorithm = FedDif(stop="efficiency", epsilon=0.0, valuation=valuation, bits=8e6)  # type: ignore[arg-type]
-        found[valuation] = Game(algorithm, [[10, 0], [0, 10], [10, 0]]).play()["iterations"]
+        found[valuation] = Game(algorithm, [[10, 0], [0, 10], [10, 0]]).play().iterations
     assert found["lagged"] > found["current"]
 
 
@@ -373,7 +373,7 @@ def test_mean_efficiency_over_all_models_ends_the_round() -> None:
     for epsilon, iterations in ((1.4, 2), (1.4143, 1)):
         algorithm = FedDif(stop="efficiency", epsilon=epsilon, bits=8e6)
         info = Game(algorithm, [[10, 0], [0, 10]], torch.full((2, 2), 2.0)).play()
-        assert info["iterations"] == iterations
+        assert info.iterations == iterations
 
 
 def test_a_pair_that_is_dropped_after_matching_costs_the_model_its_turn() -> None:
@@ -395,11 +395,11 @@ def test_where_nobody_can_send_it_is_fedavg_to_the_bit_and_says_so(classes: Any,
     theirs = world.play(FedAvg(SMALL), clients_per_round=3)
     equal(ours.params, theirs.params, atol=0.0)
     info = ours.sim.algorithm.info(ours.states[-1])
-    assert info["iterations"] == 1
-    assert info["warnings"] == [
+    assert info.iterations == 1
+    assert info.warnings == (
         "no link can carry a model under gamma_min = 1 bit/s/Hz and feasibility 'outage': FedDif is FedAvg; lower "
-        "gamma_min, or give the world a better channel"
-    ]
+        "gamma_min, or give the world a better channel",
+    )
     assert ours.bytes != theirs.bytes
 
 
@@ -407,7 +407,7 @@ def test_where_every_distance_is_tolerable_it_is_fedavg_to_the_bit(classes: Any,
     world = classes(n=[4, 7, 9, 5], norm=True)
     ours, theirs = world.play(FedDif(SMALL, epsilon=1.0)), world.play(FedAvg(SMALL))
     equal(ours.params, theirs.params, atol=0.0)
-    assert "FedDif is FedAvg" in ours.sim.algorithm.info(ours.states[-1])["warnings"][0]
+    assert "FedDif is FedAvg" in ours.sim.algorithm.info(ours.states[-1]).warnings[0]
     moving = world.play(FedDif(SMALL))
     with pytest.raises(AssertionError):
         equal(moving.params, theirs.params, atol=1e-3)
@@ -415,22 +415,22 @@ def test_where_every_distance_is_tolerable_it_is_fedavg_to_the_bit(classes: Any,
 
 def test_clients_that_are_alike_leave_their_models_where_they_are() -> None:
     info = Game(FedDif(epsilon=0.0), [[5, 5], [20, 20], [1, 1]]).play()
-    assert info["iterations"] == 1
-    assert "the clients' data are alike" in info["warnings"][0]
+    assert info.iterations == 1
+    assert "the clients' data are alike" in info.warnings[0]
 
 
 def test_the_hop_limit_and_the_budget_hold() -> None:
     """Three models over gamma 2: each costs S / 2 = 96 Hz s (three float64), so 200 has room for two."""
     histograms, gamma = [[10, 0, 0], [0, 10, 0], [0, 0, 10]], torch.full((3, 3), 2.0)
-    assert Game(FedDif(max_hops=0), histograms).play()["iterations"] == 1
-    assert Game(FedDif(max_hops=1), histograms).play()["iterations"] == 2
+    assert Game(FedDif(max_hops=0), histograms).play().iterations == 1
+    assert Game(FedDif(max_hops=1), histograms).play().iterations == 2
     free = Game(FedDif(), histograms, gamma).play()
     tight = Game(FedDif(budget=200.0), histograms, gamma).play()
-    assert [len(h["moves"]) for h in free["hops"]] == [3, 3]
-    assert max(len(h["moves"]) for h in tight["hops"]) == 2
+    assert [len(h.moves) for h in free.hops] == [3, 3]
+    assert max(len(h.moves) for h in tight.hops) == 2
     none = Game(FedDif(budget=95.0), histograms, gamma).play()
-    assert none["iterations"] == 1
-    assert none["warnings"] == ["budget = 95 Hz s has no room for the best move: FedDif is FedAvg"]
+    assert none.iterations == 1
+    assert none.warnings == ("budget = 95 Hz s has no room for the best move: FedDif is FedAvg",)
 
 
 # ---------------------------------------------------------------- how many models
@@ -440,15 +440,15 @@ def test_models_begin_at_clients_drawn_from_all() -> None:
     starts = set()
     for _ in range(30):
         info = game.play()
-        assert info["models"] == len(info["starts"]) == 3
-        starts.update(info["starts"])
+        assert info.models == len(info.starts) == 3
+        starts.update(info.starts)
     assert starts == set(range(10))
 
 
 @pytest.mark.parametrize(("ratio", "n", "models"), [(0.15, 100, 15), (0.07, 100, 7), (0.001, 20, 1), (1.0, 10, 10)])
 def test_the_number_of_models_is_rounded_up(ratio: float, n: int, models: int) -> None:
     game = Game(FedDif(model_ratio=ratio), torch.eye(n, 3, dtype=torch.int64) + 1)
-    assert game.play()["models"] == models
+    assert game.play().models == models
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,7 @@ def test_a_client_without_data_trains_nothing_and_wins_nothing() -> None:
     paths = chains(info)
     assert all(1 not in path[1:] for path in paths)
     assert game.state.params["w"][1].item() == 0.0
-    assert info["sizes"][1] == int(game.histograms[paths[1]].sum())
+    assert info.sizes[1] == int(game.histograms[paths[1]].sum())
 
 
 def test_clients_of_whom_none_has_data_are_refused() -> None:
@@ -527,12 +527,12 @@ def test_forged_bids_are_ignored_and_recorded(values: Callable[[Tensor], Tensor]
 
     honest = Game(FedDif(), SKEWED).play()
     info = Game(FedDif(), SKEWED, forge=forge).play()
-    assert 3 in {v["dst"] for hop in honest["hops"] for v in hop["moves"]}
-    assert 3 not in {v["dst"] for hop in info["hops"] for v in hop["moves"]}
-    assert len(info["hops"]) > 0
-    assert {(i["client"], i["step"]) for i in info["ignored"]} == {(3, "bid")}
-    assert info["ignored"][0]["reason"].startswith("diffusion round 1: ")
-    assert why in info["ignored"][0]["reason"]
+    assert 3 in {v.dst for hop in honest.hops for v in hop.moves}
+    assert 3 not in {v.dst for hop in info.hops for v in hop.moves}
+    assert len(info.hops) > 0
+    assert {(i.client, i.step) for i in info.ignored} == {(3, "bid")}
+    assert info.ignored[0].reason.startswith("diffusion round 1: ")
+    assert why in info.ignored[0].reason
 
 
 # ---------------------------------------------------------------- losses
@@ -548,9 +548,9 @@ def test_lost_bids_and_hops_are_survived() -> None:
     for seed in range(12):
         game = Game(FedDif(epsilon=0.01), SKEWED, outage=Hops(late=0.5), seed=seed)
         info = game.play()
-        assert info["sizes"] == [int(game.histograms[path].sum()) for path in chains(info)]
+        assert list(info.sizes) == [int(game.histograms[path].sum()) for path in chains(info)]
         lost += sum(f.step == "train" for f in game.trace.failures)
-        moved += sum(len(h["moves"]) for h in info["hops"])
+        moved += sum(len(h.moves) for h in info.hops)
     assert lost > 10
     assert moved > 10
 
@@ -624,8 +624,8 @@ def test_a_sum_whose_owner_is_lost_is_tried_again() -> None:
     game = Game(FedDif(target="pooled"), SKEWED, outage=Once())
     info = game.play()
     assert game.state.target is None
-    assert info["warnings"] == ["the pooled class shares did not arrive: target is uniform until they do"]
-    assert game.play()["warnings"] == []
+    assert info.warnings == ("the pooled class shares did not arrive: target is uniform until they do",)
+    assert game.play().warnings == ()
     torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
 
 
@@ -641,7 +641,7 @@ def test_a_client_that_was_not_heard_once_is_asked_again_for_its_part_of_the_sum
             return "unreachable" if key.path[3:] == ("tally", 2, 3) else None
 
     game = Game(FedDif(target="pooled"), SKEWED, outage=Once())
-    assert game.play()["warnings"] == []
+    assert game.play().warnings == ()
     torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
 
 
@@ -656,25 +656,25 @@ def test_a_client_that_is_never_heard_is_left_out_for_good_and_it_is_said(metric
 
     game = Game(FedDif(target="pooled", metric=metric), SKEWED, outage=Never())
     without = [row for c, row in enumerate(SKEWED) if c != 3]
-    (said,) = game.play()["warnings"]
+    (said,) = game.play().warnings
     if metric == "kl":
         assert said == "the pooled class shares did not arrive: target is uniform until they do"
         assert not any(isinstance(w.message.mask, torch.Tensor) for w, _ in game.executor.done if w.step == "tally")
-        assert game.play()["warnings"] == []
+        assert game.play().warnings == ()
         torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
         return
     assert said == "the pooled class shares are without client 3, not heard in 3 tries"
     torch.testing.assert_close(game.state.target, shares(torch.tensor(without).sum(0).double()))
     before = _tallied(game)
-    assert game.play()["warnings"] == []
+    assert game.play().warnings == ()
     assert _tallied(game) == before
 
 
 def test_a_pooled_target_leaves_clients_alone_who_have_what_all_have() -> None:
     """All skewed alike: far from uniform, at zero from the pooled shares."""
     histograms = [[9, 1], [18, 2], [27, 3]]
-    assert Game(FedDif(target="pooled", epsilon=1e-6), histograms).play()["iterations"] == 1
-    assert Game(FedDif(target=(0.9, 0.1), epsilon=1e-6), histograms).play()["iterations"] == 1
+    assert Game(FedDif(target="pooled", epsilon=1e-6), histograms).play().iterations == 1
+    assert Game(FedDif(target=(0.9, 0.1), epsilon=1e-6), histograms).play().iterations == 1
 
 
 # ---------------------------------------------------------------- drift
@@ -747,7 +747,7 @@ def test_the_station_knows_the_means_of_what_clients_remember(outage: Outage, cl
     for t in range(1, 5):
         state, trace = sim.round(state, t)
         lost += sum(f.step == "train" for f in trace.failures)
-        assert any(h["moves"] for h in algorithm.info(state)["hops"])
+        assert any(h.moves for h in algorithm.info(state).hops)
         for part in ("h", "s"):
             expected = {n: torch.zeros_like(w) for n, w in getattr(state.means, part).items()}
             for c in sim.population.clients:

@@ -24,6 +24,7 @@ from unskew.algorithms import feddistr
 from unskew.algorithms.feddistr import FedDistr, Imagine, Noise, Prompts, balanced, jitter, nearest, noised, shown
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
+from unskew.info import row
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
@@ -157,15 +158,15 @@ def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.Monkey
     """Also where the server trains nothing."""
     monkeypatch.setattr(feddistr, "_changes", lambda local, prior: "images are stretched")
     sim, states, _ = played(dataclasses.replace(FEDDISTR, server_model=False))
-    assert sim.algorithm.info(states[-1])["warnings"] == ["for the prior images are stretched"]
+    assert sim.algorithm.info(states[-1]).warnings == ("for the prior images are stretched",)
 
 
 def test_later_rounds_rest_and_say_so() -> None:
     sim, states, traces = played(FEDDISTR, rounds=3)
     assert [len(t.transfers) for t in traces] == [16, 0, 0]
     assert wire.encode(states[1].params) == wire.encode(states[3].params)
-    assert sim.algorithm.info(states[2])["warnings"] == [feddistr._OVER]
-    assert not sim.algorithm.info(states[1])["warnings"]
+    assert sim.algorithm.info(states[2]).warnings == (feddistr._OVER,)
+    assert not sim.algorithm.info(states[1]).warnings
 
 
 # ---------------------------------------------------------------- what a hostile client can do
@@ -197,9 +198,9 @@ def test_a_useless_upload_is_refused_and_recorded(what: str, why: str) -> None:
     algorithm = Hostile(**{f.name: getattr(FEDDISTR, f.name) for f in dataclasses.fields(FEDDISTR)}, what=what)
     sim: Simulator[Any] = simulator(algorithm)
     state, _ = sim.round(sim.start(), 1)
-    (ignored,) = algorithm.info(state)["ignored"]
-    assert (ignored["client"], ignored["step"]) == (1, "disentangle")
-    assert why in ignored["reason"]
+    (ignored,) = algorithm.info(state).ignored
+    assert (ignored.client, ignored.step) == (1, "disentangle")
+    assert why in ignored.reason
     assert 1 not in state.info.owners
     assert bool(state.prompts.embeddings.isfinite().all())
 
@@ -209,8 +210,8 @@ def test_if_all_are_refused_the_next_round_tries_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(feddistr, "faults", lambda parts, *_: {c: "no" for c in parts})
     sim, states, _ = played(FEDDISTR)
     info = sim.algorithm.info(states[-1])
-    assert info["warnings"] == ["no client sent an embedding of use"]
-    assert len(info["ignored"]) == 4
+    assert info.warnings == ("no client sent an embedding of use",)
+    assert len(info.ignored) == 4
     monkeypatch.setattr(feddistr, "faults", real)
     state, _ = sim.round(states[-1], 2)
     assert state.prompts is not None
@@ -424,18 +425,20 @@ def test_the_true_number_of_clusters_needs_domains() -> None:
 # ---------------------------------------------------------------- facts
 def test_facts_are_plain_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sim, states, _ = played(FEDDISTR)
-    info = json.loads(json.dumps(sim.algorithm.info(states[-1]), allow_nan=False))
-    number = len(info["labels"])
-    assert len(info["embeddings"]) == number == len(info["owners"]) == len(info["counts"]) == info["sent"]
-    assert sorted(i for s in info["sets"] for i in s) == list(range(number))
-    assert info["epsilon"] == "no guarantee"
-    assert set(info["closest"]) == {"0", "1", "2", "3"}
-    assert {"server", "clients"} == set(info["seen"])
+    info = sim.algorithm.info(states[-1])
+    assert json.loads(json.dumps(row(info), allow_nan=False))["type"] == "unskew.embeddings"
+    number = len(info.labels)
+    assert len(info.embeddings) == number == len(info.owners) == len(info.counts) == info.sent
+    assert sorted(i for s in info.sets for i in s) == list(range(number))
+    assert info.privacy.epsilon == "no guarantee"
+    assert set(info.closest) == {0, 1, 2, 3}
+    assert info.privacy.server
+    assert info.privacy.clients
     monkeypatch.setattr(feddistr, "SHOWN", 12)
     small = sim.algorithm.info(states[-1])
-    assert small["coordinates"] == "principal"
-    assert sum(len(row) for row in small["embeddings"]) <= 12
-    assert len(small["pairs"]) <= 12
+    assert small.coordinates == "principal"
+    assert sum(len(row) for row in small.embeddings) <= 12
+    assert len(small.pairs) <= 12
 
 
 def test_a_client_that_says_nonsense_of_its_copies_spoils_no_record() -> None:
@@ -443,7 +446,7 @@ def test_a_client_that_says_nonsense_of_its_copies_spoils_no_record() -> None:
     said = {0: feddistr.Learned(float("nan")), 1: feddistr.Learned(float("inf")), 2: feddistr.Learned(1.25)}
     info = dataclasses.replace(states[-1].info, learned=said)
     info = sim.algorithm.info(dataclasses.replace(states[-1], info=info))
-    assert info["closest"] == {"0": None, "1": None, "2": 1.25}
+    assert info.closest == {0: None, 1: None, 2: 1.25}
 
 
 def test_principal_coordinates_keep_distances_where_they_can() -> None:
@@ -497,9 +500,8 @@ def test_under_noise_no_field_of_a_reply_tells_more_than_it_may() -> None:
     assert [f.name for f in dataclasses.fields(feddistr.Learned)] == ["closest"]
     assert [r.closest for r in info.learned.values()] == [None] * 4
     assert all(r.closest is not None for r in bare.learned.values())
-    seen, open_ = (
-        s.algorithm.info(e)["seen"]["server"] for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1]))
-    )
+    seen, open_ = (s.algorithm.info(e).privacy.server for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1])))
+    assert sim.algorithm.info(states[-1]).sigma == NOISY.dp.sigma
     assert "number of examples, losses and test results, without noise" in seen
     assert "how near" in open_
     assert "how near" not in seen
@@ -510,9 +512,9 @@ def test_what_noise_tells_is_for_as_many_embeddings_as_an_example_may_change(mon
     asked: list[tuple[float, int, float]] = []
     monkeypatch.setattr(privacy, "epsilon", lambda *args: asked.append(args) or 3.0)
     monkeypatch.setattr(privacy, "noise_multiplier", lambda epsilon, releases, delta: 4.0 * releases)
-    info = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.5)).spent()
+    spent = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.5)).spent()
     assert asked == [(0.25, 3, 1e-5)]
-    assert (info["epsilon"], info["sigma"]) == (3.0, 0.5)
+    assert spent.epsilon == 3.0
     assert FedDistr(m=2, dp=Noise(clip=1.0, epsilon=1.0)).dp.std(2) == 16.0  # type: ignore[union-attr]
 
 
@@ -521,8 +523,8 @@ def test_sigma_needs_no_accountant_and_epsilon_does(monkeypatch: pytest.MonkeyPa
         raise ConfigError("it is not installed")
 
     monkeypatch.setattr(privacy, "require", absent)
-    info = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.37)).spent()
-    assert (info["epsilon"], info["sigma"]) == ("not worked out: it is not installed", 0.37)
+    spent = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.37)).spent()
+    assert spent.epsilon == "not worked out: it is not installed"
     with pytest.raises(ConfigError, match="it is not installed"):
         FedDistr(dp=Noise(epsilon=1.0))
 
@@ -530,7 +532,7 @@ def test_sigma_needs_no_accountant_and_epsilon_does(monkeypatch: pytest.MonkeyPa
 def test_noise_by_the_accountant() -> None:
     pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
     made = FedDistr(m=1, dp=Noise(epsilon=2.0))
-    assert made.spent()["epsilon"] == pytest.approx(2.0, rel=1e-3)
+    assert made.spent().epsilon == pytest.approx(2.0, rel=1e-3)
 
 
 def test_settings_that_promise_nothing_are_refused() -> None:

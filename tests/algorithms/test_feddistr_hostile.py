@@ -25,6 +25,7 @@ from unskew import wire
 from unskew.algorithms.feddistr import FedDistr
 from unskew.algorithms.fedpft import FedPFT
 from unskew.errors import QuorumError
+from unskew.info import row
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
@@ -151,9 +152,9 @@ def lived(
     except QuorumError:  # nobody is left
         return None, {}, {liar}
     info = algorithm.info(state)
-    json.dumps(info, allow_nan=False)
+    json.dumps(row(info), allow_nan=False)
     assert all(bool(t.isfinite().all()) for _, t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
-    lost = {f.client for f in trace.failures} | {i["client"] for i in info["ignored"]}
+    lost = {f.client for f in trace.failures} | {i.client for i in info.ignored}
     assert lost <= {liar}
     there.remote.round(state, 2)
     return state, info, lost
@@ -201,9 +202,9 @@ def test_a_client_that_counts_countless_examples_counts_for_twice_the_next(
     state, info, _ = lived(name, 3, lie, FIRST[name], tmp_path, monkeypatch, m=1)
     counts = state.info.uploads.counts if name == "feddistr" else state.components.counts
     assert counts.tolist() == [23, 20, 23, 23]
-    assert info["warnings"] == [
-        "client 2 says it has more than twice as many examples as any other, and counts for twice as many"
-    ]
+    assert info.warnings == (
+        "client 2 says it has more than twice as many examples as any other, and counts for twice as many",
+    )
 
 
 def test_a_client_alone_with_several_embeddings_merges_nobody_s(

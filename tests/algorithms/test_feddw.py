@@ -46,6 +46,7 @@ from unskew.algorithms.maxfl import MAXFL
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, QuorumError
 from unskew.experiment import config
+from unskew.info import ClassRelations, DiffusionRound, Privacy, Refused
 from unskew.keys import Key
 from unskew.ledger import SERVER
 from unskew.local.sequential import Sequential
@@ -283,8 +284,8 @@ def test_a_method_of_one_round_takes_the_term(name: str) -> None:
     with toy_prior.toy():
         for mu in (0.0, 30.0):
             sim, states, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=mu)))
-            info = sim.algorithm.info(states[1])
-            assert (info["ignored"], info["warnings"]) == ([], [])
+            _, info = sim.algorithm.info(states[1])
+            assert (info.ignored, info.warnings) == ((), ())
             ends.append(sim.personal(states[1], [0], 1)[0])
     weight, bias = (next(n for n in ends[0] if n.startswith("3.") and n.endswith(w)) for w in ("weight", "bias"))
     assert not any(end[bias].any() for end in ends)
@@ -316,7 +317,7 @@ def test_every_method_takes_the_term(name: str) -> None:
     state = before = sim.start()
     for t in (1, 2):
         before, (state, _) = state, sim.round(state, t)
-        assert algorithm.info(state)["ignored"] == []
+        assert relations_of(algorithm, state).ignored == ()
     jobs = [(me.round, job) for me, job in trainer.asked if me.round <= 2]
     chosen = plain.task.layout.select
     own = [(t, job) for t, job in jobs if "2.weight" in chosen(job.config.trainable)]
@@ -336,7 +337,7 @@ def test_a_method_that_leaves_the_layer_alone_says_that_the_term_does_nothing() 
     """FedBABU trains the body only."""
     sim = recipe.simulator("fedbabu", "perceptron", algorithm=resolve("fedbabu+dw")(local=recipe.LOCAL))
     state, _ = sim.round(sim.start(), 1)
-    (warning,) = sim.algorithm.info(state)["warnings"]
+    (warning,) = relations_of(sim.algorithm, state).warnings
     assert "nor a layer that stays as it is" in warning
 
 
@@ -428,7 +429,7 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
             return state.params
 
     play = world.play(with_term(Own()), rounds=1)
-    (warning,) = play.sim.algorithm.info(play.states[1])["warnings"]
+    (warning,) = relations_of(play.sim.algorithm, play.states[1]).warnings
     assert "the class-relation term had no effect" in warning
 
 
@@ -538,9 +539,9 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     honest = world.play(FedDW(local=SMALL), rounds=1)
     monkeypatch.setattr(WithDW, "work", lying)
     play = world.play(FedDW(local=SMALL), rounds=2, codec=True)
-    info = play.sim.algorithm.info(play.states[1])
-    assert info["ignored"] == [{"client": 1, "step": "train", "reason": "negative soft labels or counts"}]
-    assert info["warnings"] == []
+    info = relations_of(play.sim.algorithm, play.states[1])
+    assert info.ignored == (Refused(1, "train", "negative soft labels or counts"),)
+    assert info.warnings == ()
     assert play.states[1].totals.uploads == 3
     others = world.population.histograms[[0, 2, 3]].sum(0)
     assert play.states[1].totals.counts.tolist() == others.tolist()
@@ -548,7 +549,7 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     monkeypatch.setattr(module, "add_soft_labels", lambda sums, batch: sums + 1.0)
     nobody = world.play(FedDW(local=SMALL), rounds=1)
     assert torch.equal(nobody.states[1].sl, torch.eye(3, dtype=torch.float64))
-    assert len(nobody.sim.algorithm.info(nobody.states[1])["ignored"]) == 4
+    assert len(relations_of(nobody.sim.algorithm, nobody.states[1]).ignored) == 4
 
 
 def test_lost_replies_leave_the_matrix_to_the_others(classes: Any) -> None:
@@ -660,19 +661,26 @@ def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> Non
     assert config.method(method.name, method.options).algorithm == made
 
 
-# ---------------------------------------------------------------- facts
+# ---------------------------------------------------------------- info
+def relations_of(algorithm: Any, state: Any) -> ClassRelations:
+    """What the term reports, beside what the method does."""
+    *_, relations = algorithm.info(state)
+    assert isinstance(relations, ClassRelations)
+    return relations
+
+
 def test_facts_show_both_matrices_and_how_far_apart_they_are(classes: Any) -> None:
     play = classes().play(FedDW(local=SMALL), rounds=1)
-    info = play.sim.algorithm.info(play.states[1])
+    info = relations_of(play.sim.algorithm, play.states[1])
     weight = play.params[1]["head.weight"]
-    sl, cr = (torch.tensor(info[k], dtype=torch.float64) for k in ("sl", "cr"))
+    sl, cr = (torch.tensor(matrix, dtype=torch.float64) for matrix in (info.sl, info.cr))
     torch.testing.assert_close(cr, torch.softmax(weight @ weight.T, 1), rtol=0, atol=1e-5)
     torch.testing.assert_close(sl, play.states[1].sl, rtol=0, atol=1e-5)
-    assert info["distance"] == pytest.approx(float((sl - cr).norm()), abs=1e-4)
-    assert info["class_norms"] == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
-    assert info["counts"] == play.sim.population.histograms.sum(0).tolist()
-    assert info["epsilon"] == "no guarantee"
-    assert "as they are" in info["seen"]["server"]
+    assert info.distance == pytest.approx(float((sl - cr).norm()), abs=1e-4)
+    assert info.class_norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
+    assert info.counts == tuple(play.sim.population.histograms.sum(0).tolist())
+    assert info.privacy.epsilon == "no guarantee"
+    assert "as they are" in info.privacy.server
 
 
 def test_info_of_many_classes_are_the_distance_alone() -> None:
@@ -685,9 +693,9 @@ def test_info_of_many_classes_are_the_distance_alone() -> None:
         (),
         False,
     )
-    info = FedDW().info(state)
-    assert {"sl", "cr", "class_norms", "counts"}.isdisjoint(info)
-    assert info["distance"] > 0
+    info = relations_of(FedDW(), state)
+    assert (info.sl, info.cr, info.class_norms, info.counts) == (None,) * 4
+    assert info.distance > 0
 
 
 def recipe_fed() -> Any:
@@ -698,15 +706,18 @@ def recipe_fed() -> Any:
 def test_info_of_a_method_stay_beside_the_terms() -> None:
     sim = recipe.simulator("feddif+dw", "perceptron")
     state, _ = sim.round(sim.start(), 1)
-    assert {"hops", "sizes", "sl", "distance"} <= set(sim.algorithm.info(state))
+    diffusion, relations = sim.algorithm.info(state)
+    assert isinstance(diffusion, DiffusionRound)
+    assert isinstance(relations, ClassRelations)
+    assert relations.distance is not None
 
 
 def test_where_there_is_no_global_model_there_is_no_distance() -> None:
     sim = recipe.simulator("ifca+dw", "perceptron", algorithm=resolve("ifca+dw")(local=recipe.LOCAL))
     state, _ = sim.round(sim.start(), 1)
-    info = sim.algorithm.info(state)
-    assert "distance" not in info
-    assert "sl" in info
+    info = relations_of(sim.algorithm, state)
+    assert info.distance is None
+    assert info.sl is not None
 
 
 # ---------------------------------------------------------------- noise
@@ -874,12 +885,12 @@ def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> N
     play = classes().play(algorithm, rounds=4, outage=Outage(late=0.5), seed=3)
     assert sum(len(t.failures) for t in play.traces) > 0
     assert play.states[-1].asked == dict.fromkeys(range(4), 4)
-    info = algorithm.info(play.states[-1])
-    assert (info["epsilon"], info["uploads"], info["delta"]) == (10.0, 4, 1e-5)
-    assert "standard deviation 2.828" in info["seen"]["server"]
-    assert "not the models that it sent" in info["covers"]
-    assert "given the models that it was sent" in info["covers"]
-    assert algorithm.info(play.states[0])["epsilon"] == 0.0
+    info = relations_of(algorithm, play.states[-1])
+    assert (info.privacy.epsilon, info.privacy.uploads, info.privacy.delta) == (10.0, 4, 1e-5)
+    assert "standard deviation 2.828" in info.privacy.server
+    assert "not the models that it sent" in info.privacy.covers
+    assert "given the models that it was sent" in info.privacy.covers
+    assert relations_of(algorithm, play.states[0]).privacy.epsilon == 0.0
 
 
 @pytest.mark.usefixtures("accountant")
@@ -891,8 +902,8 @@ def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) 
     assert reports == [True] * 8 + [False] * 8
     assert torch.equal(play.states[4].sl, play.states[2].sl)
     assert not torch.equal(play.params[4]["head.weight"], play.params[3]["head.weight"])
-    info = algorithm.info(play.states[4])
-    assert (info["epsilon"], info["warnings"]) == (pytest.approx(5.0), [])
+    info = relations_of(algorithm, play.states[4])
+    assert (info.privacy.epsilon, info.warnings) == (pytest.approx(5.0), ())
 
 
 @pytest.mark.usefixtures("accountant")
@@ -915,14 +926,16 @@ def test_what_a_method_says_of_privacy_stays_beside_what_the_term_says(name: str
     with toy_prior.toy():
         plain, states, _ = toy_prior.played(method)
         added, with_states, _ = toy_prior.played(with_term(method))
-    own, info = plain.algorithm.info(states[1]), added.algorithm.info(with_states[1])
+    own, (mine, info) = plain.algorithm.info(states[1]), added.algorithm.info(with_states[1])
     for party, soft_labels in (("server", "class counts and its sums of predictions"), ("clients", "mean predictions")):
-        said = info["seen"][party]
-        assert said.startswith(own["seen"][party] + "; and ")
-        assert soft_labels in said.removeprefix(own["seen"][party])
-    assert info["epsilon"] == "no guarantee"
-    assert {"delta", "covers"}.isdisjoint(info)
-    assert {"sl", "counts", *own} <= set(info)
+        said, alone = getattr(info.privacy, party), getattr(own.privacy, party)
+        assert said.startswith(alone + "; and ")
+        assert soft_labels in said.removeprefix(alone)
+    assert info.privacy.epsilon == "no guarantee"
+    assert (info.privacy.delta, info.privacy.covers) == (None, "")
+    assert info.sl is not None
+    assert info.counts is not None
+    assert mine == dataclasses.replace(own, privacy=info.privacy)
 
 
 @pytest.mark.usefixtures("accountant")
@@ -931,53 +944,41 @@ def test_a_methods_own_guarantee_is_named_and_is_none_for_the_whole() -> None:
     method = dataclasses.replace(ONE_ROUND["feddistr"], dp=OnEmbeddings(clip=2.0, sigma=0.5))
     with toy_prior.toy():
         sim, states, _ = toy_prior.played(with_term(method))
-    info = sim.algorithm.info(states[1])
-    assert info["epsilon"] == "no guarantee"
-    assert info["covers"].startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")
-    assert info["covers"].endswith(" alone")
-    assert "delta" not in info
-    assert "noised embeddings" in info["seen"]["server"]
-    assert "sums of predictions by class, as they are" in info["seen"]["server"]
+    info = relations_of(sim.algorithm, states[1])
+    assert info.privacy.epsilon == "no guarantee"
+    assert info.privacy.covers.startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")
+    assert info.privacy.covers.endswith(" alone")
+    assert info.privacy.delta is None
+    assert "noised embeddings" in info.privacy.server
+    assert "sums of predictions by class, as they are" in info.privacy.server
 
 
 def test_two_guarantees_add_up() -> None:
     """Whoever sees both learns at most epsilon_1 + epsilon_2, but for delta_1 + delta_2."""
-    own = {"epsilon": 2.0, "delta": 1e-5, "covers": "models", "seen": {"server": "noised models"}}
-    term = {
-        "epsilon": 0.5,
-        "delta": 1e-6,
-        "covers": "soft labels",
-        "uploads": 3,
-        "seen": {"server": "a", "clients": "b"},
-    }
-    assert together(own, term) == {
-        "epsilon": 2.5,
-        "delta": 1.1e-5,
-        "covers": "all that is sent, as the sum of epsilon 2 at delta 1e-05 for models; and of epsilon 0.5 at delta "
+    own = Privacy(2.0, "noised models", "theirs", delta=1e-5, covers="models")
+    term = Privacy(0.5, "a", "b", delta=1e-6, uploads=3, covers="soft labels")
+    assert together(own, term) == Privacy(
+        epsilon=2.5,
+        server="noised models; and a",
+        clients="theirs; and b",
+        delta=1.1e-5,
+        uploads=3,
+        covers="all that is sent, as the sum of epsilon 2 at delta 1e-05 for models; and of epsilon 0.5 at delta "
         "1e-06 for soft labels",
-        "uploads": 3,
-        "seen": {"server": "noised models; and a", "clients": "b"},
-    }
+    )
 
 
 def test_the_terms_guarantee_is_none_beside_a_method_that_says_it_has_none() -> None:
-    term = {
-        "epsilon": 0.5,
-        "delta": 1e-6,
-        "covers": "soft labels",
-        "uploads": 3,
-        "seen": {"server": "a", "clients": "b"},
-    }
-    own = {"epsilon": "no guarantee", "seen": {"server": "means", "clients": "all means"}}
-    assert together(own, term) == {
-        "epsilon": "no guarantee",
-        "covers": "epsilon 0.5 at delta 1e-06 for soft labels alone",
-        "seen": {"server": "means; and a", "clients": "all means; and b"},
-    }
-    assert together({"hops": 3}, term) == {
-        **term,
-        "seen": {"server": "a; models, and what else the method sends, as they are", "clients": "b"},
-    }
+    term = Privacy(0.5, "a", "b", delta=1e-6, uploads=3, covers="soft labels")
+    own = Privacy("no guarantee", "means", "all means")
+    assert together(own, term) == Privacy(
+        "no guarantee",
+        "means; and a",
+        "all means; and b",
+        covers="epsilon 0.5 at delta 1e-06 for soft labels alone",
+    )
+    models = "a; models, and what else the method sends, as they are"
+    assert together(None, term) == dataclasses.replace(term, server=models)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting: extra [dp]")

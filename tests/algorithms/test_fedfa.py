@@ -133,8 +133,8 @@ def test_models_are_weighed_by_what_the_facts_say(classes: Any, equal: Any) -> N
     play = world.play(FedFA(preset="hcct", local=SMALL), 1)
     info = play.sim.algorithm.info(play.states[1])
     own = [world.play(FedAvg(SMALL, personal=("all",)), 1).own(c) for c in range(3)]
-    equal(play.params[1], weighted_sum(own, [info["weights"][str(c)] for c in range(3)]))
-    assert sum(info["weights"].values()) == pytest.approx(1.0)
+    equal(play.params[1], weighted_sum(own, [info.weights[c] for c in range(3)]))
+    assert sum(info.weights.values()) == pytest.approx(1.0)
 
 
 def test_visits_are_counted_by_each_client(classes: Any) -> None:

@@ -75,7 +75,7 @@ def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.Monkey
     """Also where the server trains nothing."""
     monkeypatch.setattr(feddistr, "_changes", lambda local, prior: "images are stretched")
     sim, states, _ = played(dataclasses.replace(FEDPFT, server_model=False))
-    assert sim.algorithm.info(states[-1])["warnings"] == ["for the prior images are stretched"]
+    assert sim.algorithm.info(states[-1]).warnings == ("for the prior images are stretched",)
 
 
 def test_later_rounds_rest_and_no_model_travels() -> None:
@@ -89,9 +89,9 @@ def test_later_rounds_say_that_it_is_over_and_repeat_no_refusal(monkeypatch: pyt
     monkeypatch.setattr(fedpft, "unusable", lambda replies, *_: {2: "no"})
     sim, states, _ = played(FEDPFT, rounds=3)
     info = [sim.algorithm.info(s) for s in states[1:]]
-    assert [i["client"] for i in info[0]["ignored"]] == [2]
-    assert [f["ignored"] for f in info[1:]] == [[], []]
-    assert [f["warnings"] for f in info] == [[], [fedpft._OVER], [fedpft._OVER]]
+    assert [i.client for i in info[0].ignored] == [2]
+    assert [f.ignored for f in info[1:]] == [(), ()]
+    assert [f.warnings for f in info] == [(), (fedpft._OVER,), (fedpft._OVER,)]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_if_all_are_refused_nothing_is_distributed(monkeypatch: pytest.MonkeyPat
     sim, states, _ = played(FEDPFT)
     assert states[-1].components is None
     info = sim.algorithm.info(states[-1])
-    assert len(info["ignored"]) == 4
-    assert info["warnings"] == ["no client sent components of use"]
+    assert len(info.ignored) == 4
+    assert info.warnings == ("no client sent components of use",)
 
 
 def sent(means: torch.Tensor, each: int = 1) -> Components:

@@ -11,6 +11,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.flsc import FLSC, Overlapping, Softly
 from unskew.algorithms.ifca import IFCA
 from unskew.errors import ConfigError
+from unskew.info import Refused
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.tree import Params, weighted_mean
@@ -50,9 +51,9 @@ def test_a_round_by_hand(weighting: Any, shared: float, springs: Any, value: Any
     assert end.ids == {0: (0, 2), 1: (0, 1)}
     assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([(shared + 4.25) / 2, (shared - 4.5) / 2])
     info = play.sim.algorithm.info(end)
-    assert info["groups"] == [[0, 1], [1], [0]]
-    assert info["chosen"] == {"0": [0, 2], "1": [0, 1]}
-    assert info["warnings"] == info["ignored"] == []
+    assert info.groups == ((0, 1), (1,), (0,))
+    assert info.chosen == {0: (0, 2), 1: (0, 1)}
+    assert info.warnings == info.ignored == ()
 
 
 def test_equal_losses_go_to_the_lowest_numbers(springs: Any) -> None:
@@ -113,7 +114,7 @@ def test_identical_starts_are_said(classes: Any) -> None:
     """All models are equally good: the first two are trained, the others never tried, as in HCCT's code."""
     play = classes().play(FLSC(clusters=4, memberships=2, start="identical", local=SMALL), 1)
     assert set(play.states[-1].ids.values()) == {(0, 1)}
-    (warning,) = play.sim.algorithm.info(play.states[-1])["warnings"]
+    (warning,) = play.sim.algorithm.info(play.states[-1]).warnings
     assert "FLSC's 4 models were started identical" in warning
 
 
@@ -155,4 +156,4 @@ def test_a_client_never_heard_from_is_served_the_clusters_most_are_in(value: Any
 def test_a_reply_for_other_clusters_is_ignored(ids: tuple[int, ...]) -> None:
     assert not FLSC(clusters=3, memberships=2).is_valid(ids)
     info = FLSC(clusters=3, memberships=2).info(Overlapping((), {}, (), (4,)))
-    assert info["ignored"] == [{"client": 4, "step": "train", "reason": "did not name 2 different clusters"}]
+    assert info.ignored == (Refused(4, "train", "did not name 2 different clusters"),)

@@ -9,6 +9,7 @@ from unskew.algorithms.grouped import Grouped
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
 from unskew.experiment import config
+from unskew.info import ClientGroups
 from unskew.protocol import SgdConfig
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
@@ -71,7 +72,7 @@ def test_heads_stay_with_clients_and_bodies_with_groups(classes: Any, equal: Any
 
 def test_facts_say_who_trains_with_whom(classes: Any) -> None:
     play = classes().play(Grouped(((0, 3), (1, 2)), SMALL), rounds=1)
-    assert play.sim.algorithm.info(play.states[-1]) == {"groups": [[0, 3], [1, 2]]}
+    assert play.sim.algorithm.info(play.states[-1]) == ClientGroups(groups=((0, 3), (1, 2)))
 
 
 @pytest.mark.parametrize(

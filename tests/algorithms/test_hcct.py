@@ -26,6 +26,7 @@ from unskew.algorithms.hcct import (
 )
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
+from unskew.info import Apart, GroupMerge, Refused, row
 from unskew.keys import Key
 from unskew.protocol import Federation, Layout, SgdConfig, drive
 from unskew.server import cluster
@@ -95,9 +96,9 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
     assert [value(m) for m in second.models] == pytest.approx([3.375, -3.0])
     assert value(second.mean) == pytest.approx((2 * 3.375 - 3.0) / 3)
     info = play.sim.algorithm.info(second)
-    assert info["history"] == [{"merge": [0, 1], "benefit": pytest.approx(0.1), "utility": pytest.approx(2.8)}]
-    assert info["utility"] == pytest.approx([0.95, 0.95, 0.9])
-    assert info["similarity"] == [[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]
+    assert info.history == (GroupMerge((0, 1), pytest.approx(0.1), pytest.approx(2.8)),)
+    assert info.utility == pytest.approx([0.95, 0.95, 0.9])
+    assert info.similarity == ((1.0, 1.0, -1.0), (1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))
 
 
 def test_a_group_weighs_models_by_examples_or_alike(springs: Any, value: Any) -> None:
@@ -210,7 +211,7 @@ def test_partitions_are_made_when_they_are_due(how: dict[str, Any], due: list[in
     before: Any = None
     for t in range(1, 8):
         state = server.round(sides[t % 2])
-        if server.algorithm.info(state)["history"]:
+        if server.algorithm.info(state).history:
             made.append(t)
         if t > 2 and t not in due:
             assert state.groups == before
@@ -283,13 +284,11 @@ def test_an_update_that_is_not_finite_is_not_averaged_and_its_client_stays_alone
     state = server.round({**good, 1: [math.nan, 0.0]})
     assert state.groups == ((0, 1, 2),)
     assert state.models[0]["w"].tolist() == [-2.0, 0.0]
-    assert server.algorithm.info(state)["ignored"] == [
-        {"client": 1, "step": "train", "reason": "its update is not finite"}
-    ]
+    assert server.algorithm.info(state).ignored == (Refused(1, "train", "its update is not finite"),)
     state = server.round(good)
     assert state.groups == ((0, 2), (1,))
     assert state.models[1]["w"].tolist() == [-3.0, 0.0]  # it went on from its group's model
-    assert server.algorithm.info(state)["alone"] == [{"client": 1, "why": "its update is not finite"}]
+    assert server.algorithm.info(state).alone == (Apart(1, "its update is not finite"),)
     assert server.round(good).groups == ((0, 1, 2),)
 
 
@@ -298,11 +297,11 @@ def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) 
     algorithm = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE, warmup="global")
     play = springs([1.0, 1.0, 1.0], a=[1.0, 1e200, 1.0]).play(algorithm, 2)
     first, second = (algorithm.info(s) for s in play.states[1:])
-    assert first["groups"] == [[0, 1, 2]]
-    assert first["ignored"] == [{"client": 1, "step": "train", "reason": "its training diverged"}]
+    assert first.groups == ((0, 1, 2),)
+    assert first.ignored == (Refused(1, "train", "its training diverged"),)
     assert play.states[1].models[0]["head.weight"].item() == 0.875  # of the others: 1 - .5^3
-    assert second["groups"] == [[0, 2], [1]]
-    assert second["alone"] == [{"client": 1, "why": "its training diverged"}]
+    assert second.groups == ((0, 2), (1,))
+    assert second.alone == (Apart(1, "its training diverged"),)
     assert play.states[2].models[1]["head.weight"].item() == 0.875
     assert [len(t.losses) for t in play.traces] == [2, 2]
     assert not any(t.failures for t in play.traces)
@@ -315,9 +314,9 @@ def test_between_partitions_one_that_does_not_move_has_no_utility() -> None:
     state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
     info = server.algorithm.info(state)
     assert state.groups == ((0, 1, 2),)
-    assert info["utility"][2] is None
-    assert info["utility"][0] == pytest.approx(1.0 - HUGE / 20)
-    assert info["alone"] == []
+    assert info.utility[2] is None
+    assert info.utility[0] == pytest.approx(1.0 - HUGE / 20)
+    assert info.alone == ()
 
 
 def test_a_client_that_does_not_move_stays_alone() -> None:
@@ -326,9 +325,9 @@ def test_a_client_that_does_not_move_stays_alone() -> None:
     state = server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
     assert state.groups == ((0, 1), (2,))
     info = server.algorithm.info(state)
-    assert info["alone"] == [{"client": 2, "why": "its update is zero"}]
-    assert info["similarity"][2] == [None, None, None]
-    json.dumps(info, allow_nan=False)
+    assert info.alone == (Apart(2, "its update is zero"),)
+    assert info.similarity[2] == (None, None, None)
+    json.dumps(row(info), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +344,7 @@ def test_a_newcomer_with_another_model_is_not_let_in(reply: Moved, why: str) -> 
     server.round({0: RIGHT, 1: RIGHT})
     state = server.round({0: RIGHT, 1: RIGHT, 2: reply})
     assert state.groups == ((0, 1),)
-    assert [r["reason"] for r in server.algorithm.info(state)["ignored"]] == [why]
+    assert [r.reason for r in server.algorithm.info(state).ignored] == [why]
     state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
     assert state.groups == ((0, 1), (2,))
     assert server.round({0: RIGHT, 1: RIGHT, 2: RIGHT}).groups == ((0, 1, 2),)
@@ -383,9 +382,9 @@ def test_a_newcomer_trains_from_the_mean_and_is_placed_in_the_next_round() -> No
     assert state.groups == ((0, 1), (2,), (3,))
     state = server.round({**old, 3: [0.01, 1.0]})
     assert state.groups == ((0, 1), (2, 3))
-    (placed,) = server.algorithm.info(state)["placed"]
-    assert (placed["client"], placed["group"]) == (3, 2)
-    assert placed["benefit"] == pytest.approx(0.1, abs=1e-4)
+    (placed,) = server.algorithm.info(state).placed
+    assert (placed.client, placed.group) == (3, 2)
+    assert placed.benefit == pytest.approx(0.1, abs=1e-4)
 
 
 def test_groups_that_are_not_made_anew_take_newcomers_in() -> None:
@@ -514,7 +513,7 @@ def test_the_telling_layer_stays_what_it_was() -> None:
     server = Server(algorithm, 3, Layout(("w",)))
     assert server.round({0: RIGHT, 1: UP, 2: RIGHT}).layer == ""
     assert server.round({0: RIGHT, 1: UP, 2: RIGHT}).groups == ((0, 2), (1,))
-    assert server.algorithm.info(server.state)["layer"] == ""
+    assert server.algorithm.info(server.state).layer == ""
 
 
 def test_the_score_is_variance_over_squared_mean() -> None:
@@ -556,20 +555,20 @@ def test_statistics_of_a_group_are_the_mean_or_the_first_members(classes: Any, e
 def test_facts_are_plain_json_and_say_what_happened(classes: Any) -> None:
     play = classes(n=[5, 6, 7, 8]).play(HCCT(SMALL, alpha=5.0), 3, clients_per_round=3)
     for t, state in enumerate(play.states):
-        info = json.loads(json.dumps(play.sim.algorithm.info(state), allow_nan=False))
+        info = json.loads(json.dumps(row(play.sim.algorithm.info(state)), allow_nan=False))["info"]
         assert info["groups"] == [list(g) for g in state.groups]
         assert len(info["utility"]) == 4
-        assert ("similarity" in info) == (t > 1)
+        assert bool(info["similarity"]) == (t > 1)
         if t > 1:
             assert len(info["similarity"]) == len(info["compared"]) == 3
-    assert all(u is None for u in play.sim.algorithm.info(play.states[1])["utility"])
+    assert all(u is None for u in play.sim.algorithm.info(play.states[1]).utility)
 
 
 def test_utilities_in_facts_add_up_to_the_historys_last(springs: Any) -> None:
     world = springs(m=[1.0, 2.0, -1.0, 3.0, -2.0], n=[3, 4, 5, 6, 7])
     play = world.play(HCCT(ONE, alpha=2.0), 2)
     info = play.sim.algorithm.info(play.states[-1])
-    assert sum(info["utility"]) == pytest.approx(info["history"][-1]["utility"])
+    assert sum(info.utility) == pytest.approx(info.history[-1].utility)
 
 
 def test_the_cosines_of_many_clients_are_left_out_of_the_facts() -> None:
@@ -577,9 +576,9 @@ def test_the_cosines_of_many_clients_are_left_out_of_the_facts() -> None:
     for _ in range(2):
         state = server.round({c: RIGHT for c in range(SHOWN + 1)})
     info = server.algorithm.info(state)
-    assert "similarity" not in info
-    assert len(info["history"]) == SHOWN
-    assert info["beyond"] == []
+    assert info.similarity == ()
+    assert len(info.history) == SHOWN
+    assert info.beyond == ()
 
 
 def test_the_user_is_told_when_alpha_decides_everything() -> None:
@@ -587,12 +586,12 @@ def test_the_user_is_told_when_alpha_decides_everything() -> None:
         server = Server(HCCT(alpha=alpha), 2)
         for _ in range(2):
             state = server.round({0: RIGHT, 1: DIAGONAL})
-        (warning,) = server.algorithm.info(state)["warnings"]
+        (warning,) = server.algorithm.info(state).warnings
         assert word in warning
     server = Server(HCCT(groups=1), 2)
     for _ in range(2):
         state = server.round({0: RIGHT, 1: DIAGONAL})
-    assert server.algorithm.info(state)["warnings"] == []
+    assert server.algorithm.info(state).warnings == ()
 
 
 def test_each_client_may_have_its_own_alpha() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.ifca import IFCA, Chosen, Clusters, most_common, nearest
 from unskew.errors import ConfigError
+from unskew.info import Refused
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.tree import Params
@@ -70,9 +71,9 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     assert state.chosen == {0: 0, 1: 0, 2: 1}
     assert [value(play.own(c)) for c in range(3)] == pytest.approx([expected[0], expected[0], expected[1]])
     info = play.sim.algorithm.info(state)
-    assert info["groups"] == [[0, 1], [2]]
-    assert info["chosen"] == {"0": 0, "1": 0, "2": 1}
-    assert info["warnings"] == info["ties"] == info["ignored"] == []
+    assert info.groups == ((0, 1), (2,))
+    assert info.chosen == {0: 0, 1: 0, 2: 1}
+    assert info.warnings == info.ties == info.ignored == ()
 
 
 def test_the_gradient_variant_divides_by_all_who_replied(classes: Any, equal: Any) -> None:
@@ -135,8 +136,8 @@ def test_two_planted_distributions_are_found(classes: Any) -> None:
     found = []
     for seed in range(5):
         play = world.play(IFCA(clusters=2, local=local), 12, seed=seed)
-        groups = play.sim.algorithm.info(play.states[-1])["groups"]
-        found.append(sorted(groups) == [[0, 1, 2, 3], [4, 5, 6, 7]])
+        groups = play.sim.algorithm.info(play.states[-1]).groups
+        found.append(sorted(groups) == [(0, 1, 2, 3), (4, 5, 6, 7)])
         assert sorted(groups[0] + groups[1]) == list(range(8))  # one cluster each
     assert sum(found) >= 4
 
@@ -176,9 +177,9 @@ def test_identical_starts_collapse_and_say_so(classes: Any) -> None:
     """HC-B13: everybody ties, model 0 is trained, and from then on it wins as long as it beats an untrained one."""
     play = classes(same=True).play(IFCA(clusters=3, start="identical", weighting="samples", local=SMALL))
     info = [play.sim.algorithm.info(s) for s in play.states[1:]]
-    assert [f["ties"] for f in info] == [[0, 1, 2, 3], [], []]
-    assert info[-1]["groups"] == [[0, 1, 2, 3], [], []]
-    identical, collapsed = info[-1]["warnings"]
+    assert [f.ties for f in info] == [(0, 1, 2, 3), (), ()]
+    assert info[-1].groups == ((0, 1, 2, 3), (), ())
+    identical, collapsed = info[-1].warnings
     assert "IFCA's 3 models were started identical" in identical
     assert "chose the same of IFCA's 3 models" in collapsed
     assert all(torch.equal(t, play.states[0].models[2][n]) for n, t in play.states[-1].models[2].items())
@@ -232,7 +233,7 @@ def test_a_lost_reply_leaves_its_cluster_as_it_was(springs: Any, value: Any, cut
 def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
     play = classes().play(IFCA(clusters=2, local=SMALL), outage=Outage(late=1.0), codec=True)
     equal(list(play.states[-1].models), list(play.states[0].models), atol=0.0)
-    assert play.sim.algorithm.info(play.states[-1])["heard"] == []
+    assert play.sim.algorithm.info(play.states[-1]).heard == ()
 
 
 def test_a_client_never_heard_from_is_served_what_most_chose() -> None:
@@ -255,5 +256,5 @@ def test_a_reply_for_no_cluster_is_ignored_and_said(classes: Any, monkeypatch: p
     monkeypatch.setattr(Chosen, "__init__", lie)
     play = classes(n=[8, 5, 8]).play(IFCA(clusters=2, local=SMALL), 1)
     info = play.sim.algorithm.info(play.states[-1])
-    assert info["ignored"] == [{"client": 1, "step": "train", "reason": "named no cluster below 2"}]
-    assert sorted(info["chosen"]) == ["0", "2"]
+    assert info.ignored == (Refused(1, "train", "named no cluster below 2"),)
+    assert sorted(info.chosen) == [0, 2]

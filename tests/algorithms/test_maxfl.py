@@ -42,10 +42,10 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert q == pytest.approx(0.0024665, abs=1e-7)
     assert value(play.params[1]) == pytest.approx((0.25 - 2 * q) / (0.25 + q + 0.01))
     info = algorithm.info(play.states[1])
-    assert info["weights"] == pytest.approx({"0": 0.25 / (0.26 + q), "1": q / (0.26 + q)})
-    assert info["met"] == {"0": False, "1": False}  # 2 is not below 2
-    assert info["appeal"] == 0.0
-    assert algorithm.info(play.sim.round(play.states[1], 2)[0])["met"]["0"] is True
+    assert info.weights == pytest.approx({0: 0.25 / (0.26 + q), 1: q / (0.26 + q)})
+    assert info.met == {0: False, 1: False}  # 2 is not below 2
+    assert info.appeal == 0.0
+    assert algorithm.info(play.sim.round(play.states[1], 2)[0]).met[0] is True
 
 
 class Silent(MAXFL):
@@ -64,8 +64,8 @@ def test_who_was_to_judge_and_did_not_is_ignored(springs: Any, value: Any) -> No
     play = springs(m=[2.0, -4.0], n=[1, 9]).play(algorithm, 1)
     assert value(play.params[1]) == value(play.params[0]) == 0.0
     info = algorithm.info(play.states[1])
-    assert [i["client"] for i in info["ignored"]] == [0, 1]
-    assert info["appeal"] is None
+    assert [i.client for i in info.ignored] == [0, 1]
+    assert info.appeal is None
     three = springs(m=[2.0, -4.0, 1.0], n=[1, 9, 2]).play(algorithm, 1)
     alone = springs(m=[1.0], n=[2]).play(MAXFL(rho=2.0, warmup=0, local=STEP), 1)
     assert value(three.params[1]) == value(alone.params[1]) != 0.0
@@ -86,7 +86,7 @@ def test_far_from_all_requirements_nothing_moves_and_it_is_said(rho: float, spri
     algorithm = MAXFL(rho=rho, warmup=0, local=STEP)
     play = springs(m=[3.0, -1.0]).play(algorithm, 2)
     assert [value(p) for p in play.params] == [0.0, 0.0, 0.0]
-    (warning,) = algorithm.info(play.states[-1])["warnings"]
+    (warning,) = algorithm.info(play.states[-1]).warnings
     assert "sum to less than epsilon = 0.01" in warning
 
 
@@ -146,9 +146,9 @@ def test_two_rounds_of_hccts_form_by_hand(springs: Any, value: Any) -> None:
     assert [value(p) for p in play.params] == [0.0, 1.0, 1.5]
     assert [value(play.own(c)) for c in (0, 1)] == [1.5, -4.5]
     info = algorithm.info(play.states[2])
-    assert info["groups"] == [[0], [1]]
-    assert info["chosen"] == {"0": 0, "1": 1}
-    assert info["warnings"] == []
+    assert info.groups == ((0,), (1,))
+    assert info.chosen == {0: 0, 1: 1}
+    assert info.warnings == ()
 
 
 def test_who_leaves_the_group_goes_on_from_its_model(springs: Any, value: Any) -> None:
@@ -198,7 +198,7 @@ def test_nobody_in_is_independent_and_it_is_said(classes: Any, equal: Any) -> No
     for c in range(3):
         equal(ours.own(c), alone.own(c), atol=0.0)
     equal(ours.params[-1], world.population.initial, atol=0.0)
-    (warning,) = algorithm.info(ours.states[-1])["warnings"]
+    (warning,) = algorithm.info(ours.states[-1]).warnings
     assert "meets nobody's requirement" in warning
 
 

@@ -13,6 +13,7 @@ from unskew import wire
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.tthf import TTHF, Averaged, Exchange, Local, adaptive, divide, draw
 from unskew.errors import ConfigError
+from unskew.info import Exchanges
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Ask, Keep, SgdConfig, drive, map_keep
@@ -187,7 +188,7 @@ def test_clusters_that_agree_make_no_exchange(springs: Any) -> None:
     assert play.states[1].exchanges == ((1, 0),)
     sent = [(x.src - 1, x.dst - 1) for x in play.traces[0].transfers if x.kind == "model" and x.direction == "d2d"]
     assert sent == [(1, 0), (0, 1)]
-    assert play.sim.algorithm.info(play.states[1]) == {"drawn": list(play.states[1].drawn), "exchanges": [[1, 0]]}
+    assert play.sim.algorithm.info(play.states[1]) == Exchanges(drawn=play.states[1].drawn, exchanges=((1, 0),))
 
 
 def test_the_published_estimate_does_not_see_models_that_differ_in_sign(springs: Any) -> None:
@@ -206,10 +207,10 @@ def test_gamma_bounds_the_rule_and_the_run_says_so(springs: Any) -> None:
     bounded, free = (world.play(replace(ring, gamma=g), 1) for g in (3, 20))
     assert bounded.states[1].exchanges == ((3,),)
     assert free.states[1].exchanges == ((12,),)
-    assert bounded.sim.algorithm.info(bounded.states[1])["warnings"] == [
-        "TT-HF's phi asked for more D2D exchanges than gamma = 3 allows"
-    ]
-    assert "warnings" not in free.sim.algorithm.info(free.states[1])
+    assert bounded.sim.algorithm.info(bounded.states[1]).warnings == (
+        "TT-HF's phi asked for more D2D exchanges than gamma = 3 allows",
+    )
+    assert free.sim.algorithm.info(free.states[1]).warnings == ()
 
 
 # ---------------------------------------------------------------- instants

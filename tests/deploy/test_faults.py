@@ -25,7 +25,7 @@ from unskew.deploy.folders import Address, Terms
 from unskew.deploy.launch import Family, Node
 from unskew.errors import DeployError, RunError
 from unskew.experiment.config import Experiment
-from unskew.run.folder import rows
+from unskew.record.logs import rows
 
 from .conftest import Lines, processes_of
 

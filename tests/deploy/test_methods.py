@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.deploy import operate, parity
 from unskew.experiment.config import Experiment
 from unskew.ledger import SERVER, node
-from unskew.run.folder import rows
+from unskew.record.logs import rows
 
 from .conftest import Lines, processes_of
 

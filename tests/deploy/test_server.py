@@ -15,9 +15,10 @@ import torch
 from unskew.deploy import parity
 from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment.config import Experiment, fingerprint, to_toml
+from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run import setup as run_setup
-from unskew.run.folder import read_json, rows
+from unskew.run.folder import read_json
 from unskew.run.models import load_model
 
 pytest.importorskip("flwr")

@@ -22,7 +22,7 @@ from unskew.keys import Key
 from unskew.priors import Inversion, invert
 from unskew.priors import diffusers as adapter
 from unskew.protocol import SgdConfig
-from unskew.run.folder import rows
+from unskew.record.logs import rows
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("diffusers", "transformers"))
 needs_diffusers = pytest.mark.skipif(not INSTALLED, reason="the extra [diffusion] is not installed")

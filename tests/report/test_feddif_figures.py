@@ -36,6 +36,7 @@ from unskew.algorithms.feddif import FedDif
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.experiment.config import World
+from unskew.info import DiffusionRound, adapter
 from unskew.keys import Key
 from unskew.report import figures, read, stats, write_report
 from unskew.report.sections import cost, diffusion
@@ -99,7 +100,7 @@ def make_run(
     With `kept` false it has no info.jsonl, as a run of methods that have none.
     """
     folder.mkdir(parents=True)
-    metrics, ledger, work, kept_facts = [], [], [], []
+    metrics, ledger, work, kept_info = [], [], [], []
     for seed in seeds:
         for method, curve in accuracy.items():
             for t, a in enumerate(curve):
@@ -124,7 +125,7 @@ def make_run(
                 }.items():
                     metrics.append({**at, "name": f"bytes.{d}", "value": 1000.0 * n, "weight": 1.0})
                 if method != "FedAvg":
-                    kept_facts.append({**at, "info": told})
+                    kept_info.append({**at, "type": "unskew.diffusion", "info": told})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -154,7 +155,7 @@ def make_run(
         "metrics": metrics,
         "ledger": ledger,
         "work": work,
-        "info": kept_facts if kept else None,
+        "info": kept_info if kept else None,
     }.items():
         if lines is not None:
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
@@ -177,8 +178,10 @@ def page(folder: Path) -> Path:
 
 
 # ---------------------------------------------------------------- degrees of learning
-def _round(told: Info, clients: int = 4) -> diffusion.Round:
-    return diffusion.read_round(0, 1, diffusion.Row(told, Path("info.jsonl"), 1), clients)
+def _round(told: Info, clients: int = 4) -> DiffusionRound:
+    context = {"clients": clients}
+    round: DiffusionRound = adapter(DiffusionRound).validate_json(json.dumps(told), strict=True, context=context)
+    return round
 
 
 def test_degrees_of_learning_follow_the_models_as_worked_out_by_hand() -> None:
@@ -317,7 +320,9 @@ def test_without_a_radio_clients_stand_on_a_circle_and_the_page_says_so(page: Pa
 def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> None:
     """The channel counts diffusion rounds from 0, so the second one on the page is hop 1 of the run's channel."""
     folder = make_run(tmp_path / "run", channel=RADIO)
-    ground = diffusion.ground(read(folder), _round(ROUND_1), 4)
+    shown = _diffusion(folder).shown
+    assert shown is not None
+    ground = diffusion.ground(read(folder), shown, 4)
     radio = Radio(cell_radius_m=100.0)
     expected = radio.positions(Key(0) / "channel", 1, 1, 5)[1:]
     assert ground.at(2) == pytest.approx(expected)
@@ -343,7 +348,7 @@ def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
 
 def test_info_of_another_shape_bring_the_costs_and_no_diffusion(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", kept=False)
-    row = {"method": "FedDif", "seed": 0, "round": 1, "info": {"swaps": 3}}
+    row = {"method": "FedDif", "seed": 0, "round": 1, "type": "dict", "info": {"swaps": 3}}
     (folder / "info.jsonl").write_text(json.dumps(row) + "\n")
     titles = re.findall(r"<h2>(.*?)</h2>", write_report(folder).read_text())
     assert "Cost to target" in titles
@@ -486,20 +491,26 @@ def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(starts=[0, 4]), r"line 1: starts must name clients below 4, got 4"),
-        (lambda f: f.update(starts=[0, "2"]), r"line 1: starts must hold whole numbers"),
-        (lambda f: f.update(models=3), r"line 1: models is 3, but starts names 2"),
-        (lambda f: f["hops"][1].update(hop=3), r"line 1: hops must be counted from 1 without a gap, got 3 as the 2th"),
-        (lambda f: f["hops"][0]["moves"][0].update(model=2), r"line 1: a move must name a model below 2"),
-        (lambda f: f["hops"][0]["moves"][0].update(dst=9), r"clients below 4, got model 0 to client 9"),
+        (lambda f: f.update(starts=[0, 4]), r"line 1: info\.starts\.1: clients must be below 4, got 4"),
+        (lambda f: f.update(starts=[0, "2"]), r"line 1: info\.starts\.1 must be an integer, got \"2\""),
+        (lambda f: f.update(models=3), r"line 1: info: models is 3, but starts names 2"),
+        (
+            lambda f: f["hops"][1].update(hop=3),
+            r"info: hops must be counted from 1 without a gap, got 3 as number 2",
+        ),
+        (lambda f: f["hops"][0]["moves"][0].update(model=2), r"line 1: info: a move must name a model below 2, got 2"),
+        (
+            lambda f: f["hops"][0]["moves"][0].update(dst=9),
+            r"hops\.0\.moves\.0\.dst: clients must be below 4, got 9",
+        ),
         (lambda f: f["hops"][1]["moves"][0].update(src=0), r"model 1 moves from client 0, but client 3 has it"),
         (lambda f: f["hops"][0]["moves"].append(move(0, 0, 3, 0.1)), r"a model moves twice in diffusion round 1"),
-        (lambda f: f["hops"][0].update(efficiency="much"), r"efficiency must be a number, got 'much'"),
-        (lambda f: f["hops"][0]["moves"][0].pop("bid"), r"bid is missing, a number expected"),
-        (lambda f: f.update(warnings=[3]), r"warnings must hold text, got 3"),
-        (lambda f: f.update(ignored="all"), r"ignored must be a list, got 'all'"),
+        (lambda f: f["hops"][0].update(efficiency="much"), r"info\.hops\.0\.efficiency must be a number, got \"much\""),
+        (lambda f: f["hops"][0]["moves"][0].pop("bid"), r"info\.hops\.0\.moves\.0\.bid is required"),
+        (lambda f: f.update(warnings=[3]), r"info\.warnings\.0 must be a string, got 3"),
+        (lambda f: f.update(ignored="all"), r"info\.ignored must be a list, got \"all\""),
     ],
-)  # fmt: skip
+)
 def test_info_that_cannot_be_are_named_with_their_line(
     tmp_path: Path, edit: Callable[[Info], object], message: str
 ) -> None:
@@ -528,7 +539,7 @@ def test_info_of_one_round_come_once_and_of_a_known_cell(tmp_path: Path) -> None
     folder = make_run(tmp_path / "run")
     lines = (folder / "info.jsonl").read_text()
     (folder / "info.jsonl").write_text(lines + lines)
-    with pytest.raises(RunError, match=r"line 3: facts of FedDif, seed 0, round 1 are given twice"):
+    with pytest.raises(RunError, match=r"line 3: info unskew\.diffusion of FedDif, seed 0, round 1 is given twice"):
         read(folder)
     (folder / "info.jsonl").write_text(lines.replace("FedDif", "FedX"))
     with pytest.raises(RunError, match=r"line 1: run\.json has no cell for method 'FedX'"):
@@ -551,7 +562,7 @@ def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Pat
     assert found.gap < 1e-12
     assert found.overbid < 1e-9
     passes = record.passes["FedDif", 0]
-    iterations = {t: row.whole("iterations") for _, t, row in diffusion.info_of(record, "FedDif")}
+    iterations = {t: info.iterations for _, t, info in diffusion.info_of(record, "FedDif", DiffusionRound)}
     assert passes == iterations, "legs counted in work.jsonl are those FedDif counted"
     assert "this run’s own radio" in pages.said(write_report(tmp_path / "run"))
 

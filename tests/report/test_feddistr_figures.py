@@ -29,10 +29,10 @@ from unskew import priors
 from unskew.data.sources import load
 from unskew.errors import DataError, RunError
 from unskew.experiment import config
+from unskew.info import Embeddings, adapter
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.record.reader import Row
-from unskew.report import figures, read, write_report
+from unskew.report import figures, html, read, write_report
 from unskew.report.section import Chart
 from unskew.report.sections import embeddings
 from unskew.run import setup as run_setup
@@ -69,12 +69,17 @@ ROUND: Info = {
     "kept": [0, 1, 2, 4, 5],
     "closest": {"0": 0.9, "1": 0.7, "2": None},
     "trained_at": "each client",
-    "epsilon": "no guarantee",
-    "seen": SEEN,
+    "privacy": {"epsilon": "no guarantee", **SEEN},
     **SAID,
 }
-COVERED: Info = {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client"}
-MIXTURES: Info = {"components": {"0": 2}, "epsilon": "no guarantee", "seen": SEEN, "ignored": []}
+COVERED: Info = {"privacy": {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client", **SEEN}}
+MIXTURES: Info = {"components": {"0": 2}, "privacy": {"epsilon": "no guarantee", **SEEN}, "ignored": []}
+
+
+def kind(info: Info) -> str:
+    """The type of a row."""
+    return {"embeddings": "unskew.embeddings", "components": "unskew.mixtures"}.get(next(iter(info)), "unskew.info")
+
 
 Told = Callable[[int, int], Info]
 
@@ -111,7 +116,8 @@ def make_run(
                 if sent:
                     ledger.append({**at, "hop": 0, "src": 1, "dst": 0, "kind": "control", "bytes": sent})
                 if t and m in methods:
-                    kept.append({**at, "info": methods[m](seed, t)})
+                    reported = methods[m](seed, t)
+                    kept.append({**at, "type": kind(reported), "info": reported})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": command,
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -134,7 +140,7 @@ def make_run(
 
 
 def uploads(info: Info = ROUND) -> embeddings.Uploads:
-    return embeddings.read_uploads(Row(info, Path("info.jsonl"), 1))
+    return embeddings.uploads_of(adapter(Embeddings).validate_json(json.dumps(info), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,31 +237,33 @@ def test_mixtures_are_in_the_table_and_not_among_soft_labels(tmp_path: Path) -> 
 
 def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
     def told(seed: int, t: int) -> Info:
-        found = {**ROUND, **COVERED, "epsilon": 8.0 + seed, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
+        privacy = {**COVERED["privacy"], "epsilon": 8.0 + seed}
+        found = {**ROUND, "privacy": privacy, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
         return found if t == 1 else SAID
 
     found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
     assert found is not None
-    assert found.told.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
-    assert (found.told.nearest, found.told.who) == (pytest.approx(0.7), 0)
+    assert found.privacy.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
+    assert (found.nearest, found.client) == (pytest.approx(0.7), 0)
 
 
 def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
-    part = {**ROUND, "covers": "epsilon 8 at delta 1e-05 for the embeddings alone"}
+    covers = "epsilon 8 at delta 1e-05 for the embeddings alone"
+    part = {**ROUND, "privacy": {**ROUND["privacy"], "covers": covers}}
     found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
     assert found is not None
-    assert found.told.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
+    assert found.privacy.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
 
 
 def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "closest": {"0": None}})}))
-    assert "not told" in pages.said(page)
+    assert "not reported" in pages.said(page)
 
 
 def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run", {"m": lambda s, t: {"epsilon": 1.0}})
     now = write_report(folder).read_bytes()
-    monkeypatch.setattr(embeddings, "KEYS", frozenset())
+    monkeypatch.setattr(html, "SECTIONS", ())
     assert write_report(folder).read_bytes() == now
 
 
@@ -444,13 +452,13 @@ def test_a_page_with_many_embeddings_stays_small(tmp_path: Path, digits: Any) ->
     [
         ({"embeddings": [[1.0]] * 5}, r"embeddings need a label, a count and an owner each, got 5, 6, 6 and 6"),
         ({"embeddings": [[1.0], [1.0, 2.0]]}, r"embeddings must be rows of equally many numbers"),
-        ({"embeddings": [["a"]]}, r"embeddings must hold finite numbers, got 'a'"),
-        ({"embeddings": [1.0]}, r"embeddings must hold lists, got 1\.0"),
-        ({"pairs": [[0, 1]]}, r"pairs must hold two numbers and a distance, got \[0, 1\]"),
+        ({"embeddings": [["a"]]}, r"info\.embeddings\.0\.0 must be a number, got \"a\""),
+        ({"embeddings": [1.0]}, r"info\.embeddings\.0 must be a list, got 1\.0"),
+        ({"pairs": [[0, 1]]}, r"info\.pairs\.0\.2 is required"),
         ({"pairs": [[0, 9, 1.0]]}, r"there are 6 embeddings, number 9 is not one of them"),
         ({"kept": [6]}, r"there are 6 embeddings, number 6 is not one of them"),
-        ({"closest": {"first": 1.0}}, r"closest must be named by clients, got 'first'"),
-        ({"epsilon": 2.0}, r"delta is missing"),
+        ({"closest": {"first": 1.0}}, r"info\.closest\.first.*integer"),
+        ({"privacy": {"epsilon": 2.0, **SEEN}}, r"an epsilon needs a delta and what it covers"),
     ],
 )
 def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Info, message: str) -> None:

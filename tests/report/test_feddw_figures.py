@@ -44,12 +44,18 @@ pages = _neighbour("test_report")
 
 Info = dict[str, Any]
 SEEN = {"server": "each participant's class counts", "clients": "the mean predictions by class"}
-OPEN: Info = {"epsilon": "no guarantee", "seen": SEEN}
-COVERED: Info = {"epsilon": 2.5, "delta": 1e-5, "uploads": 4, "covers": "soft labels; not the models", "seen": SEEN}
+OPEN: Info = {"epsilon": "no guarantee", **SEEN}
+COVERED: Info = {"epsilon": 2.5, "delta": 1e-5, "uploads": 4, "covers": "soft labels; not the models", **SEEN}
 
 
 def info(t: int, told: Info = OPEN, world: bool = True) -> Info:
-    found: Info = {"sl": [[1.0, 0.0], [0.0, 1.0]], "counts": [60.0, 20.0], **told, "warnings": [], "ignored": []}
+    found: Info = {
+        "sl": [[1.0, 0.0], [0.0, 1.0]],
+        "counts": [60.0, 20.0],
+        "privacy": told,
+        "warnings": [],
+        "ignored": [],
+    }
     if world:
         found |= {"cr": [[0.5, 0.5], [0.5, 0.5]], "distance": 1.0 / t, "class_norms": [3.0, 1.0]}
     return found
@@ -68,7 +74,9 @@ def make_run(
             for t in range(1, rounds + 1):
                 at = {"method": m, "seed": seed, "round": t}
                 metrics.append({**at, "name": "global.accuracy", "value": 0.5, "weight": 1.0})
-                kept.append({**at, "info": told(seed, t)})
+                reported = told(seed, t)
+                kind = "unskew.class-relations" if "privacy" in reported else "dict"
+                kept.append({**at, "type": kind, "info": reported})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -135,14 +143,14 @@ def test_matrices_are_those_of_the_first_middle_and_last_round(tmp_path: Path, r
 def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
     """Seed 1 has epsilon 2.5 + 1 in the last round."""
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: info(t, {**COVERED, "epsilon": 2.5 + s})})
-    assert _term(folder).told.words == (
+    assert _term(folder).told.guarantee == (
         "ε = 3.5 at δ = 1e-05 after 4 uploads of the client asked most often. Covers soft labels; not the models."
     )
     mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: info(t, COVERED if s else OPEN)})
-    assert _term(mixed).told.words == "No guarantee."
+    assert _term(mixed).told.guarantee == "No guarantee."
     part = {**OPEN, "covers": "epsilon 2 at delta 1e-05 for embeddings alone"}
     partly = make_run(tmp_path / "partly", {"fedavg+dw": lambda s, t: info(t, part)})
-    assert _term(partly).told.words == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
+    assert _term(partly).told.guarantee == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
 
 
 @pytest.mark.parametrize(
@@ -236,13 +244,13 @@ def test_a_page_without_soft_labels_is_what_it_was(tmp_path: Path, monkeypatch: 
     ("edit", "message"),
     [
         (lambda f: f.update(sl=[[1.0, 0.0]]), r"sl must be a square matrix, got 1 rows"),
-        (lambda f: f.update(sl=[1.0]), r"sl must hold lists, got 1\.0"),
-        (lambda f: f.update(cr=[["a"]]), r"cr must hold numbers, got 'a'"),
+        (lambda f: f.update(sl=[1.0]), r"info\.sl\.0 must be a list, got 1\.0"),
+        (lambda f: f.update(cr=[["a"]]), r"info\.cr\.0\.0 must be a number, got \"a\""),
         (lambda f: f.update(cr=[[1.0]]), r"sl and cr must have one size, got 2 and 1 classes"),
-        (lambda f: f.update(class_norms=[None, 1.0]), r"class_norms must hold numbers, got None"),
-        (lambda f: f.update(distance="far"), r"distance must be a number, got 'far'"),
-        (lambda f: f.update(epsilon=1.0), r"delta is missing, a number expected"),
-        (lambda f: f.update(seen={}), r"server is missing, text expected"),
+        (lambda f: f.update(class_norms=[None, 1.0]), r"info\.class_norms\.0 must be a number, got null"),
+        (lambda f: f.update(distance="far"), r"info\.distance must be a number, got \"far\""),
+        (lambda f: f.update(privacy={**OPEN, "epsilon": 1.0}), r"privacy: an epsilon needs a delta and what it covers"),
+        (lambda f: f.update(privacy={"epsilon": "none", "clients": "b"}), r"info\.privacy\.server is required"),
     ],
 )  # fmt: skip
 def test_info_that_cannot_be_are_named_with_their_line(

@@ -96,7 +96,8 @@ def make_run(
                     for c, a in enumerate(OWN[m])
                 ]
                 if m in info and t <= len(info[m]):
-                    kept.append({**at, "info": info[m][t - 1]})
+                    kind = "unskew.judged-groups" if "groups" in info[m][t - 1] else "dict"
+                    kept.append({**at, "type": kind, "info": info[m][t - 1]})
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
@@ -394,19 +395,22 @@ def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(groups=[[0, 4]]), r"a group must name clients below 4, each once, got \[0, 4\]"),
-        (lambda f: f.update(groups=[[1, 1]]), r"each once, got \[1, 1\]"),
-        (lambda f: f.update(groups=[3]), r"groups must hold whole numbers"),
-        (lambda f: f.update(utility=[1.0]), r"utility must have a value for each of 4 clients, got 1"),
-        (lambda f: f.update(utility=["a"] * 4), r"utility must hold numbers or null, got 'a'"),
-        (lambda f: f["history"].append(merge(1, 2, 0.1)), r"joins clients 1 and 2, which one group has already"),
-        (lambda f: f["history"].append(merge(0, 9, 0.1)), r"a merge must name two clients below 4, got \[0, 9\]"),
-        (lambda f: f["history"][0].update(benefit="big"), r"benefit must hold numbers or null, got 'big'"),
+        (lambda f: f.update(groups=[[0, 4]]), r"info\.groups\.0\.1: clients must be below 4, got 4"),
+        (lambda f: f.update(groups=[[1, 1]]), r"a group must name clients once each, got \[1, 1\]"),
+        (lambda f: f.update(groups=[3]), r"info\.groups\.0 must be a list, got 3"),
+        (lambda f: f.update(utility=[1.0]), r"info\.utility: must have a value for each of 4 clients, got 1"),
+        (lambda f: f.update(utility=["a"] * 4), r"info\.utility\.0 must be a number, got \"a\""),
+        (lambda f: f["history"].append(merge(1, 2, 0.1)), r"a merge joins clients 1 and 2, already in one group"),
+        (
+            lambda f: f["history"].append(merge(0, 9, 0.1)),
+            r"history\.2\.merge\.1: clients must be below 4, got 9",
+        ),
+        (lambda f: f["history"][0].update(benefit="big"), r"info\.history\.0\.benefit must be a number, got \"big\""),
         (lambda f: f["similarity"].pop(), r"similarity must be a square matrix of the 4 clients in compared"),
-        (lambda f: f.update(similarity=[1, 2, 3, 4]), r"similarity must hold lists, got 1"),
-        (lambda f: f.update(compared=[0, 1, 2, 4]), r"compared must name clients below 4, got 4"),
+        (lambda f: f.update(similarity=[1, 2, 3, 4]), r"info\.similarity\.0 must be a list, got 1"),
+        (lambda f: f.update(compared=[0, 1, 2, 4]), r"info\.compared\.3: clients must be below 4, got 4"),
     ],
-)  # fmt: skip
+)
 def test_info_that_cannot_be_are_named_with_their_line(
     tmp_path: Path, edit: Callable[[Info], object], message: str
 ) -> None:
@@ -432,7 +436,7 @@ def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
     assert at == 3
     forest = groups._Forest(range(6))
     for m in judged.history:
-        assert forest.join(m.first, m.second)
+        assert forest.join(*m.merge)
     assert sorted(tuple(sorted(g)) for g in forest.members.values()) == sorted(found.last.groups)
     assert len(judged.history) + len(judged.beyond) == 5
     assert "How the groups of HCCT formed" in pages.said(write_report(tmp_path / "run"))

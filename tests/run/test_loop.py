@@ -17,10 +17,10 @@ from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint
 from unskew.local.stacked.executor import Stacked
+from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
-from unskew.run.folder import rows
 from unskew.run.setup import Setup
 
 PLAIN = '[[methods]]\nname = "fedavg"\n'

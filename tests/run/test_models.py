@@ -23,7 +23,7 @@ from unskew.experiment.config import Experiment
 from unskew.models import build
 from unskew.run import loop, models
 from unskew.run import setup as run_setup
-from unskew.run.folder import rows
+from unskew.record.logs import rows
 from unskew.run.models import CellCard, TaskCard, load_model, predict, save_model
 from unskew.runtime.in_process import Simulator
 

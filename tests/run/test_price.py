@@ -4,6 +4,7 @@ import json
 import math
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
+from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.ledger import Transfer
 from unskew.pricing.presets import PRESETS, preset
@@ -108,7 +110,7 @@ def test_the_table_3_ledger_prices_fedavg_and_fedswap() -> None:
     """I-43: FedAvg 294 rounds of 15 models 27,430; FedSwap 45 rounds of 10 passes 23,092; our bytes are moot."""
     plain = price([training("fedavg", 0, fedavg(294, 15, n=7))], ledger="feddif_table3")
     assert total(plain)["megabytes"] == pytest.approx(27430, abs=0.51)
-    swap = training("fedswap", 0, fedavg(45, 15), info={t: {"iterations": 10} for t in range(1, 46)})
+    swap = training("fedswap", 0, fedavg(45, 15), info={t: Passes(iterations=10) for t in range(1, 46)})
     found = total(price([swap], ledger="feddif_table3"))
     assert found["megabytes"] == pytest.approx(23092, abs=0.51)
     assert found["megabytes.d2d"] == pytest.approx(3.11 * 15 * 9 * 45)
@@ -126,7 +128,7 @@ def test_the_models_of_table_3_are_those_first_sent_or_what_the_facts_say() -> N
     """Two clients get a model, three more only a word; later a third one gets a model by another way."""
     rows = [row(1, 0, 0, 1), row(1, 0, 0, 2), row(1, 0, 0, 3, 9, "control"), row(1, 1, 1, 3), row(1, 2, 0, 4)]
     assert total(price([training("a", 0, rows)], ledger="feddif_table3"))["megabytes.up"] == pytest.approx(2 * 3.11)
-    told = training("a", 0, rows, info={1: {"models": 5, "iterations": 1}})
+    told = training("a", 0, rows, info={1: Passes(models=5, iterations=1)})
     assert total(price([told], ledger="feddif_table3"))["megabytes.up"] == pytest.approx(5 * 3.11)
     up_only = training("a", 0, [row(1, 0, 0, 1, 9, "control"), row(1, 0, 1, 0)])
     assert total(price([up_only], ledger="feddif_table3"))["megabytes"] == pytest.approx(2 * 3.11)
@@ -134,10 +136,19 @@ def test_the_models_of_table_3_are_those_first_sent_or_what_the_facts_say() -> N
     assert total(price([gossip], ledger="feddif_table3"))["megabytes"] == pytest.approx(2 * 2 * 3.11)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "3", True, None])
-def test_iterations_that_are_no_count_are_refused(value: Any) -> None:
-    with pytest.raises(RunError, match="a, seed 0, round 1: the fact 'iterations' must be a whole number >= 1"):
-        price([training("a", 0, fedavg(1, 1), info={1: {"iterations": value}})], ledger="feddif_table3")
+@pytest.mark.parametrize("value", [0, -1, 1.5, "3", True])
+def test_iterations_that_are_no_count_are_refused(copy: Path, value: Any) -> None:
+    row = {"method": "fedavg", "seed": 0, "round": 1, "type": "unskew.passes", "info": {"iterations": value}}
+    (copy / "info.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(RunError, match=r"info\.jsonl, line 1: info\.iterations must be (an integer|>= 1), got"):
+        price(copy, ledger="feddif_table3")
+
+
+def test_a_strangers_iterations_are_not_taken_for_ours(copy: Path) -> None:
+    whole = price(copy, ledger="feddif_table3")
+    row = {"method": "fedavg", "seed": 0, "round": 1, "type": "dict", "info": {"iterations": 40, "hops": 3}}
+    (copy / "info.jsonl").write_text(json.dumps(row) + "\n")
+    assert price(copy, ledger="feddif_table3") == whole
 
 
 def test_the_sub_frame_ledger_counts_models_and_shrinks_only_compressed_ones() -> None:
@@ -243,8 +254,8 @@ def test_devices_move_after_each_exchange_of_models_between_them() -> None:
 
 def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> None:
     """Moves in diffusion rounds 1 and 3 of 0 to 3: the models go under places 1 and 3, and up under 4."""
-    hops = [{"moves": []}, {"moves": [{"model": 0}]}, {"moves": []}, {"moves": [{"model": 0}]}]
-    (cost,) = price([training("a", 0, DIFFUSION, info={1: {"hops": hops}})], P001, STEADY)
+    moves = [(), (DiffusionMove(0, 0, 1, 0.1),), (), (DiffusionMove(0, 1, 2, 0.1),)]
+    (cost,) = price([training("a", 0, DIFFUSION, info={1: diffusion(moves)})], P001, STEADY)
     assert cost.hz_s is not None
     d2d = [r for r in DIFFUSION if r.src and r.dst]
     expected = sum(8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(d2d, (1, 1, 3, 3), strict=True))
@@ -252,9 +263,16 @@ def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> N
     assert cost.hz_s["up"] == pytest.approx(8 * MODEL / at(P001, 1, 4, 3, 0))
 
 
-@pytest.mark.parametrize("hops", [3, "three", [1, 2], [{"moves": [1]}], [{}, {}]])
-def test_info_that_tell_of_something_else_are_left_alone(hops: Any) -> None:
-    assert price([training("a", 0, DIFFUSION, info={1: {"hops": hops}})]) == price([training("a", 0, DIFFUSION)])
+def diffusion(moves: Sequence[tuple[DiffusionMove, ...]]) -> DiffusionRound:
+    """A round of one model that begins at client 0."""
+    hops = tuple(DiffusionHop(k, 0.1, of) for k, of in enumerate(moves, start=1))
+    return DiffusionRound(starts=(0,), hops=hops, sizes=(1,))
+
+
+@pytest.mark.parametrize("moves", [[], [()], [(DiffusionMove(0, 0, 1, 0.1),)]])
+def test_hops_of_another_number_than_the_ledgers_are_left_alone(moves: Any) -> None:
+    told = training("a", 0, DIFFUSION, info={1: diffusion(moves)})
+    assert price([told]) == price([training("a", 0, DIFFUSION)])
 
 
 @dataclass(frozen=True)
@@ -292,12 +310,12 @@ def test_feddif_pays_for_its_moves_the_efficiencies_it_planned_with(tiny: Any, t
     kept = one.sent.model == 1
     models = Columns(*(c[kept] for c in vars(one.sent).values()))
     for cost in price([replace(one, sent=models)], Radio(), STEADY):
-        moves = [m for hop in one.info[cost.round]["hops"] for m in hop["moves"]]
+        moves = [m for hop in one.info[cost.round].hops for m in hop.moves]
         sent = models.bytes[(models.round == cost.round) & (models.src > 0) & (models.dst > 0)]
         assert len(moves) == len(sent) > 0
         assert len(set(sent.tolist())) == 1
         assert cost.hz_s is not None
-        assert cost.hz_s["d2d"] == pytest.approx(sum(8 * sent[0] / m["gamma"] for m in moves), rel=1e-5)
+        assert cost.hz_s["d2d"] == pytest.approx(sum(8 * sent[0] / m.gamma for m in moves), rel=1e-5)
 
 
 # ---------------------------------------------------------------- purity
@@ -429,15 +447,15 @@ def spoil(path: Path, **changed: Any) -> None:
 )  # fmt: skip
 def test_a_row_that_no_run_writes_is_named_with_its_line(copy: Path, name: str, changed: dict[str, Any]) -> None:
     spoil(copy / name, **changed)
-    with pytest.raises(RunError, match=f"{name}, line 1 is not as a run writes it"):
+    with pytest.raises(RunError, match=f"{name}, line 1: .*; the file is corrupt, restore it or run again"):
         read(copy)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run folder: it has no run\.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         read(tmp_path)
     (copy / "run.json").write_text('{"cells": []}')
-    with pytest.raises(RunError, match=r"run\.json is not as a run writes it"):
+    with pytest.raises(RunError, match=r"run\.json: .* is required"):
         read(copy)
 
 

@@ -548,7 +548,7 @@ def test_a_damaged_row_is_named_before_anything_is_trained(
     (stopped / "metrics.jsonl").write_text("".join(lines))
     monkeypatch.setattr(loop._Cell, "one_round", None)
     with pytest.raises(
-        RunError, match=r"metrics\.jsonl, line 3 is not as a run writes it: .*; restore it or run again"
+        RunError, match=rf"metrics\.jsonl, line 3: {key} is required; the file is corrupt, restore it or run again"
     ):
         loop.resume(stopped)
 

@@ -23,9 +23,9 @@ from unskew import api
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.record.logs import rows
 from unskew.run import loop, trackers
 from unskew.run.callbacks import NoCallback, Progress
-from unskew.run.folder import rows
 from unskew.run.loop import Interrupted
 
 Make = Callable[..., Experiment]

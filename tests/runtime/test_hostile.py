@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unskew import wire
 from unskew.errors import QuorumError, WireError
+from unskew.info import ignored_of, parts, row
 from unskew.protocol import Held
 from unskew.tree import is_record
 
@@ -186,15 +187,15 @@ def lived(
             there.remote.memory = memory
             t, quiet = t - 1, 0
             continue
-        info = there.algorithm.info(state) if hasattr(there.algorithm, "info") else {}
-        json.dumps(info, allow_nan=False)
+        info = parts(there.algorithm.info(state)) if hasattr(there.algorithm, "info") else ()
+        json.dumps([row(part) for part in info], allow_nan=False)
         there.algorithm.serve(state, LIAR)
         if liar.now is None:
             quiet += 1
             continue
         quiet = 0
         failures = {f.client: f"{f.step}: {f.reason}" for f in trace.failures}
-        yield *liar.now, failures, {i["client"] for i in info.get("ignored", [])}
+        yield *liar.now, failures, {i["client"] for part in info for i in ignored_of(part)}
     assert liar.told or alone or not any(dataclasses.fields(of) for of in liar.replies.values())
 
 

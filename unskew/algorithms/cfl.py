@@ -27,7 +27,7 @@ Absence    Angles are between updates of the same round from the same model.  A 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Interval
@@ -38,6 +38,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Trained, Weighting, Weights, completed, only, weights_of, without
 from unskew.errors import ConfigError
+from unskew.info import Bisection, SplitGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, map_params, squared_norm, weighted_sum
 
@@ -196,25 +197,22 @@ class CFL:
             return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
-    def info(self, state: Tree) -> dict[str, Any]:
+    def info(self, state: Tree) -> SplitGroups:
         """The clusters, the lengths that eq. 1 looks at, and every split so far."""
-        warnings = []
-        if any(cluster.held for cluster in state.clusters):
-            warnings.append(
-                "a cluster of CFL's was due to be split, but not all of its members were there to compare; "
-                "let everybody take part in every round"
-            )
-        return {
-            "groups": [list(cluster.members) for cluster in state.clusters],
-            "chosen": {str(c): j for j, cluster in enumerate(state.clusters) for c in cluster.members},
-            "mean_norm": [cluster.mean_norm for cluster in state.clusters],
-            "max_norm": [cluster.max_norm for cluster in state.clusters],
-            "splits": [
-                {"round": s.round, "halves": [list(s.first), list(s.second)], "similarity": s.similarity}
-                for s in state.splits
-            ],
-            "warnings": warnings,
-        }
+        held = any(cluster.held for cluster in state.clusters)
+        return SplitGroups(
+            groups=tuple(cluster.members for cluster in state.clusters),
+            mean_norm=tuple(cluster.mean_norm for cluster in state.clusters),
+            max_norm=tuple(cluster.max_norm for cluster in state.clusters),
+            splits=tuple(Bisection(s.round, (s.first, s.second), s.similarity) for s in state.splits),
+            warnings=(_HELD,) if held else (),
+        )
+
+
+_HELD = (
+    "a cluster of CFL's was due to be split, but not all of its members were there to compare; "
+    "let everybody take part in every round"
+)
 
 
 def cosines(updates: Sequence[Params]) -> Float[Tensor, "n n"]:

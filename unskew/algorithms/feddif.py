@@ -50,6 +50,7 @@ from torch import Tensor
 from unskew.algorithms.fednova import work
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, DataError, QuorumError, WireError
+from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Refused
 from unskew.protocol import (
     Aux,
     Carried,
@@ -753,21 +754,21 @@ class FedDif:
         """The global model."""
         return state.params
 
-    def info(self, state: Diffused) -> dict[str, Any]:
+    def info(self, state: Diffused) -> DiffusionRound:
         """Starts, diffusion rounds with their moves, chain sizes, refused bids and warnings of the last round."""
         info = state.info
-        return {
-            "starts": list(info.starts),
-            "hops": [
-                {"hop": h.hop, "efficiency": h.efficiency, "moves": [dataclasses.asdict(v) for v in h.moves]}
+        return DiffusionRound(
+            models=len(info.starts),
+            iterations=1 + len(info.hops),
+            starts=info.starts,
+            hops=tuple(
+                DiffusionHop(h.hop, h.efficiency, tuple(DiffusionMove(**dataclasses.asdict(m)) for m in h.moves))
                 for h in info.hops
-            ],
-            "sizes": list(info.sizes),
-            "models": len(info.starts),
-            "iterations": 1 + len(info.hops),
-            "ignored": [{"client": i.client, "step": "bid", "reason": i.reason} for i in info.ignored],
-            "warnings": list(info.warnings),
-        }
+            ),
+            sizes=info.sizes,
+            ignored=tuple(Refused(i.client, "bid", i.reason) for i in info.ignored),
+            warnings=info.warnings,
+        )
 
 
 _NOBODY_GAINS = (

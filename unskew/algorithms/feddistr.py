@@ -33,7 +33,7 @@ Later      Rounds after the first change nothing, and say so.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from unskew.errors import ConfigError
+from unskew.info import Embeddings, Info, Privacy, Refused
 from unskew.keys import Key
 from unskew.protocol import (
     ClientId,
@@ -554,61 +555,57 @@ class FedDistr:
         """Embeddings that one example may change."""
         return self.m if isinstance(self.m, int) else MOST[self.m]
 
-    def info(self, state: Distributed) -> dict[str, Any]:
+    def info(self, state: Distributed) -> Info:
         """Embeddings with labels, counts and owners, what was matched, the threshold, the sets, and who saw what."""
         info = state.info
-        ignored = [{"client": i.client, "step": "disentangle", "reason": i.reason} for i in info.ignored]
-        said = {"warnings": list(info.warnings), "ignored": ignored}
+        ignored = tuple(Refused(i.client, "disentangle", i.reason) for i in info.ignored)
         if info.uploads is None:
-            return said
+            return Info(warnings=info.warnings, ignored=ignored)
         v, coordinates = shown(info.uploads.embeddings)
         labels, counts = _lists(info.uploads)
         number = v.shape[0]
-        return {
-            "embeddings": [[round(x, 4) for x in row] for row in v.tolist()],
-            "coordinates": coordinates,
-            "labels": labels[:number],
-            "counts": counts[:number],
-            "owners": list(info.owners[:number]),
-            "sent": len(labels),
-            "width": info.uploads.embeddings.shape[1],
-            "distance": self.distance,
-            "threshold": round(info.tau, 6),
-            "pairs": [[i, j, round(d, 4)] for i, j, d in info.pairs[:SHOWN]],
-            "sets": [list(s) for s in info.sets],
-            "kept": list(info.kept),
-            "closest": {str(c): _rounded(r.closest) for c, r in (info.learned or {}).items()},
-            "trained_at": "the server: global model, images alone; each client: its own, images and own data"
+        return Embeddings(
+            embeddings=tuple(tuple(round(x, 4) for x in values) for values in v.tolist()),
+            coordinates=coordinates,
+            labels=tuple(labels[:number]),
+            counts=tuple(counts[:number]),
+            owners=tuple(info.owners[:number]),
+            sent=len(labels),
+            width=info.uploads.embeddings.shape[1],
+            distance=self.distance,
+            threshold=round(info.tau, 6),
+            pairs=tuple((i, j, round(d, 4)) for i, j, d in info.pairs[:SHOWN]),
+            sets=info.sets,
+            kept=info.kept,
+            closest={c: _rounded(r.closest) for c, r in (info.learned or {}).items()},
+            trained_at="the server: global model, images alone; each client: its own, images and own data"
             if self.server_model
             else "each client: its own model, images and own data",
-            **self.spent(),
-            **said,
-        }
+            privacy=self.spent(),
+            sigma=None if self.dp is None else round(2.0 * self.dp.multiplier(self.releases), 6),
+            warnings=info.warnings,
+            ignored=ignored,
+        )
 
-    def spent(self) -> dict[str, Any]:
+    def spent(self) -> Privacy:
         """What the upload tells of one example, and what each party saw."""
         if self.dp is None:
-            seen = {
-                "server": "each participant's embeddings, its labels and counts of its clusters, and from every client "
+            return Privacy(
+                epsilon="no guarantee",
+                server="each participant's embeddings, its labels and counts of its clusters, and from every client "
                 "how near the nearest image is to one of its own; no model and no image",
-                "clients": "the embeddings that were kept, their labels and counts, and not whose they are",
-            }
-            return {"epsilon": "no guarantee", "seen": seen}
-        seen = {
-            "server": "each participant's noised embeddings, its labels and into how many clusters they fell; over a "
+                clients="the embeddings that were kept, their labels and counts, and not whose they are",
+            )
+        return Privacy(
+            epsilon=_accounted(self.dp.multiplier(self.releases), self.releases, self.dp.delta),
+            delta=self.dp.delta,
+            covers="the embeddings of one client, if an example is added or removed; not which labels it has, nor "
+            "in how many clusters, nor what a client tells whose metrics are on",
+            server="each participant's noised embeddings, its labels and into how many clusters they fell; over a "
             "network, from a client whose metrics are on, also its number of examples, losses and test results, "
             "without noise; no model and no image",
-            "clients": "the noised embeddings that were kept and their labels, and not whose they are",
-        }
-        z = self.dp.multiplier(self.releases)
-        return {
-            "epsilon": _accounted(z, self.releases, self.dp.delta),
-            "delta": self.dp.delta,
-            "sigma": round(2.0 * z, 6),
-            "covers": "the embeddings of one client, if an example is added or removed; not which labels it has, nor "
-            "in how many clusters, nor what a client tells whose metrics are on",
-            "seen": seen,
-        }
+            clients="the noised embeddings that were kept and their labels, and not whose they are",
+        )
 
 
 def _accounted(multiplier: float, releases: int, delta: float) -> float | str:

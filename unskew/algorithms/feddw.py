@@ -56,6 +56,7 @@ from torch.nn.functional import mse_loss
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.algorithms.presets import described, presets
 from unskew.errors import ConfigError, ProtocolError
+from unskew.info import ClassRelations, Embeddings, Mixtures, Privacy, Refused, parts
 from unskew.keys import Key
 from unskew.protocol import (
     Ask,
@@ -210,15 +211,6 @@ class SoftLabels:
 
     sums: Tensor
     counts: Tensor
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An upload that the server did not take."""
-
-    client: int
-    step: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -546,54 +538,49 @@ class WithDW(ABC):
         model: Params | None = self.of.serve(state.of, client)
         return model
 
-    def info(self, state: Related) -> dict[str, Any]:
-        """The method's facts, SL beside CR, class norms, refused uploads, what the uploads cost and who saw what.
+    def info(self, state: Related) -> tuple[object, ...]:
+        """The method's own info, and beside it SL, CR, class norms, refused uploads, their cost and who saw what.
 
         Matrices of up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F of the global model, if the
         method has one.
         """
-        own: dict[str, Any] = self.of.info(state.of) if hasattr(self.of, "info") else {}
-        shown: dict[str, Any] = {}
+        own = parts(self.of.info(state.of)) if hasattr(self.of, "info") else ()
+        told = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
+        both = together(told, self.spent(state))
         small = len(state.sl) <= 20
-        if small:
-            shown["sl"], shown["counts"] = rounded(state.sl), rounded(state.totals.counts)
         model = self.serve(state, None)
-        if model is not None:
-            weight = model[state.layer]
-            cr = class_relations(weight)
-            shown["distance"] = round(float((state.sl - cr).norm()), 6)
-            if small:
-                shown["cr"], shown["class_norms"] = rounded(cr), rounded(weight.norm(dim=1))
-        warnings = [_IDLE] if state.idle else []
-        ignored = [{"client": r.client, "step": r.step, "reason": r.reason} for r in state.refused]
-        return {
-            **{name: value for name, value in own.items() if name not in _PRIVACY},
-            **shown,
-            **together(own, self.spent(state)),
-            "warnings": [*own.get("warnings", []), *warnings],
-            "ignored": [*own.get("ignored", []), *ignored],
-        }
+        weight = None if model is None else model[state.layer]
+        cr = None if weight is None else class_relations(weight)
+        term = ClassRelations(
+            sl=rounded(state.sl) if small else None,
+            counts=rounded(state.totals.counts) if small else None,
+            cr=rounded(cr) if small and cr is not None else None,
+            class_norms=rounded(weight.norm(dim=1)) if small and weight is not None else None,
+            distance=None if cr is None else round(float((state.sl - cr).norm()), 6),
+            privacy=both,
+            warnings=(_IDLE,) if state.idle else (),
+            ignored=state.refused,
+        )
+        return (*(replace(p, privacy=both) if isinstance(p, Embeddings | Mixtures) else p for p in own), term)
 
-    def spent(self, state: Related) -> dict[str, Any]:
+    def spent(self, state: Related) -> Privacy:
         """What the uploads have cost the client that was asked most often, and what each party saw."""
         if self.dw.dp is None:
             server = "each participant's class counts and its sums of predictions by class, as they are"
-            return {"epsilon": "no guarantee", "seen": {"server": server, "clients": _CLIENTS_SEE}}
+            return Privacy("no guarantee", server, _CLIENTS_SEE)
         dp = self.dw.dp
         most = max(state.asked.values(), default=0)
-        server = (
-            "each participant's class counts, and its sums by class of the predictions of the model that it was sent, "
-            f"with noise of standard deviation {dp.sigma:.4g} on every number"
-        )
-        return {
-            "epsilon": round(privacy.epsilon(dp.multiplier, most, dp.delta), 6),
-            "delta": dp.delta,
-            "uploads": most,
-            "covers": "the soft labels and class counts that one client sent in all rounds, if an example is added or "
+        return Privacy(
+            epsilon=round(privacy.epsilon(dp.multiplier, most, dp.delta), 6),
+            delta=dp.delta,
+            uploads=most,
+            covers="the soft labels and class counts that one client sent in all rounds, if an example is added or "
             "removed, given the models that it was sent and when it was asked; not the models that it sent, nor what "
             "the method sends beside them",
-            "seen": {"server": server, "clients": _CLIENTS_SEE},
-        }
+            server="each participant's class counts, and its sums by class of the predictions of the model that it was "
+            f"sent, with noise of standard deviation {dp.sigma:.4g} on every number",
+            clients=_CLIENTS_SEE,
+        )
 
     @property
     def prior(self) -> str | None:
@@ -652,35 +639,34 @@ _IDLE = (
     "clients replied without having trained the classification layer by Sgd, so that the class-relation term had no "
     "effect; it joins neither local code of a method's own nor a layer that stays as it is"
 )
-_PRIVACY = frozenset({"epsilon", "delta", "covers", "seen"})
 _CLIENTS_SEE = (
     "the mean predictions by class over those heard in the round before; of a class that one client alone holds, "
     "that client's"
 )
 
 
-def together(own: Mapping[str, Any], term: Mapping[str, Any]) -> dict[str, Any]:
-    """What a method's own facts and the term's say of privacy, as one statement: both are sent, so both count.
+def together(own: Privacy | None, term: Privacy) -> Privacy:
+    """What a method's own info and the term's say of privacy, as one statement: both are sent, so both count.
 
     Each party saw what it sees of the one and of the other.  If both have an epsilon, they add up, and so do their
     deltas; if only one has, there is no guarantee for the whole, and `covers` has the number and what it is about.
     """
-    said = dict(term)
-    if "seen" in own:
-        parties = {**own["seen"], **term["seen"]}
-        said["seen"] = {p: "; and ".join(of["seen"][p] for of in (own, term) if p in of["seen"]) for p in parties}
-    elif not isinstance(term["epsilon"], str):
-        server = f"{term['seen']['server']}; models, and what else the method sends, as they are"
-        said["seen"] = {**term["seen"], "server": server}
-    if "epsilon" not in own:
-        return said
-    parts = [of for of in (own, term) if not isinstance(of["epsilon"], str)]
-    worth = [f"epsilon {of['epsilon']:g} at delta {of['delta']:g} for {of['covers']}" for of in parts]
-    if len(parts) == 2:
-        sums = {name: round(own[name] + term[name], 12) for name in ("epsilon", "delta")}
-        return {**said, **sums, "covers": f"all that is sent, as the sum of {worth[0]}; and of {worth[1]}"}
-    alone = {"covers": f"{worth[0]} alone"} if parts else {}
-    return {"epsilon": "no guarantee", **alone, "seen": said["seen"]}
+    if own is None:
+        if isinstance(term.epsilon, str):
+            return term
+        return replace(term, server=f"{term.server}; models, and what else the method sends, as they are")
+    whole = Privacy("no guarantee", f"{own.server}; and {term.server}", f"{own.clients}; and {term.clients}")
+    known = [p for p in (own, term) if not isinstance(p.epsilon, str)]
+    worth = [f"epsilon {p.epsilon:g} at delta {p.delta:g} for {p.covers}" for p in known]
+    if len(known) < 2:
+        return replace(whole, covers=f"{worth[0]} alone" if known else "")
+    return replace(
+        whole,
+        epsilon=round(own.bound + term.bound, 12),
+        delta=round((own.delta or 0.0) + (term.delta or 0.0), 12),
+        uploads=term.uploads,
+        covers=f"all that is sent, as the sum of {worth[0]}; and of {worth[1]}",
+    )
 
 
 def nothing(sl: Tensor) -> Totals:
@@ -690,9 +676,9 @@ def nothing(sl: Tensor) -> Totals:
 
 
 def rounded(t: Tensor) -> Any:
-    """Numbers as JSON has them, to 5 digits."""
-    values: Any = t.double().mul(1e5).round().div(1e5).tolist()
-    return values
+    """A vector or matrix as tuples, to 5 digits."""
+    values = t.double().mul(1e5).round().div(1e5).tolist()
+    return tuple(tuple(row) if isinstance(row, list) else row for row in values)
 
 
 # ---------------------------------------------------------------- a method's types with the term's beside them

@@ -35,6 +35,7 @@ from torch import Tensor
 from unskew.algorithms.fedavg import average
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, WireError
+from unskew.info import ClientWeights
 from unskew.protocol import (
     Batch,
     ClientId,
@@ -191,14 +192,14 @@ class FedFA:
         """The global model."""
         return state.params
 
-    def info(self, state: Fair) -> dict[str, Any]:
+    def info(self, state: Fair) -> ClientWeights:
         """Weight, accuracy of the received model and trainings of every client heard from."""
-        return {
-            "weights": {str(c): r.weight for c, r in state.reports.items()},
-            "accuracy": {str(c): r.accuracy for c, r in state.reports.items()},
-            "trained": {str(c): r.trained for c, r in state.reports.items()},
-            "warnings": [],
-        }
+        reports = state.reports.items()
+        return ClientWeights(
+            weights={c: r.weight for c, r in reports},
+            accuracy={c: r.accuracy for c, r in reports},
+            trained={c: r.trained for c, r in reports},
+        )
 
 
 def shares(information: Callable[[float], float], values: Sequence[float]) -> list[float]:

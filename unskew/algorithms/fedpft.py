@@ -21,7 +21,7 @@ Later      Rounds after the first change nothing, and say so.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from unskew.algorithms.feddistr import PER_CLUSTER, fitting, looked_up, lowered, mixed, travelling
 from unskew.errors import DataError
+from unskew.info import Mixtures, Privacy, Refused
 from unskew.keys import Key
 from unskew.protocol import (
     ClientId,
@@ -231,20 +232,22 @@ class FedPFT:
         """The global model, if the server trains one."""
         return state.params
 
-    def info(self, state: Shared) -> dict[str, Any]:
+    def info(self, state: Shared) -> Mixtures:
         """How many components there are of each label, refused uploads, and who saw what."""
-        ignored = [{"client": i.client, "step": "summarise", "reason": i.reason} for i in state.ignored]
         labels = [] if state.components is None else state.components.labels.tolist()
-        return {
-            "components": {str(y): labels.count(y) for y in sorted(set(labels))},
-            "epsilon": "no guarantee",
-            "seen": {
-                "server": "means, variances and sizes of each participant's clusters of latents, by label; no model",
-                "clients": "the same of all participants, and not whose they are",
-            },
-            "warnings": list(state.warnings),
-            "ignored": ignored,
-        }
+        return Mixtures(
+            components={y: labels.count(y) for y in sorted(set(labels))},
+            privacy=_PRIVACY,
+            warnings=state.warnings,
+            ignored=tuple(Refused(i.client, "summarise", i.reason) for i in state.ignored),
+        )
+
+
+_PRIVACY = Privacy(
+    epsilon="no guarantee",
+    server="means, variances and sizes of each participant's clusters of latents, by label; no model",
+    clients="the same of all participants, and not whose they are",
+)
 
 
 def _width(local: Local, prior: str) -> int:

@@ -21,7 +21,7 @@ Departures HCCT's program starts all models identical (`start = "identical"`), t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -29,6 +29,7 @@ from annotated_types import Ge
 from unskew.algorithms.fedavg import Weighting, average, completed, only, without
 from unskew.algorithms.ifca import Start, identical_starts, most_common, nearest, starts, train_losses
 from unskew.errors import ConfigError
+from unskew.info import ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, weighted_mean
 
@@ -167,18 +168,16 @@ class FLSC:
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
 
-    def info(self, state: Overlapping) -> dict[str, Any]:
+    def info(self, state: Overlapping) -> ChosenGroups:
         """The clusters and their members, who overlap, and who was heard from."""
-        return {
-            "groups": [[c for c in sorted(state.ids) if j in state.ids[c]] for j in range(self.clusters)],
-            "chosen": {str(c): list(state.ids[c]) for c in sorted(state.ids)},
-            "heard": list(state.heard),
-            "ignored": [
-                {"client": c, "step": "train", "reason": f"did not name {self.memberships} different clusters"}
-                for c in state.ignored
-            ],
-            "warnings": identical_starts(self.start, self.clusters, "FLSC"),
-        }
+        reason = f"did not name {self.memberships} different clusters"
+        return ChosenGroups(
+            groups=tuple(tuple(c for c in sorted(state.ids) if j in state.ids[c]) for j in range(self.clusters)),
+            chosen={c: tuple(state.ids[c]) for c in sorted(state.ids)},
+            heard=tuple(state.heard),
+            ignored=tuple(Refused(c, "train", reason) for c in state.ignored),
+            warnings=tuple(identical_starts(self.start, self.clusters, "FLSC")),
+        )
 
 
 def fused(models: Sequence[Params], ids: Ids) -> Params:

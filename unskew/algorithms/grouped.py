@@ -15,10 +15,10 @@ Limits     One group of all clients is FedAvg.  Every client in a group of its o
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from unskew.algorithms.fedavg import FedAvg, Trained, Weighting, Weights, average, without
 from unskew.errors import ConfigError
+from unskew.info import ClientGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
 from unskew.tree import Params
 
@@ -93,9 +93,9 @@ class Grouped:
             return state.models[0] if len(state.groups) == 1 and not self.personal else None
         return next(w for members, w in zip(state.groups, state.models, strict=True) if client in members)
 
-    def info(self, state: Models) -> dict[str, Any]:
+    def info(self, state: Models) -> ClientGroups:
         """Who trains with whom."""
-        return {"groups": [list(members) for members in state.groups]}
+        return ClientGroups(groups=tuple(map(tuple, state.groups)))
 
 
 def check(groups: Groups, clients: tuple[ClientId, ...]) -> None:

@@ -42,6 +42,7 @@ from torch import Tensor
 from unskew.algorithms.fedavg import FedAvg, Weighting, Weights, average, only, without
 from unskew.algorithms.presets import presets, variant
 from unskew.errors import ConfigError
+from unskew.info import Apart, GroupMerge, JudgedGroups, Placement, Refused
 from unskew.protocol import (
     ClientId,
     Exponential,
@@ -506,42 +507,42 @@ class HCCT:
         return state.mean if at is None else state.models[at]
 
     # ------------------------------------------------------------------ facts
-    def info(self, state: Grouped) -> dict[str, Any]:
+    def info(self, state: Grouped) -> JudgedGroups:
         """The groups of the last round, and what they were judged by: the gradients of the round before.
 
-        "utility" is that of (9) that decides, null for clients nothing is known of; rows and columns of "similarity"
-        are the clients in "compared".
+        The utility is that of (9) that decides, None for clients nothing is known of.
         """
-        told, basis = state.info, state.info.basis
+        last, basis = state.info, state.info.basis
         utility: list[float | None] = [None] * state.clients
-        info: dict[str, Any] = {
-            "groups": [list(g) for g in state.groups],
-            "history": [_shown(m) for m in told.history],
-            "beyond": [_shown(m) for m in told.beyond],
-            "placed": [{"client": p.client, "group": p.group, "benefit": p.benefit} for p in told.placed],
-            "alone": [{"client": c, "why": why} for c, why in sorted(told.alone.items())],
-            "layer": state.layer,
-            "warnings": list(told.warnings),
-        }
+        similarity: tuple[tuple[float | None, ...], ...] = ()
         if basis is not None:
             row = {c: i for i, c in enumerate(basis.clients)}
             alpha = tuple(self.alpha[c] for c in basis.clients) if isinstance(self.alpha, tuple) else self.alpha
             # Who does not move agrees with nobody, and is in a group of several only until the next partition.
             moved = {c for c, i in row.items() if bool(basis.gram[i, i] > 0)}
             groups = [[row[c] for c in g if c in (moved if len(g) > 1 else row)] for g in state.groups]
-            found = cluster.utilities(
+            by_row = cluster.utilities(
                 basis.gram, basis.n, alpha, [g for g in groups if g], leave_one_out=self.leave_one_out
             )
-            for i, value in found.items():
-                utility[basis.clients[i]] = _or_null(value)
-            info["compared"] = list(basis.clients)
+            for i, value in by_row.items():
+                utility[basis.clients[i]] = _finite(value)
             if state.clients <= SHOWN:
-                rows = cluster.cosines(basis.gram).tolist()
-                info["similarity"] = [[_or_null(v, 4) for v in r] for r in rows]
-        info["utility"] = utility
+                cosines = cluster.cosines(basis.gram).tolist()
+                similarity = tuple(tuple(_finite(v, 4) for v in values) for values in cosines)
         refused = state.evidence.unusable if state.evidence is not None else {}
-        info["ignored"] = [{"client": c, "step": "train", "reason": why} for c, why in refused.items()]
-        return info
+        return JudgedGroups(
+            groups=tuple(map(tuple, state.groups)),
+            history=tuple(map(_shown, last.history)),
+            beyond=tuple(map(_shown, last.beyond)),
+            placed=tuple(Placement(p.client, p.group, p.benefit) for p in last.placed),
+            alone=tuple(Apart(c, why) for c, why in sorted(last.alone.items())),
+            layer=state.layer,
+            compared=() if basis is None else tuple(basis.clients),
+            similarity=similarity,
+            utility=tuple(utility),
+            warnings=tuple(last.warnings),
+            ignored=tuple(Refused(c, "train", why) for c, why in refused.items()),
+        )
 
 
 _NOBODY_GAINS = (
@@ -627,15 +628,11 @@ def _or_none(clients: Sequence[ClientId], row: int | None) -> int | None:
     return None if row is None else clients[row]
 
 
-def _shown(merge: Merge) -> dict[str, Any]:
-    return {
-        "merge": [merge.first, merge.second],
-        "benefit": _or_null(merge.benefit),
-        "utility": _or_null(merge.utility),
-    }
+def _shown(merge: Merge) -> GroupMerge:
+    return GroupMerge((merge.first, merge.second), _finite(merge.benefit), _finite(merge.utility))
 
 
-def _or_null(value: float, digits: int | None = None) -> float | None:
+def _finite(value: float, digits: int | None = None) -> float | None:
     """A number JSON can hold."""
     if not math.isfinite(value):
         return None

@@ -26,7 +26,7 @@ Departures The paper's gradient variant sends one gradient; with one full-batch 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -34,6 +34,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average, completed, only, weights_of, without
 from unskew.errors import ConfigError
+from unskew.info import ChosenGroups, Refused
 from unskew.protocol import (
     Batch,
     ClientId,
@@ -186,7 +187,7 @@ class IFCA:
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 
-    def info(self, state: Clusters) -> dict[str, Any]:
+    def info(self, state: Clusters) -> ChosenGroups:
         """Who is in which cluster by the last choice, who was heard from, and ties."""
         warnings = identical_starts(self.start, self.clusters, "IFCA")
         if self.clusters > 1 and len(state.chosen) > 1 and len(set(state.chosen.values())) == 1:
@@ -194,17 +195,15 @@ class IFCA:
                 f"all clients heard from chose the same of IFCA's {self.clusters} models, so it is FedAvg on that one; "
                 "try other seeds or fewer clusters"
             )
-        return {
-            "groups": [[c for c in sorted(state.chosen) if state.chosen[c] == j] for j in range(self.clusters)],
-            "chosen": {str(c): state.chosen[c] for c in sorted(state.chosen)},
-            "heard": list(state.heard),
-            "ties": list(state.tied),
-            "ignored": [
-                {"client": c, "step": "train", "reason": f"named no cluster below {self.clusters}"}
-                for c in state.ignored
-            ],
-            "warnings": warnings,
-        }
+        clients = sorted(state.chosen)
+        return ChosenGroups(
+            groups=tuple(tuple(c for c in clients if state.chosen[c] == j) for j in range(self.clusters)),
+            chosen={c: state.chosen[c] for c in clients},
+            heard=tuple(state.heard),
+            ties=tuple(state.tied),
+            ignored=tuple(Refused(c, "train", f"named no cluster below {self.clusters}") for c in state.ignored),
+            warnings=tuple(warnings),
+        )
 
 
 # ---------------------------------------------------------------- choosing

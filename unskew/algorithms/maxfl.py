@@ -40,6 +40,7 @@ from unskew.algorithms.fedavg import Weighting, average, completed, only, withou
 from unskew.algorithms.ifca import train_loss
 from unskew.algorithms.oneshot import longer
 from unskew.errors import ConfigError, WireError
+from unskew.info import Appeals, ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, require_names, weighted_sum
 
@@ -179,7 +180,7 @@ class MAXFL:
         """The global model."""
         return state.params
 
-    def info(self, state: Appealing) -> dict[str, Any]:
+    def info(self, state: Appealing) -> Appeals:
         """What each client heard from counted, and how many found the model they were sent good enough."""
         a = state.appeals
         total = sum(float(appeal.q) for appeal in a.values())
@@ -189,13 +190,13 @@ class MAXFL:
                 f"the weights of MAXFL's clients sum to less than epsilon = {self.epsilon:g}: the global model is far "
                 "from what they require and hardly moves; lower epsilon or warm up longer"
             )
-        return {
-            "weights": {str(c): float(appeal.q) / (total + self.epsilon) for c, appeal in a.items()},
-            "met": {str(c): appeal.met for c, appeal in a.items()},
-            "appeal": sum(appeal.met for appeal in a.values()) / len(a) if a else None,
-            "ignored": [{"client": c, "step": "train", "reason": "did not judge the model"} for c in state.ignored],
-            "warnings": warnings,
-        }
+        return Appeals(
+            weights={c: float(appeal.q) / (total + self.epsilon) for c, appeal in a.items()},
+            met={c: appeal.met for c, appeal in a.items()},
+            appeal=sum(appeal.met for appeal in a.values()) / len(a) if a else None,
+            ignored=tuple(Refused(c, "train", "did not judge the model") for c in state.ignored),
+            warnings=tuple(warnings),
+        )
 
 
 def slope(z: float) -> float:
@@ -330,23 +331,23 @@ class MAXFL_HCCT:
         """The group's model; as long as parts of it live on clients there is none for the world at large."""
         return None if client is None and self.personal else state.params
 
-    def info(self, state: Group) -> dict[str, Any]:
+    def info(self, state: Group) -> ChosenGroups:
         """The group first, then everybody who trains alone, by what they decided last."""
-        groups = [[c for c in sorted(state.joined) if state.joined[c]]]
-        groups += [[c] for c in sorted(state.joined) if not state.joined[c]]
+        together = tuple(c for c in sorted(state.joined) if state.joined[c])
+        groups = (together, *((c,) for c in sorted(state.joined) if not state.joined[c]))
         warnings = []
-        if state.judged and state.heard and not groups[0]:
+        if state.judged and state.heard and not together:
             warnings.append(
                 "MAXFL's global model meets nobody's requirement, so nobody trains it any more: it is training alone "
                 "from here on; raise the threshold or warm up longer"
             )
-        return {
-            "groups": groups,
-            "chosen": {str(c): j for j, group in enumerate(groups) for c in group},
-            "heard": list(state.heard),
-            "judged": state.judged,
-            "warnings": warnings,
-        }
+        return ChosenGroups(
+            groups=groups,
+            chosen={c: j for j, members in enumerate(groups) for c in members},
+            heard=tuple(state.heard),
+            judged=state.judged,
+            warnings=tuple(warnings),
+        )
 
 
 def squared_distance(a: Mapping[str, Any], b: Mapping[str, Any], names: tuple[str, ...]) -> float:

@@ -34,7 +34,7 @@ Losses     Who is not heard of at the beginning of a round is out of it, and rho
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -42,6 +42,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting
 from unskew.errors import ConfigError
+from unskew.info import Exchanges
 from unskew.keys import Key
 from unskew.protocol import (
     Carried,
@@ -250,12 +251,14 @@ class TTHF:
         every = tau if self.gamma == 0 else self.d2d_every or -(-tau // 4)
         return (every,) * (tau // every) + ((tau % every,) if tau % every else ())
 
-    def info(self, state: Aggregated) -> dict[str, Any]:
+    def info(self, state: Aggregated) -> Exchanges:
         """Who was drawn, and the exchanges of each cluster at each D2D instant."""
-        info: dict[str, Any] = {"drawn": list(state.drawn), "exchanges": [list(g) for g in state.exchanges]}
-        if state.bounded:
-            info["warnings"] = [f"TT-HF's phi asked for more D2D exchanges than gamma = {self.gamma} allows"]
-        return info
+        bounded = f"TT-HF's phi asked for more D2D exchanges than gamma = {self.gamma} allows"
+        return Exchanges(
+            drawn=tuple(state.drawn),
+            exchanges=tuple(map(tuple, state.exchanges)),
+            warnings=(bounded,) if state.bounded else (),
+        )
 
     def serve(self, state: Aggregated, client: ClientId | None) -> Params | None:
         """The global model."""

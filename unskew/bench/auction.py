@@ -111,7 +111,7 @@ def simulate(rounds: int, epsilon: float = 0.02) -> tuple[float, float]:
     histograms = labels(100, 100, 0.3, 500, Key(0) / "bench" / "simulation")
     algorithm = FedDif(preset="p000", epsilon=epsilon, drift=None)
     began = time.perf_counter()
-    iterations = sum(f["iterations"] for f, _ in untrained_rounds(algorithm, histograms, rounds, channel=P000))
+    iterations = sum(f.iterations or 0 for f, _ in untrained_rounds(algorithm, histograms, rounds, channel=P000))
     return time.perf_counter() - began, iterations / rounds
 
 

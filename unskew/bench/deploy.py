@@ -11,7 +11,7 @@ from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
 from unskew.deploy import operate, parity
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.run.folder import rows
+from unskew.record.logs import rows
 
 # Networks of 64 inputs and 10 classes: 75 h + 10 parameters with one hidden layer of h.
 SIZES: dict[str, tuple[int, ...]] = {"10kB": (33,), "50MB": (3060, 4000)}

@@ -11,8 +11,9 @@ import safetensors.torch
 
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment, load
+from unskew.record.logs import rows
 from unskew.run import callbacks, loop, models
-from unskew.run.folder import LOGS, read_json, require_done, rows
+from unskew.run.folder import LOGS, read_json, require_done
 
 TOLERANCE = 1e-5
 """Largest difference of a parameter or a metric that counts as equal; on one machine there is none at all."""

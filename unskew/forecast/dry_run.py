@@ -20,6 +20,7 @@ from unskew.experiment.config import Experiment, Method
 from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
 from unskew.ledger import totals
+from unskew.info import Passes, whole
 from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Fitted, Layout, Sgd, drive
@@ -122,8 +123,8 @@ def untrained_rounds(
     clients_per_round: int | None = None,
     channel: Channel | None = None,
     parameters: int = 1,
-) -> Iterator[tuple[dict[str, Any], Trace]]:
-    """Rounds of a method whose clients end training where they began: its info, and what was sent.
+) -> Iterator[tuple[Passes, Trace]]:
+    """Rounds of a method whose clients end training where they began: models and passes it reports, and its messages.
 
     Args:
         algorithm: What to run; its clients may ask for local training and nothing else.
@@ -144,7 +145,7 @@ def untrained_rounds(
     info = getattr(algorithm, "info", None)
     for t in range(1, count + 1):
         state, trace = sim.round(state, t)
-        yield ({} if info is None else info(state)), trace
+        yield ((None if info is None else whole(info(state), Passes)) or Passes()), trace
 
 
 class _Untrained:

@@ -7,7 +7,7 @@ method and of the channel are that code.
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unskew.data.assign import assign
 from unskew.data.split import Dirichlet
 from unskew.experiment import config
 from unskew.forecast.dry_run import untrained_rounds
+from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.papers.result import (
     Claim,
@@ -108,7 +109,7 @@ def iterations(request: Request) -> Result:
             for seed in seeds:
                 histograms = _histograms(setting, 100, 500, CLIENTS, seed)
                 info = [f for f, _ in untrained_rounds(algorithm, histograms, count, seed=seed, channel=channel)]
-                values.append(float(np.mean([f["iterations"] for f in info])))
+                values.append(float(np.mean([f.iterations or 0 for f in info])))
             rows.append(over_seeds(label, setting, "iterations_per_round", values, published))
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     return Result(
@@ -215,7 +216,7 @@ def subframes(request: Request) -> Result:
             spent = [sum(c.subframes.values()) for c in costs if c.subframes is not None]
             found[name].append(float(np.mean(spent)))
             if name == "FedDif":
-                hops.append(float(np.mean([f["iterations"] - 1 for f in info.values()])))
+                hops.append(float(np.mean([(f.iterations or 1) - 1 for f in info.values()])))
         request.callback.note(f"seed {seed}: {found['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")
     off = [v / FEDAVG_SUBFRAMES - 1.0 for v in found["FedAvg"]]
     return Result(
@@ -288,16 +289,17 @@ def iid_distances(request: Request) -> Result:
     )
 
 
-def _distances(info: Mapping[str, Any], histograms: Tensor) -> Iterable[tuple[list[float], list[float]]]:
+def _distances(info: Passes, histograms: Tensor) -> Iterable[tuple[list[float], list[float]]]:
     """(carried, closed form) of each model after each diffusion round, the first training being round 0."""
+    assert isinstance(info, DiffusionRound)
     classes = histograms.shape[1]
     uniform = torch.full((classes,), 1.0 / classes, dtype=torch.float64)
-    for m, start in enumerate(info["starts"]):
+    for m, start in enumerate(info.starts):
         h = histograms[start].double()
         psi, size, chain = shares(h), float(h.sum()), [start]
         carried, closed = [], []
-        for hop in (None, *info["hops"]):
-            to = next((v["dst"] for v in hop["moves"] if v["model"] == m), None) if hop else None
+        for hop in (None, *info.hops):
+            to = next((v.dst for v in hop.moves if v.model == m), None) if hop else None
             if to is not None:
                 own = histograms[to].double()
                 psi, size = (size * psi + own) / (size + own.sum()), size + float(own.sum())

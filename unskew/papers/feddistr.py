@@ -50,8 +50,8 @@ from unskew.papers.result import (
     same,
 )
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.record.logs import rows as log
 from unskew.run.folder import read_json
-from unskew.run.folder import rows as log
 from unskew.tree import Params
 
 # ---------------------------------------------------------------- published

@@ -29,6 +29,7 @@ from unskew.bench.feddw import measure
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.experiment import config
+from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.papers.result import (
     Claim,
@@ -44,7 +45,7 @@ from unskew.papers.result import (
     final,
     over_seeds,
 )
-from unskew.pricing import traffic
+from unskew.record import reader
 from unskew.report import svg_file
 from unskew.report.sections import class_relations as report
 
@@ -654,10 +655,11 @@ def consistency(request: Request) -> Result:
 
 def _distances(folder: Path) -> dict[tuple[str, int], list[float]]:
     """||SL - CR|| after each round, by method and seed."""
-    return {
-        (t.method, t.seed): [float(t.info[at]["distance"]) for at in sorted(t.info)]
-        for t in traffic.read(folder).trainings
-    }
+    record, distances = reader.read(folder), dict[tuple[str, int], list[float]]()
+    for method in record.methods:
+        for seed, _, info in reader.info_of(record, method, ClassRelations):
+            distances.setdefault((method, seed), []).append(info.distance if info.distance is not None else math.nan)
+    return distances
 
 
 SHOWN = 600
@@ -677,12 +679,12 @@ def _consistency_figures(
     data = sources.load(task["data"], request.data_dir)
     planes, charts = {}, {}
     for title, (folder, method) in shown.items():
-        (kept,) = (t for t in traffic.read(folder).trainings if (t.method, t.seed) == (method, seed))
-        rounds = sorted(kept.info)
+        kept = {at: info for s, at, info in reader.info_of(reader.read(folder), method, ClassRelations) if s == seed}
+        rounds = sorted(kept)
         drawn = dict.fromkeys((rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]))
         name = "relations-" + re.sub(r"\W+", "-", title.lower())
         charts[name] = report.relations_chart(
-            name, f"{title}, seed {seed}", [_relations(at, kept.info[at]) for at in drawn]
+            name, f"{title}, seed {seed}", [r for at in drawn if (r := report.relations(at, kept[at])) is not None]
         )
         features, weight = _features(ground, data, folder / "models" / f"{method}-seed{seed}.safetensors")
         planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
@@ -697,14 +699,11 @@ def _consistency_figures(
 def _norms(folder: Path, method: str) -> list[report.Shared]:
     """By seed, the share of each class in what the last cohort trained on, and the length of its weights after that."""
     found: list[report.Shared] = []
-    for info in (t.info[max(t.info)] for t in traffic.read(folder).trainings if t.method == method):
-        total = sum(info["counts"])
-        found.append(([n / total for n in info["counts"]], info["class_norms"]))
+    last = {seed: info for seed, _, info in reader.info_of(reader.read(folder), method, ClassRelations)}
+    for info in last.values():
+        counts = info.counts or ()
+        found.append(([n / sum(counts) for n in counts], info.class_norms or ()))
     return found
-
-
-def _relations(at: int, info: Mapping[str, Any]) -> report.Relations:
-    return report.Relations(at, np.array(info["sl"]), np.array(info["cr"]), float(info["distance"]))
 
 
 def _features(ground: Ground, data: Dataset, file: Path) -> tuple[report.Floats, report.Floats]:

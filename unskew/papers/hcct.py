@@ -52,7 +52,7 @@ from unskew.papers.result import (
     ran,
     same,
 )
-from unskew.run.folder import rows as log
+from unskew.record.logs import rows as log
 
 Floats = npt.NDArray[np.float64]
 Clients = tuple[ClientIndex, ...]
@@ -746,7 +746,7 @@ def _utilities(found: Sequence[History]) -> dict[str, list[float]]:
         assert run.path is not None
         by: dict[str, list[float]] = {}
         for row in log(run.path / "info.jsonl"):
-            values = [u for u in row["info"]["utility"] if u is not None]
+            values = [u for u in row["info"].get("utility", ()) if u is not None]
             if values:
                 by.setdefault(row["method"], []).append(float(np.mean(values)))
         for method, means in by.items():

@@ -8,7 +8,7 @@ Order      An exchange (a hop of the ledger) takes three turns on the air: down,
 Channel    A plan probes the channel by its own count of diffusion rounds, the ledger counts exchanges.  Here the
            channel's hop is the number of exchanges of the round before this one in which a model went from device to
            device: devices are placed anew after those, and FedDif's transfers meet the channel they were planned for.
-           A diffusion round without a move leaves no such exchange; where a method's facts list its hops, it counts.
+           A diffusion round without a move leaves no such exchange; where a method reports its hops, it counts.
 Ledgers    honest            the bytes of our wire, every message
            feddif_table3     P000's Table 3, 3.11 MB M (T + I): megabytes only
            feddif_subframes  P001's Table II: every model is 40e6 bits, a compressed one in proportion, and other
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.errors import RunError
+from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.ledger import SERVER, Direction
 from unskew.pricing.traffic import Columns, Ints, Training, Work, read
@@ -106,7 +107,7 @@ def price(
         rounds ascending.
 
     Raises:
-        RunError: If the folder is no run, or rows or facts are not as a run writes them.
+        RunError: If the folder is no run, or a file is not as a run writes it.
     """
     if isinstance(what, Path):
         run = read(what)
@@ -153,13 +154,12 @@ def _taken(rows: Columns, which: Ints | slice) -> Columns:
     return Columns(*(c[which] for c in (rows.round, rows.hop, rows.src, rows.dst, rows.model, rows.bytes)))
 
 
-def _channel_hops(air: _Air, info: Mapping[str, Any]) -> dict[int, int]:
+def _channel_hops(air: _Air, info: Passes | None) -> dict[int, int]:
     """The channel's hop for each hop of a round's ledger."""
     moved = np.unique(air.rows.hop[(air.turn == 1) & (air.rows.model == 1)]).tolist()
-    told = info.get("hops")
-    told = told if isinstance(told, list | tuple) else ()
-    planned = [k for k, hop in enumerate(told) if isinstance(hop, Mapping) and hop.get("moves")]
-    if len(planned) != len(moved):  # a method whose facts do not tell, or tell of something else
+    hops = info.hops if isinstance(info, DiffusionRound) else ()
+    planned = [k for k, hop in enumerate(hops) if hop.moves]
+    if len(planned) != len(moved):  # a method that reports no hops, or not those of this ledger
         planned = list(range(len(moved)))
     planned.append(planned[-1] + 1 if planned else 0)
     return {hop: planned[int(np.searchsorted(moved, hop))] for hop in np.unique(air.rows.hop).tolist()}
@@ -178,7 +178,7 @@ def _on_air(
     for start, stop in air.spans:
         round, hop, direction = int(air.rows.round[start]), int(air.rows.hop[start]), DIRECTIONS[air.turn[start]]
         if round not in hops:
-            hops[round] = _channel_hops(air.of(round), one.info.get(round, {}))
+            hops[round] = _channel_hops(air.of(round), one.info.get(round))
         sums = flows.setdefault(round, _nothing())
         carried = np.flatnonzero(load[start:stop]) + start
         if not len(carried):
@@ -282,9 +282,9 @@ def _table3(one: Training) -> list[Cost]:
     air = _in_order(one.sent)
     found = []
     for t in np.unique(air.rows.round).tolist():
-        info = one.info.get(t, {})
-        models = _fact(one, t, "models", info.get("models", _models(air.of(t))), 0)
-        passes = _fact(one, t, "iterations", info.get("iterations", _passes(one.work, t)), 1)
+        info = one.info.get(t, Passes())
+        models = _models(air.of(t)) if info.models is None else info.models
+        passes = _passes(one.work, t) if info.iterations is None else info.iterations
         each = table3_mb(1, 0, models) * MB
         # M go down and M up; the rest of M (1 + I) goes from device to device, by whatever way it really went.
         found.append(Cost(one.method, one.seed, t, {"down": each, "d2d": (passes - 1) * each, "up": each}))
@@ -303,15 +303,6 @@ def _models(air: _Air) -> int:
 def _passes(work: Work | None, t: int) -> int:
     """Exchanges of a round in which clients trained, at least one: those who train at the same time count once."""
     return 1 if work is None else max(len(np.unique(work.hop[work.round == t])), 1)
-
-
-def _fact(one: Training, round: int, name: str, value: Any, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise RunError(
-            f"{one.method}, seed {one.seed}, round {round}: the fact {name!r} must be a whole number >= {least}, "
-            f"got {value!r:.60}; restore info.jsonl or run again"
-        )
-    return value
 
 
 # ---------------------------------------------------------------- sums

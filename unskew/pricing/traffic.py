@@ -4,20 +4,24 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from unskew import schema
 from unskew.errors import RunError
+from unskew.info import Passes
 from unskew.ledger import Transfer
-from unskew.run.folder import read_json, rows
+from unskew.record import reader
+from unskew.record.logs import LEDGER, WORK, Log
 from unskew.runtime.in_process import Effort
 from unskew.world.wireless import Radio
 
 Ints = npt.NDArray[np.int64]
 KINDS = ("control", "model")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,7 @@ class Training:
     Attributes:
         sent: Its ledger.
         work: Its local training; None where that was not recorded.
-        facts: By round, what the method had to show.
+        info: By round, models and passes where the method reports them.
         bound: lower or pooled for what is no competitor.
     """
 
@@ -57,7 +61,7 @@ class Training:
     seed: int
     sent: Columns
     work: Work | None = None
-    info: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    info: Mapping[int, Passes] = field(default_factory=dict)
     bound: str | None = None
 
 
@@ -66,12 +70,16 @@ def training(
     seed: int,
     transfers: Iterable[Transfer],
     work: Iterable[Effort] | None = None,
-    info: Mapping[int, Mapping[str, Any]] | None = None,
+    info: Mapping[int, Passes] | None = None,
 ) -> Training:
     """A training from rows in memory, such as traces have them."""
-    sent = [(t.round, t.hop, t.src, t.dst, KINDS.index(t.kind), t.bytes) for t in transfers]
+    sent = [_transfer(t.round, t.hop, t.src, t.dst, t.kind, t.bytes) for t in transfers]
     done = None if work is None else Work(*_columns([(w.round, w.hop, w.client, w.examples) for w in work], 4))
     return Training(method, seed, Columns(*_columns(sent, 6)), done, info or {})
+
+
+def _transfer(round: int, hop: int, src: int, dst: int, kind: str, sent: int) -> tuple[int, ...]:
+    return round, hop, src, dst, KINDS.index(kind), sent
 
 
 def _columns(table: Sequence[tuple[int, ...]], width: int) -> Ints:
@@ -106,73 +114,51 @@ def read(folder: Path) -> RecordedRun:
     """What a run, finished or not, sent, computed and reached.
 
     Raises:
-        RunError: If the folder is no run, nothing in it ever travelled, or a row is not as a run writes it.
+        RunError: If the folder is no run, nothing in it ever travelled, or a file is not as a run writes it.
     """
-    card = read_json(folder / "run.json")
-    try:
-        cells = {(str(c["method"]), int(c["seed"])): dict(c) for c in card["cells"]}
-        setting, parameters = str(card["cells"][0]["setting"]), int(card["parameters"])
-        name = str(card["run"])
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise RunError(f"{folder / 'run.json'} is not as a run writes it; restore it or run again") from None
-    sent = _by_cell(folder / "ledger.jsonl", cells, _transfer)
+    record = reader.read(folder)
+    cells = [(c.method, c.seed) for c in record.cells]
+    sent = _by_cell(
+        LEDGER, folder, cells, lambda r: _transfer(r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"])
+    )
     if not any(sent.values()):
-        methods = ", ".join(dict.fromkeys(method for method, _ in cells))
-        raise RunError(f"{folder} has nothing to price: its ledger has no rows ({methods} sent nothing)")
-    done = _by_cell(folder / "work.jsonl", cells, _effort) if (folder / "work.jsonl").exists() else None
-    info = _by_cell(folder / "info.jsonl", cells, lambda row: (_count(row["round"]), dict(row["info"])))
+        raise RunError(
+            f"{folder} has nothing to price: its ledger has no rows ({', '.join(record.methods)} sent nothing)"
+        )
+    done = None
+    if WORK.file(folder).exists():
+        done = _by_cell(WORK, folder, cells, lambda r: (r["round"], r["hop"], r["client"], r["examples"]))
+    info: dict[tuple[str, int], dict[int, Passes]] = {cell: {} for cell in cells}
+    for method in record.reports(Passes):
+        for seed, t, passes in reader.info_of(record, method, Passes):
+            info[method, seed][t] = passes
     trainings = tuple(
         Training(
-            *at,
-            Columns(*_columns(sent[at], 6)),
-            None if done is None else Work(*_columns(done[at], 4)),
-            dict(info[at]),
-            cell.get("bound"),
+            cell.method,
+            cell.seed,
+            Columns(*_columns(sent[cell.method, cell.seed], 6)),
+            None if done is None else Work(*_columns(done[cell.method, cell.seed], 4)),
+            info[cell.method, cell.seed],
+            cell.bound,
         )
-        for at, cell in cells.items()
+        for cell in record.cells
     )
-    channel, ended = _own_channel(folder / "config.toml"), (folder / "summary.json").exists()
-    return RecordedRun(folder, name, trainings, _accuracy(folder, cells), setting, 4 * parameters, channel, ended)
+    accuracy = {at: record.series.get((*at, "global.accuracy"), {}) for at in cells}
+    if record.parameters is None:
+        raise RunError(f"{folder / 'run.json'}: parameters is required; restore it or run again")
+    return RecordedRun(
+        folder, record.name, trainings, accuracy, record.cells[0].setting, 4 * record.parameters,
+        _own_channel(folder / "config.toml"), record.finished,
+    )  # fmt: skip
 
 
-Cells = Mapping[tuple[str, int], Mapping[str, Any]]
-
-
-def _by_cell(path: Path, cells: Cells, take: Callable[[Mapping[str, Any]], Any]) -> dict[tuple[str, int], list[Any]]:
-    found: dict[tuple[str, int], list[Any]] = {cell: [] for cell in cells}
-    for number, row in enumerate(rows(path), 1):
-        try:
-            found[row["method"], row["seed"]].append(take(row))
-        except (KeyError, TypeError, ValueError):
-            raise RunError(
-                f"{path}, line {number} is not as a run writes it: {schema.show(row)}; restore it or run again"
-            ) from None
-    return found
-
-
-def _transfer(row: Mapping[str, Any]) -> tuple[int, ...]:
-    round, hop, src, dst, sent = (_count(row[name]) for name in ("round", "hop", "src", "dst", "bytes"))
-    return round, hop, src, dst, KINDS.index(row["kind"]), sent
-
-
-def _effort(row: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(_count(row[name]) for name in ("round", "hop", "client", "examples"))
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError
-    return value
-
-
-def _accuracy(folder: Path, cells: Cells) -> dict[tuple[str, int], dict[int, float]]:
-    entries = _by_cell(
-        folder / "metrics.jsonl", cells, lambda row: (row["name"], _count(row["round"]), float(row["value"]))
-    )
-    return {
-        cell: dict(sorted((t, value) for name, t, value in found if name == "global.accuracy"))
-        for cell, found in entries.items()
-    }
+def _by_cell(
+    log: Log[T], folder: Path, cells: Sequence[tuple[str, int]], take: Callable[[T], tuple[int, ...]]
+) -> dict[tuple[str, int], list[tuple[int, ...]]]:
+    rows: dict[tuple[str, int], list[tuple[int, ...]]] = {cell: [] for cell in cells}
+    for row in log.rows(folder):
+        rows[row["method"], row["seed"]].append(take(row))  # type: ignore[index]
+    return rows
 
 
 def _own_channel(path: Path) -> Radio | None:

@@ -13,7 +13,9 @@ from markupsafe import Markup, escape
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.record.reader import Partition, Record, Warned, described, plain, read
+from unskew.info import ClassRelations, ClientGroups, DiffusionRound, Embeddings, Info, Mixtures
+from unskew.record.logs import described, plain
+from unskew.record.reader import Partition, Record, Warned, read
 from unskew.report import figures, summary_text, tables
 from unskew.report.forecast_check import beside
 from unskew.report.section import Chart, Section
@@ -21,12 +23,13 @@ from unskew.report.sections import class_relations, cost, diffusion, embeddings,
 
 _Marks = Mapping[str, figures.Look]
 
-SECTIONS: tuple[tuple[frozenset[str], Callable[[Record, Sequence[str], _Marks], Section | None]], ...] = (
-    (diffusion.KEYS, diffusion.section),
-    (groups.KEYS, groups.section),
-    (class_relations.KEYS, class_relations.section),
+SECTIONS: tuple[tuple[tuple[type[Info], ...], Callable[[Record, Sequence[str], _Marks], Section | None]], ...] = (
+    ((Embeddings, Mixtures), embeddings.section),
+    ((DiffusionRound,), diffusion.section),
+    ((ClientGroups,), groups.section),
+    ((ClassRelations,), class_relations.section),
 )
-"""Sections of a method's own: the names its facts have, and what draws them for the methods that have these."""
+"""Sections of a method's own: the types of info that they draw, subtypes too, and what draws them."""
 
 _BAND = "The line is the mean over seeds, the band runs from the lowest to the highest seed."
 
@@ -237,16 +240,16 @@ def _when(warned: Warned) -> str:
 
 
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
-    """What the methods have to show of their rounds, and before it what they cost: empty for a run without facts."""
+    """What the methods report of their rounds, and before it what they cost; empty for a run without info."""
     found = []
     if record.info:
         found.append(cost.section(record, marks, cost.quantities(record), priced))
-    # A method of one round has facts of later ones too, with nothing in them.
-    once = [m for m in record.methods if embeddings.KEYS & record.ever.get(m, frozenset())]
-    found += [embeddings.section(record, once, marks)] if once else []
-    for names, draw in SECTIONS:
-        methods = [m for m in record.methods if m not in once and names <= record.info.get(m, frozenset())]
+    for kinds, draw in SECTIONS:
+        methods = [m for m in record.methods if any(m in record.reports(kind) for kind in kinds)]
         found += [draw(record, methods, marks)] if methods else []
+    if record.foreign:
+        kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in record.foreign.items())
+        found.append(Section("Info of other types", f"Kept in info.jsonl and drawn by no section. {kinds_of}."))
     return [s for s in found if s is not None]
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unskew.info import ClientGroups
 from unskew.record.reader import Record
 from unskew.report import tables
 from unskew.report.sections import groups
@@ -66,7 +67,7 @@ def joining(record: Record) -> tuple[Joining, ...]:
     Raises:
         RunError: If what the run keeps contradicts itself.
     """
-    methods = [m for m in record.methods if record.info.get(m, frozenset()) >= groups.KEYS]
+    methods = record.reports(ClientGroups)
     base, settings = groups.alone(record), groups.settings(record) if methods else {}
     found = []
     for method in methods:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from unskew.record.reader import Record, described
+from unskew.record.logs import described
+from unskew.record.reader import Record
 from unskew.report.tables import (
     Difference,
     Headline,

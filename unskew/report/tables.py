@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal
 
-from unskew.record.reader import Bound, Direction, Flow, Kind, Record, configured
+from unskew.record.logs import Bound, Kind
+from unskew.record.reader import Direction, Flow, Record, configured
 from unskew.report.stats import Curve, Spread, curve_by_round, interval
 from unskew.units import MB
 

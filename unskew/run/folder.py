@@ -8,7 +8,7 @@
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
     work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
-    info.jsonl       {"method", "seed", "round", "info"}: what a method has to show of its rounds
+    info.jsonl        {"method", "seed", "round", "type", "info"}: what a method reports
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
                       "framing"}: what was really put on the network
     checkpoints/      the last two, each a folder of its own
@@ -198,27 +198,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RunError(f"{path} holds no JSON object; it was changed by another program")
     return value
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log, one by one; an incomplete last line, left by a crash, is passed over.
-
-    Raises:
-        RunError: If any other line is no JSON object.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as f:
-        for number, line in enumerate(f, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise RunError(f"{path}, line {number} is no JSON object; the log was changed by another program")
-            yield row
 
 
 def remove(path: Path) -> None:

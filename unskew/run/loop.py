@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,19 +21,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from unskew import machine, wire
+from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.files import write_atomically
 from unskew.ledger import totals
 from unskew.local.workers.pool import Pool
+from unskew.record.logs import METRICS
 from unskew.run import checkpoint, models, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import EvalSet, OwnModels, eval_set, evaluate, needs_own_models, own_models
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json, rows
-from unskew.run.metrics import Metric, check_rows, summarise
+from unskew.run.folder import Logs, create, cut, explained, locked, read_json
+from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator, Trace
 from unskew.runtime.memory import Memory
@@ -245,7 +247,7 @@ class _Run:
     def go(self) -> RunResult:
         with self.listening():
             cut(self.folder, self.saved.position.logs if self.saved else {})
-            check_rows(self.folder / "metrics.jsonl")  # rows that cannot be read at the end are better refused now
+            deque(METRICS.rows(self.folder), maxlen=0)  # rows that cannot be read at the end are better refused now
             self.logs, self.pool = Logs(self.folder), None
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
@@ -290,7 +292,7 @@ class _Run:
         labels = [m.label for m in experiment.methods]
         baseline = next((m.label for m in experiment.methods if m.is_fedavg), None)
         table = summarise(
-            rows(self.folder / "metrics.jsonl"),
+            METRICS.rows(self.folder),
             labels,
             experiment.seeds,
             setting(experiment, next(iter(self.feds.values()))),
@@ -313,7 +315,7 @@ class _Run:
     def fingerprint(self) -> str:
         """SHA-256 of every final state and every metric; clocks are left out."""
         digest = hashlib.sha256("\n".join(self.done).encode())
-        for row in rows(self.folder / "metrics.jsonl"):
+        for row in METRICS.rows(self.folder):
             if row["name"] != "seconds":
                 digest.update(json.dumps(row, sort_keys=True).encode())
         return digest.hexdigest()
@@ -402,8 +404,7 @@ class _Cell:
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
         self.sim.memory = Memory(position.round, _to(run.saved.memory(self.sim.memory_type), device))
         self.round, self.cell_s, self.bytes = position.round, position.cell_seconds, position.cell_bytes
-        every = rows(run.folder / "metrics.jsonl")
-        mine = (r for r in every if (r["method"], r["seed"]) == (self.method.label, self.seed))
+        mine = (r for r in METRICS.rows(run.folder) if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
         return state
@@ -458,20 +459,18 @@ class _Cell:
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
 
-    def info(self, state: Any, t: int) -> dict[str, Any] | None:
-        """The method's info on the round; each of its warnings is noted once."""
-        shown = getattr(self.sim.algorithm, "info", None)
-        if shown is None:
-            return None
-        info: dict[str, Any] = shown(state)
-        for text in info.get("warnings", ()):
+    def info(self, state: Any, t: int) -> tuple[object, ...]:
+        """What the method reports of the round; its warnings are shown once."""
+        reports = getattr(self.sim.algorithm, "info", None)
+        parts = () if reports is None else info.parts(reports(state))
+        for text in (text for part in parts for text in info.warnings_of(part)):
             if text not in self.warned:
                 self.warned.add(text)
                 self.run.callback.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
-        return info
+        return parts
 
     def record(
-        self, metrics: list[Metric], t: int, trace: Trace | None = None, info: dict[str, Any] | None = None
+        self, metrics: list[Metric], t: int, trace: Trace | None = None, reported: tuple[object, ...] = ()
     ) -> None:
         """Write a round's rows; they reach the file together.
 
@@ -493,9 +492,9 @@ class _Cell:
         failures, sent = self.sim.apart()
         logs.append("failures", ({**where, **asdict(f)} for f in failures))
         logs.append("network", ({**where, **s._asdict()} for s in sent))
-        if info is not None:
-            logs.append("failures", ({**where, "round": t, **refused} for refused in info.get("ignored", ())))
-            logs.append("info", [{**where, "round": t, "info": info}])
+        for part in reported:
+            logs.append("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
+            logs.append("info", [{**where, "round": t, **info.row(part)}])
         self.notice(metrics, t)
         logs.flush()
 

@@ -8,14 +8,11 @@ spread over seeds is the sample's (ddof 1).
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unskew import schema
-from unskew.errors import RunError
-from unskew.run.folder import rows as rows_of
+from unskew.record.logs import MetricRow
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
@@ -59,23 +56,8 @@ def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def check_rows(path: Path) -> None:
-    """Refuse a metrics.jsonl with a row that lacks its method, seed, round, name or value.
-
-    Raises:
-        RunError: If a row lacks one of them; names the line.
-    """
-    for number, row in enumerate(rows_of(path), 1):
-        whole = all(type(row.get(key)) is int for key in ("seed", "round"))
-        named = all(type(row.get(key)) is str for key in ("method", "name"))
-        if not (whole and named and type(row.get("value")) in (int, float)):
-            raise RunError(
-                f"{path}, line {number} is not as a run writes it: {schema.show(row)}; restore it or run again"
-            )
-
-
 def summarise(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[MetricRow],
     methods: Sequence[str],
     seeds: Sequence[int],
     setting: str,

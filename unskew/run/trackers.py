@@ -28,6 +28,7 @@ from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.record.logs import METRICS, SummaryCard, document
 from unskew.run.callbacks import Callback, Progress
 from unskew.run.setup import Setup
 
@@ -48,7 +49,7 @@ class Tracker(Protocol):
 
 
 @dataclass(frozen=True)
-class Entry:
+class Installable:
     """How a tracker is come by: what must be importable, what installs it, what opens it."""
 
     module: str
@@ -99,7 +100,7 @@ class _Tracked:
 
     def __init__(self, experiment: Experiment, folder: Path, callback: Callback) -> None:
         self._experiment, self._folder, self._watcher = experiment, folder, callback
-        self._log, self._seen = folder / "metrics.jsonl", 0
+        self._seen = 0  # bytes of metrics.jsonl
         self._trackers: dict[str, Tracker] = {}
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
@@ -108,7 +109,7 @@ class _Tracked:
         Raises:
             RunError: If one cannot be opened: who asked for it wants to know now, not after the last round.
         """
-        self._seen = self._log.stat().st_size  # what a resumed run has already told
+        self._seen = METRICS.file(self._folder).stat().st_size  # what a resumed run has already told
         for name in self._experiment.track:
             try:
                 self._trackers[name] = TRACKERS[name].open(self._experiment, self._folder)
@@ -134,7 +135,7 @@ class _Tracked:
             return
         self._pass_on()
         summary = self._folder / "summary.json"
-        table = json.loads(summary.read_text("utf-8"))["rows"] if summary.exists() else None
+        table = document(summary, SummaryCard)["rows"] if summary.exists() else None
         for name in list(self._trackers):
             self._try(name, lambda tracker: tracker.close(table))
 
@@ -144,16 +145,12 @@ class _Tracked:
                 self._try(name, lambda tracker: tracker.scalars(method, seed, round, values))  # noqa: B023
 
     def _fresh(self) -> dict[tuple[str, int, int], dict[str, float]]:
-        found: dict[tuple[str, int, int], dict[str, float]] = {}
-        with self._log.open("rb") as f:
-            f.seek(self._seen)
-            whole = f.read().rpartition(b"\n")[0]
-        self._seen += len(whole) + 1 if whole else 0
-        for line in whole.splitlines():
-            row = json.loads(line)
+        fresh: dict[tuple[str, int, int], dict[str, float]] = {}
+        rows, self._seen = METRICS.fresh(self._folder, self._seen)
+        for row in rows:
             if "client" not in row:
-                found.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
-        return found
+                fresh.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
+        return fresh
 
     def _try(self, name: str, call: Callable[[Tracker], None]) -> None:
         try:
@@ -295,10 +292,10 @@ class Wandb:
 
 _COLUMNS = ("method", "setting", "metric", "mean", "std")
 
-TRACKERS: dict[str, Entry] = {
-    "tensorboard": Entry("tensorboard", "tensorboard", TensorBoard),
-    "mlflow": Entry("mlflow", "mlflow", MLflow),
-    "wandb": Entry("wandb", "wandb", Wandb),
+TRACKERS: dict[str, Installable] = {
+    "tensorboard": Installable("tensorboard", "tensorboard", TensorBoard),
+    "mlflow": Installable("mlflow", "mlflow", MLflow),
+    "wandb": Installable("wandb", "wandb", Wandb),
 }
 """By the names of `config.TRACKERS`."""
 

@@ -27,13 +27,12 @@ from matplotlib.path import Path as Shape
 from matplotlib.ticker import MaxNLocator
 
 from unskew.errors import ConfigError
+from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
-from unskew.record.reader import Record, Row, info_of
+from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.report.sections.groups import BLUE, in_rows, shade, shades
-
-KEYS = frozenset({"epsilon", "seen"})
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
 
@@ -48,31 +47,6 @@ class Relations:
     sl: Floats
     cr: Floats | None
     distance: float | None
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """What the uploads of the client asked most often told by the end: `epsilon` is None if nothing is guaranteed.
-
-    Then `covers` says which part of what a client sends has a guarantee by itself; empty if none has.
-    """
-
-    epsilon: float | None
-    delta: float | None
-    uploads: int | None
-    covers: str
-    server: str
-    clients: str
-
-    @property
-    def words(self) -> str:
-        """The guarantee in a sentence."""
-        if self.epsilon is None:
-            return f"No guarantee; {self.covers}." if self.covers else "No guarantee."
-        return (
-            f"ε = {self.epsilon:.3g} at δ = {self.delta:g} after {self.uploads:,} uploads of the client asked most "
-            f"often. Covers {self.covers}."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,30 +84,31 @@ class _Seed:
 
 
 def term(record: Record, method: str) -> Term | None:
-    """Read a method's facts; None if no seed that counts has any.
+    """A method's info over a run; None if no seed that counts has any.
 
     Raises:
-        RunError: If a matrix is not square, holds what is no number, or a guarantee is incomplete.
+        RunError: If the info is not as a run writes it.
     """
     counted = set(tables.counted(record, method))
     seeds: dict[int, _Seed] = {}
-    for seed, at, info in info_of(record, method):
+    for seed, at, info in info_of(record, method, ClassRelations):
         if seed not in counted:
             continue
         kept = seeds.setdefault(seed, _Seed())
         kept.rounds.append(at)
-        if "distance" in info.values:
-            kept.distance[at] = info.number("distance")
-        if "class_norms" in info.values:
-            kept.norms = _row(info, "class_norms", info.items("class_norms"))
-        kept.told = read_privacy(info)
+        if info.distance is not None:
+            kept.distance[at] = info.distance
+        kept.norms = info.class_norms or kept.norms
+        kept.told = info.privacy
     if not seeds:
         return None
     first = min(seeds)
     rounds = seeds[first].rounds
     wanted = {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
     # Read once more: matrices of all rounds are more than need be held.
-    shown = [read_relations(at, row) for s, at, row in info_of(record, method) if s == first and at in wanted]
+    shown = [
+        relations(at, info) for s, at, info in info_of(record, method, ClassRelations) if s == first and at in wanted
+    ]
     shares = {s: _shares(record, s) for s in seeds if s in record.partitions}
     return Term(
         method=method,
@@ -143,62 +118,15 @@ def term(record: Record, method: str) -> Term | None:
         classes=max((len(s) for s in shares.values()), default=0),
         norms={s: kept.norms for s, kept in seeds.items() if kept.norms},
         shares=shares,
-        told=max((k.told for k in seeds.values() if k.told is not None), key=_weakness),
+        told=max((k.told for k in seeds.values() if k.told is not None), key=lambda privacy: privacy.bound),
     )
 
 
-def read_relations(at: int, info: Row) -> Relations | None:
-    """SL and CR of a round; None where the method has left them out.
-
-    Raises:
-        RunError: If one is not a square matrix of numbers, or they differ in size.
-    """
-    if "sl" not in info.values:
+def relations(at: int, info: ClassRelations) -> Relations | None:
+    """SL and CR of a round; None where the method has left them out."""
+    if info.sl is None:
         return None
-    sl = _matrix(info, "sl")
-    cr = _matrix(info, "cr") if "cr" in info.values else None
-    if cr is not None and cr.shape != sl.shape:
-        raise info.refuse(f"sl and cr must have one size, got {len(sl)} and {len(cr)} classes")
-    return Relations(at, sl, cr, info.number("distance") if "distance" in info.values else None)
-
-
-def read_privacy(info: Row) -> Privacy:
-    """The guarantee of a round's facts.
-
-    Raises:
-        RunError: If an epsilon stands without delta, uploads or what it covers.
-    """
-    seen = info.inner("seen")
-    server, clients = seen.text("server"), seen.text("clients")
-    if isinstance(info.values["epsilon"], str):
-        return Privacy(None, None, None, info.text("covers") if "covers" in info.values else "", server, clients)
-    return Privacy(
-        info.number("epsilon"), info.number("delta"), info.whole("uploads"), info.text("covers"), server, clients
-    )
-
-
-def _weakness(told: Privacy) -> float:
-    return math.inf if told.epsilon is None else told.epsilon
-
-
-def _row(info: Row, name: str, items: Sequence[object]) -> tuple[float, ...]:
-    found = []
-    for value in items:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise info.refuse(f"{name} must hold numbers, got {value!r:.60}")
-        found.append(float(value))
-    return tuple(found)
-
-
-def _matrix(info: Row, name: str) -> Floats:
-    rows = []
-    for items in info.items(name):
-        if not isinstance(items, list):
-            raise info.refuse(f"{name} must hold lists, got {items!r:.60}")
-        rows.append(_row(info, name, items))
-    if not rows or any(len(row) != len(rows) for row in rows):
-        raise info.refuse(f"{name} must be a square matrix, got {len(rows)} rows")
-    return np.array(rows)
+    return Relations(at, np.array(info.sl), None if info.cr is None else np.array(info.cr), info.distance)
 
 
 def _shares(record: Record, seed: int) -> tuple[float, ...]:
@@ -252,7 +180,7 @@ def _told(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
         tuple(
-            Entry(t.method, (t.told.words, _sentence(t.told.server), _sentence(t.told.clients)),
+            Entry(t.method, (t.told.guarantee, _sentence(t.told.server), _sentence(t.told.clients)),
                   figures.swatch(marks[t.method]))
             for t in found
         ),

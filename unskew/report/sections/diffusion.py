@@ -39,14 +39,13 @@ from matplotlib.patches import Circle
 
 from unskew import schema
 from unskew.errors import RunError
+from unskew.info import DiffusionMove, DiffusionRound
 from unskew.keys import Key
-from unskew.record.reader import Record, Row, configured, info_of
+from unskew.record.reader import Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.distance import Metric, iid_distance
 from unskew.world.wireless import Radio
-
-KEYS = frozenset({"starts", "hops", "sizes", "models", "iterations"})
 
 MOST_SHOWN = 3  # methods whose paths are drawn
 MOST_PANELS = 6  # diffusion rounds drawn
@@ -56,76 +55,6 @@ MHZ = 1e6
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Move:
-    """A model goes from the client that trained it to the next, which bid how much nearer to IID that brings it."""
-
-    model: int
-    src: int
-    dst: int
-    bid: float
-
-
-@dataclass(frozen=True)
-class Round:
-    """One communication round: who began with each model, and the moves of each diffusion round with its efficiency."""
-
-    seed: int
-    round: int
-    starts: tuple[int, ...]
-    hops: tuple[tuple[Move, ...], ...]
-    efficiency: tuple[float, ...]
-    sizes: tuple[int, ...]
-
-    def chains(self) -> tuple[tuple[int, ...], ...]:
-        """The clients that trained each model, in order."""
-        found = [[c] for c in self.starts]
-        for hop in self.hops:
-            for move in hop:
-                found[move.model].append(move.dst)
-        return tuple(map(tuple, found))
-
-
-def read_round(seed: int, at: int, info: Row, clients: int) -> Round:
-    """A round from its facts.
-
-    Raises:
-        RunError: If a model or client does not exist, a model moves twice in a hop, or leaves a client it is not at.
-    """
-    starts = info.counts("starts", info.items("starts"))
-    if any(c >= clients for c in starts):
-        raise info.refuse(f"starts must name clients below {clients}, got {max(starts)}")
-    if info.whole("models") != len(starts):
-        raise info.refuse(f"models is {info.whole('models')}, but starts names {len(starts)}")
-    holders = list(starts)
-    hops: list[tuple[Move, ...]] = []
-    efficiency: list[float] = []
-    for k, hop in enumerate(info.rows("hops"), start=1):
-        if hop.whole("hop") != k:
-            raise info.refuse(f"hops must be counted from 1 without a gap, got {hop.whole('hop')} as the {k}th")
-        moves = []
-        for row in hop.rows("moves"):
-            move = Move(row.whole("model"), row.whole("src"), row.whole("dst"), row.number("bid"))
-            if move.model >= len(starts) or move.dst >= clients:
-                raise info.refuse(
-                    f"a move must name a model below {len(starts)} and clients below {clients}, "
-                    f"got model {move.model} to client {move.dst}"
-                )
-            if holders[move.model] != move.src:
-                raise info.refuse(
-                    f"model {move.model} moves from client {move.src}, but client {holders[move.model]} has it"
-                )
-            moves.append(move)
-        if len({m.model for m in moves}) < len(moves):
-            raise info.refuse(f"a model moves twice in diffusion round {k}")
-        for move in moves:
-            holders[move.model] = move.dst
-        hops.append(tuple(moves))
-        efficiency.append(hop.number("efficiency"))
-    sizes = info.counts("sizes", info.items("sizes"))
-    return Round(seed, at, starts, tuple(hops), tuple(efficiency), sizes)
 
 
 # ---------------------------------------------------------------- degrees of learning
@@ -147,7 +76,7 @@ class Learning:
         return np.asarray(self.pooled.sum(axis=2))
 
 
-def learning(round: Round, histograms: Counts) -> Learning:
+def learning(round: DiffusionRound, histograms: Counts) -> Learning:
     """Follow the models of a round over the clients' class histograms, (clients, classes).
 
     A model whose chain has no example yet has a DoL of NaN.
@@ -159,8 +88,8 @@ def learning(round: Round, histograms: Counts) -> Learning:
         psi, d, pooled = shares[start], sizes[start], histograms[start]
         dols, pools = [psi], [pooled]
         for hop in round.hops:
-            models = np.array([m.model for m in hop], dtype=np.int64)
-            to = np.array([m.dst for m in hop], dtype=np.int64)
+            models = np.array([m.model for m in hop.moves], dtype=np.int64)
+            to = np.array([m.dst for m in hop.moves], dtype=np.int64)
             psi, d, pooled = psi.copy(), d.copy(), pooled.copy()
             # nan_to_num: no examples, no weight
             had, gained = d[models, None] * np.nan_to_num(psi[models]), sizes[to, None] * np.nan_to_num(shares[to])
@@ -254,6 +183,16 @@ class _Tally:
 
 
 @dataclass(frozen=True, eq=False)
+class Shown:
+    """A communication round that is drawn, and what its models learned from."""
+
+    seed: int
+    round: int
+    info: DiffusionRound
+    learning: Learning
+
+
+@dataclass(frozen=True, eq=False)
 class Diffusion:
     """A FedDif method over a run.
 
@@ -284,7 +223,7 @@ class Diffusion:
     moved: float
     stayed: float
     mismatched: int
-    shown: tuple[Round, Learning] | None
+    shown: Shown | None
 
 
 def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -> Diffusion | None:
@@ -303,29 +242,29 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     rulers = {s: measure(h) for s, h in held.items()}
     tallies: dict[int, _Tally] = {}
     gap, overbid, mismatched, shown = 0.0, 0.0, 0, None
-    for seed, at, info in info_of(record, method):
+    for seed, at, round in info_of(record, method, DiffusionRound):
         if seed not in held:
             continue
-        round, tally = read_round(seed, at, info, len(held[seed])), tallies.setdefault(seed, _Tally())
+        tally = tallies.setdefault(seed, _Tally())
         found = learning(round, held[seed])
         simulated, closed = rulers[seed].simulated(found), rulers[seed].closed(found)
         known = ~np.isnan(simulated)
         if known.any():
             gap = max(gap, float(np.abs(simulated - closed)[known].max()))
         for k, hop in enumerate(round.hops):
-            for move in hop:
+            for move in hop.moves:
                 brought = closed[k, move.model] - closed[k + 1, move.model]
                 overbid = max(overbid, abs(move.bid - brought)) if math.isfinite(brought) else overbid
         mismatched += tuple(found.sizes[-1].tolist()) != round.sizes
         tally.distance.append(_over_models(simulated))
         tally.closed.append(_over_models(closed))
-        tally.efficiency.append(round.efficiency)
-        tally.moves += sum(map(len, round.hops))
+        tally.efficiency.append(tuple(hop.efficiency for hop in round.hops))
+        tally.moves += sum(len(hop.moves) for hop in round.hops)
         tally.places += len(round.starts) * len(round.hops)
         tally.stayed += sum(len(chain) == 1 for chain in round.chains())
         tally.models += len(round.starts)
-        if shown is None and any(round.hops):
-            shown = (round, found)
+        if shown is None and any(hop.moves for hop in round.hops):
+            shown = Shown(seed, at, round, found)
     if not tallies:
         return None
     ruler, each = next(iter(rulers.values())), list(tallies.values())
@@ -395,13 +334,13 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     if not found:
         return None
     charts = [_distance_chart(found, marks), _efficiency_chart(found, marks)]
-    shown = [(d, *d.shown) for d in found[:MOST_SHOWN] if d.shown is not None]
-    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round, _) in enumerate(shown)]
+    shown = [(d, d.shown) for d in found[:MOST_SHOWN] if d.shown is not None]
+    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round) in enumerate(shown)]
     return Section(
         "Diffusion",
         lead(found) + ("" if len(found) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
         (*(c for c in charts if c is not None), *paths),
-        (_summary(found, marks), *(_paths(d, round, learned) for d, round, learned in shown)),
+        (_summary(found, marks), *(_paths(d, round) for d, round in shown)),
     )
 
 
@@ -514,9 +453,9 @@ def _tiny(value: float) -> str:
     return f"{value:.1g}"
 
 
-def _paths(d: Diffusion, round: Round, found: Learning) -> Table:
-    distances, sizes = d.ruler.simulated(found), found.sizes[-1]
-    chains = round.chains()
+def _paths(d: Diffusion, round: Shown) -> Table:
+    distances, sizes = d.ruler.simulated(round.learning), round.learning.sizes[-1]
+    chains = round.info.chains()
     entries = tuple(
         Entry(
             str(m),
@@ -556,7 +495,7 @@ class Ground:
     words: str
 
 
-def ground(record: Record, round: Round, clients: int) -> Ground:
+def ground(record: Record, round: Shown, clients: int) -> Ground:
     """The places that the run's own channel gave its clients, or a circle if it had none."""
     table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
@@ -584,23 +523,23 @@ def _on_a_circle(clients: int) -> Ground:
     )
 
 
-def _cell_chart(record: Record, d: Diffusion, round: Round, name: str) -> Chart:
+def _cell_chart(record: Record, d: Diffusion, round: Shown, name: str) -> Chart:
     clients = len(record.partitions[round.seed].label_counts)
     places = ground(record, round, clients)
-    panels = round.hops[:MOST_PANELS]
+    panels = [hop.moves for hop in round.info.hops[:MOST_PANELS]]
     columns = min(3, len(panels))
-    rows = math.ceil(len(panels) / columns)
+    rows, hops = math.ceil(len(panels) / columns), len(round.info.hops)
     with figures.style(name):
         width = figures.WIDE if columns > 1 else figures.WIDE / 2
         figure = Figure(figsize=(width / 72, rows * (width / columns + 18) / 72), layout="constrained")
-        holders = list(round.starts)
+        holders = list(round.info.starts)
         for i, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).flat):
             axes.set_axis_off()
             if i < len(panels):
                 holders = _panel(axes, panels[i], holders, places.at(i + 1), places.radius)
                 axes.set_title(f"diffusion round {i + 1}: {len(panels[i])} of {len(holders)} move", fontsize=11)
         svg = figures.markup(figure, name, _told(d, round))
-    some = [f"the first {MOST_PANELS} of {len(round.hops)} diffusion rounds"] if len(panels) < len(round.hops) else []
+    some = [f"the first {MOST_PANELS} of {hops} diffusion rounds"] if len(panels) < hops else []
     some += [f"the first {MOST_MODELS} of {len(holders):,} models"] if len(holders) > MOST_MODELS else []
     some += [f"{MOST_DEVICES} of the clients that take no part"] if clients > MOST_DEVICES + len(holders) else []
     caption = (
@@ -612,7 +551,7 @@ def _cell_chart(record: Record, d: Diffusion, round: Round, name: str) -> Chart:
 
 
 def _panel(
-    axes: Axes, moves: Sequence[Move], holders: Sequence[int], places: Floats, radius: float | None
+    axes: Axes, moves: Sequence[DiffusionMove], holders: Sequence[int], places: Floats, radius: float | None
 ) -> list[int]:
     """Draw one diffusion round, and say who holds which model after it."""
     reach = radius or 1.0
@@ -657,9 +596,9 @@ def _number(axes: Axes, model: int, place: Floats, offset: tuple[float, float]) 
     )  # fmt: skip
 
 
-def _told(d: Diffusion, round: Round) -> str:
+def _told(d: Diffusion, round: Shown) -> str:
     hops = [
-        f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop)
-        for k, hop in enumerate(round.hops[:2], start=1)
+        f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
+        for k, hop in enumerate(round.info.hops[:2], start=1)
     ]
     return f"Moves of {d.method}, seed {round.seed}, round {round.round}. {'; '.join(hops)}."[:1000]

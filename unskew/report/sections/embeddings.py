@@ -12,9 +12,9 @@ has no images, and its report never looks for any.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,17 @@ from unskew.algorithms.feddistr import Disentangle, FedDistr
 from unskew.data.dataset import Dataset
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError
+from unskew.info import Embeddings, Mixtures, Privacy
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
-from unskew.record.reader import Record, Row, configured, holdings, info_of
+from unskew.record.reader import Record, configured, holdings, info_of
 from unskew.report import figures, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.report.sections.groups import in_rows, settings
 from unskew.server.kmeans import kmeans
 from unskew.units import MB
-
-KEYS = frozenset({"embeddings", "components"})
-"""One of these is in the facts of the one round that counts."""
 
 MOST_SHOWN = 2  # methods whose embeddings are drawn
 MOST_NAMED = 120  # embeddings with their labels beside them
@@ -108,133 +106,67 @@ class Uploads:
         return match.i in place and place[match.i] == place.get(match.j)
 
 
-@dataclass(frozen=True)
-class Told:
-    """What left the clients, in words, and how near a copy came.
-
-    Attributes:
-        guarantee: Of privacy.
-        epsilon: infinity where there is none.
-        server, clients: What they saw.
-        nearest: Least distance from a made image to one of its client's own, in medians; None where it is not known.
-        who: The client that says so.
-    """
-
-    guarantee: str
-    epsilon: float
-    server: str
-    clients: str
-    nearest: float | None
-    who: int | None
-
-
 @dataclass(frozen=True, eq=False)
 class OneRound:
-    """A method of one round, over a run: `seed` and `uploads` of what is drawn, the weakest `told` over the seeds."""
+    """A method of one round, over a run.
+
+    Attributes:
+        seed, uploads: Of what is drawn.
+        privacy: The weakest guarantee over the seeds, and who saw what.
+        nearest: Least distance from a made image to one of its client's own, in medians; None where it is not known.
+        client: The client that says so.
+    """
 
     method: str
     seed: int
     uploads: Uploads | None
-    told: Told
+    privacy: Privacy
+    nearest: float | None
+    client: int | None
 
 
 def one_round(record: Record, method: str) -> OneRound | None:
-    """Read a method's facts; None if no seed that counts has any.
+    """A method's info over a run; None if no seed that counts has any.
 
     Raises:
-        RunError: If the info contradicts itself.
+        RunError: If the info is not as a run writes it.
     """
     seeds = set(tables.counted(record, method))
-    told: list[Told] = []
+    privacy: list[Privacy] = []
+    nearest: list[tuple[float, int]] = []  # distance and client, the least of each seed
     drawn: tuple[int, Uploads | None] | None = None
-    for seed, _, info in info_of(record, method):
-        if seed not in seeds or not KEYS & info.values.keys():
+    reported: Iterable[tuple[int, int, Embeddings | Mixtures]] = chain(
+        info_of(record, method, Embeddings), info_of(record, method, Mixtures)
+    )
+    for seed, _, info in reported:
+        if seed not in seeds:
             continue
         if drawn is None:
-            drawn = seed, read_uploads(info) if "embeddings" in info.values else None
-        told.append(read_told(info))
+            drawn = seed, uploads_of(info) if isinstance(info, Embeddings) else None
+        privacy.append(info.privacy)
+        if isinstance(info, Embeddings):
+            nearest += sorted((v, c) for c, v in info.closest.items() if v is not None)[:1]
     if drawn is None:
         return None
-    near = min((t for t in told if t.nearest is not None), key=lambda t: t.nearest or 0.0, default=told[0])
-    weakest = max(told, key=lambda t: t.epsilon)
-    said = Told(weakest.guarantee, weakest.epsilon, weakest.server, weakest.clients, near.nearest, near.who)
-    return OneRound(method, *drawn, said)
+    distance, client = min(nearest, default=(None, None))
+    return OneRound(method, *drawn, max(privacy, key=lambda p: p.bound), distance, client)
 
 
-def read_uploads(info: Row) -> Uploads:
-    """The embeddings of a round's facts.
-
-    Raises:
-        RunError: If lengths differ, a number is none, or an embedding is named that does not exist.
-    """
-    rows = []
-    for items in info.items("embeddings"):
-        if not isinstance(items, list):
-            raise info.refuse(f"embeddings must hold lists, got {items!r:.60}")
-        rows.append([_number(info, "embeddings", v) for v in items])
-    if len({len(row) for row in rows}) != 1 or not rows[0]:
-        raise info.refuse("embeddings must be rows of equally many numbers, at least one")
-    labels, counts, owners = (info.counts(name, info.items(name)) for name in ("labels", "counts", "owners"))
-    if not len(rows) == len(labels) == len(counts) == len(owners):
-        raise info.refuse(
-            f"embeddings need a label, a count and an owner each, got {len(rows)}, {len(labels)}, {len(counts)} and "
-            f"{len(owners)}"
-        )
-    sent = info.whole("sent")
-    matches = []
-    for item in info.items("pairs"):
-        if not isinstance(item, list) or len(item) != 3:
-            raise info.refuse(f"pairs must hold two numbers and a distance, got {item!r:.60}")
-        i, j = info.counts("pairs", item[:2])
-        matches.append(Match(i, j, _number(info, "pairs", item[2])))
-    sets = tuple(info.counts("sets", items) for items in info.items("sets"))
-    kept = frozenset(info.counts("kept", info.items("kept")))
-    named = [*(m.i for m in matches), *(m.j for m in matches), *(i for s in sets for i in s), *kept]
-    if max(named, default=0) >= max(sent, len(rows)):
-        raise info.refuse(f"there are {sent} embeddings, number {max(named)} is not one of them")
+def uploads_of(info: Embeddings) -> Uploads:
+    """The embeddings of a round and what the server made of them."""
     return Uploads(
-        v=np.array(rows),
-        whole=info.text("coordinates") == "embedding",
-        labels=labels,
-        counts=counts,
-        owners=owners,
-        sent=sent,
-        distance=info.text("distance"),
-        threshold=info.number("threshold"),
-        matches=tuple(m for m in matches if max(m.i, m.j) < len(rows)),
-        sets=sets,
-        kept=kept,
+        v=np.array(info.embeddings),
+        whole=info.coordinates == "embedding",
+        labels=info.labels,
+        counts=info.counts,
+        owners=info.owners,
+        sent=info.sent,
+        distance=info.distance,
+        threshold=info.threshold,
+        matches=tuple(Match(i, j, d) for i, j, d in info.pairs if max(i, j) < len(info.embeddings)),
+        sets=info.sets,
+        kept=frozenset(info.kept),
     )
-
-
-def read_told(info: Row) -> Told:
-    """What left the clients in the round of these facts.
-
-    Raises:
-        RunError: If an epsilon stands without delta or what it covers.
-    """
-    seen = info.inner("seen")
-    if isinstance(info.values.get("epsilon"), str):
-        words = [info.text(name) for name in ("epsilon", "covers") if name in info.values]
-        guarantee, epsilon = _sentence("; ".join(words)), math.inf
-    else:
-        epsilon = info.number("epsilon")
-        guarantee = f"ε = {epsilon:.3g} at δ = {info.number('delta'):g}. Covers {info.text('covers')}."
-    gaps: dict[int, float] = {}
-    near = info.mapping("closest") if "closest" in info.values else {}
-    for client, value in near.items():
-        if not client.isdecimal():
-            raise info.refuse(f"closest must be named by clients, got {client!r:.60}")
-        if value is not None:
-            gaps[int(client)] = _number(info, "closest", value)
-    who = min(gaps, key=lambda c: gaps[c]) if gaps else None
-    return Told(guarantee, epsilon, seen.text("server"), seen.text("clients"), None if who is None else gaps[who], who)
-
-
-def _number(info: Row, name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise info.refuse(f"{name} must hold finite numbers, got {value!r:.60}")
-    return float(value)
 
 
 # ---------------------------------------------------------------- the section
@@ -323,8 +255,8 @@ def _aligned(r: OneRound, uploads: Uploads) -> str:
 
 
 def _told(found: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table:
-    def nearest(told: Told) -> str:
-        return "not told" if told.nearest is None else f"{told.nearest:.2f} (client {told.who})"
+    def nearest(r: OneRound) -> str:
+        return "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})"
 
     return Table(
         "Who saw what, and how near the made images come to real ones",
@@ -335,7 +267,7 @@ def _told(found: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table
         tuple(
             Entry(
                 r.method,
-                (nearest(r.told), r.told.guarantee, _sentence(r.told.server), _sentence(r.told.clients)),
+                (nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients)),
                 figures.swatch(marks[r.method]),
             )
             for r in found

@@ -34,12 +34,11 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
 from unskew.errors import ConfigError
-from unskew.record.reader import Record, Row, configured, info_of
+from unskew.info import ClientGroups, GroupMerge, JudgedGroups
+from unskew.record.reader import Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.cluster import alphas
-
-KEYS = frozenset({"groups"})
 
 MOST_SHOWN = 4  # methods whose groups are drawn
 MOST_CLIENTS = 100  # of a figure with a mark for each client
@@ -54,101 +53,9 @@ ALONE, REST, NONE = -1, -2, -3
 """Where a client can be beside a numbered group: alone, in one of the groups not drawn apart, in none."""
 
 
-@dataclass(frozen=True)
-class Merge:
-    """Two groups, named by one member of each, became one; `benefit` is (15), None if it was not a finite number."""
-
-    first: int
-    second: int
-    benefit: float | None
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What the groups of a round were judged by, as far as the method says.
-
-    Attributes:
-        utility: (9) by client, None for those nothing is known of.
-        history: Merges that were made.
-        beyond: Merges that would have come next.
-        compared: Clients of the rows and columns of `similarity`.
-        similarity: Cosine of every two gradients, NaN where one has no direction.
-    """
-
-    utility: tuple[float | None, ...] = ()
-    history: tuple[Merge, ...] = ()
-    beyond: tuple[Merge, ...] = ()
-    compared: tuple[int, ...] = ()
-    similarity: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-
-
-def read_groups(info: Row, clients: int) -> Groups:
-    """The groups of a round that have members, each ascending.
-
-    Raises:
-        RunError: If a group names a client that does not exist, or one twice.
-    """
-    found = []
-    for group in info.items("groups"):
-        members = info.counts("groups", group)
-        if any(c >= clients for c in members) or len(set(members)) < len(members):
-            raise info.refuse(f"a group must name clients below {clients}, each once, got {list(members)!r:.60}")
-        found += [tuple(sorted(members))] if members else []
-    return tuple(found)
-
-
-def read_judged(info: Row, clients: int) -> Judged:
-    """What a round's facts have beside the groups; empty where they have nothing.
-
-    Raises:
-        RunError: If a merge joins a group with itself or a matrix is not square.
-    """
-    utility = info.items("utility") if "utility" in info.values else []
-    if len(utility) not in (0, clients):
-        raise info.refuse(f"utility must have a value for each of {clients} clients, got {len(utility)}")
-    history, beyond = _merges(info, "history", clients), _merges(info, "beyond", clients)
-    joined = _Forest(())
-    for merge in (*history, *beyond):
-        if not joined.join(merge.first, merge.second):
-            raise info.refuse(f"a merge joins clients {merge.first} and {merge.second}, which one group has already")
-    compared: tuple[int, ...] = ()
-    similarity = np.zeros((0, 0))
-    if "similarity" in info.values:
-        compared = info.counts("compared", info.items("compared"))
-        rows = [[_number(info, "similarity", v) for v in _list(info, row)] for row in info.items("similarity")]
-        if len(rows) != len(compared) or any(len(row) != len(compared) for row in rows):
-            raise info.refuse(f"similarity must be a square matrix of the {len(compared)} clients in compared")
-        if any(c >= clients for c in compared):
-            raise info.refuse(f"compared must name clients below {clients}, got {max(compared)}")
-        similarity = np.array([[math.nan if v is None else v for v in row] for row in rows]).reshape(
-            len(compared), len(compared)
-        )
-    values = tuple(_number(info, "utility", v) for v in utility)
-    return Judged(values, history, beyond, compared, similarity)
-
-
-def _merges(info: Row, name: str, clients: int) -> tuple[Merge, ...]:
-    found = []
-    for row in info.rows(name) if name in info.values else ():
-        pair = row.counts("merge", row.items("merge"))
-        if len(pair) != 2 or max(pair) >= clients:
-            raise info.refuse(f"a merge must name two clients below {clients}, got {list(pair)!r:.60}")
-        found.append(Merge(*pair, _number(row, "benefit", row.values.get("benefit"))))
-    return tuple(found)
-
-
-def _list(info: Row, value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise info.refuse(f"similarity must hold lists, got {value!r:.60}")
-    return value
-
-
-def _number(row: Row, name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise row.refuse(f"{name} must hold numbers or null, got {value!r:.60}")
-    return float(value)
+def members(info: ClientGroups) -> Groups:
+    """The groups of a round that have members, each ascending."""
+    return tuple(tuple(sorted(group)) for group in info.groups if group)
 
 
 # ---------------------------------------------------------------- numbers for groups
@@ -248,7 +155,7 @@ class Grouping:
         seed: Of what is drawn.
         clients: How many there are on that seed.
         seen: Its rounds.
-        judged: Of the last round.
+        judged: What the groups of the last round were judged by, as far as the method says.
         cut: The round of the last partition that has merges to show, and what it was judged by.
         several: Groups of two or more in the last round, by seed.
         alone: Clients by themselves in the last round, by seed.
@@ -262,8 +169,8 @@ class Grouping:
     seed: int
     clients: int
     seen: tuple[Seen, ...]
-    judged: Judged
-    cut: tuple[int, Judged] | None
+    judged: JudgedGroups
+    cut: tuple[int, JudgedGroups] | None
     several: stats.Spread
     alone: stats.Spread
     overlapping: bool
@@ -299,18 +206,18 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
     rand: dict[int, dict[int, float]] = {}
     ends: dict[int, Groups] = {}
     seen: list[Seen] = []
-    tracks, judged, cut, overlapping = Tracks(), Judged(), None, False
-    for seed, at, info in info_of(record, method):
+    tracks, judged, cut, overlapping = Tracks(), JudgedGroups(groups=()), None, False
+    for seed, at, info in info_of(record, method, ClientGroups):
         if seed not in clients:
             continue
-        groups = ends[seed] = read_groups(info, clients[seed])
+        groups = ends[seed] = members(info)
         overlapping |= len({c for g in groups for c in g}) < sum(map(len, groups))
         where = planted[seed]
         if len(set(where)) > 1 and groups and not overlapping:
             rand.setdefault(seed, {})[at] = adjusted_rand(groups, where)
         if seed == seeds[0]:
             seen.append(Seen(at, groups, tracks.number(groups)))
-            judged = read_judged(info, clients[seed])
+            judged = info if isinstance(info, JudgedGroups) else judged
             cut = (at, judged) if judged.history or judged.beyond else cut
     if not seen:
         return None
@@ -641,10 +548,10 @@ def _tree_chart(g: Grouping, options: Mapping[str, Any], name: str) -> Chart | N
     at, judged = g.cut
     seen = next(s for s in g.seen if s.round == at)
     merges, made = (*judged.history, *judged.beyond), len(judged.history)
-    leaves = sorted({c for m in merges for c in (m.first, m.second)})
+    leaves = sorted({c for m in merges for c in m.merge})
     forest = _Forest(leaves)
     for m in merges:
-        forest.join(m.first, m.second)
+        forest.join(*m.merge)
     row = {c: i for i, c in enumerate(c for root in sorted(forest.members) for c in forest.members[root])}
     number = {c: ns[0] for c, ns in places(seen.groups, seen.numbers).items()}
     with figures.style(name):
@@ -708,7 +615,7 @@ def _tree_chart(g: Grouping, options: Mapping[str, Any], name: str) -> Chart | N
 
 
 def _branches(
-    axes: Axes, merges: Sequence[Merge], made: int, row: Mapping[int, int], number: Mapping[int, int]
+    axes: Axes, merges: Sequence[GroupMerge], made: int, row: Mapping[int, int], number: Mapping[int, int]
 ) -> None:
     """The tree: merges that were made in their groups' colours, the groups' numbers on the cut, the others in grey."""
     forest, place, edge = _Forest(row), {c: (0.0, float(y)) for c, y in row.items()}, made + 0.5
@@ -716,15 +623,15 @@ def _branches(
     dashed: list[tuple[float, float]] = []
     gap = (math.nan, math.nan)
 
-    def merge(k: int, m: Merge, into: list[tuple[float, float]]) -> None:
-        a, b = forest.find(m.first), forest.find(m.second)
+    def merge(k: int, m: GroupMerge, into: list[tuple[float, float]]) -> None:
+        a, b = map(forest.find, m.merge)
         (xa, ya), (xb, yb) = place[a], place[b]
         into += [(xa, ya), (k, ya), (k, yb), (xb, yb), gap]
         forest.join(a, b)
         place[forest.find(a)] = (float(k), (ya + yb) / 2)
 
     for k, m in enumerate(merges[:made], start=1):
-        merge(k, m, solid.setdefault(number.get(m.first, ALONE), []))
+        merge(k, m, solid.setdefault(number.get(m.merge[0], ALONE), []))
     for root in forest.members:
         (x, y), n = place[root], number.get(root, ALONE)
         solid.setdefault(n, []).extend([(x, y), (edge, y), gap])
@@ -755,10 +662,11 @@ def _ticks(values: Sequence[float], smallest: int) -> list[float]:
     return sorted([0.0, *side(high), *(-p for p in side(-low))])
 
 
-def _spelled(judged: Judged) -> str:
-    def said(merges: Sequence[Merge]) -> str:
+def _spelled(judged: JudgedGroups) -> str:
+    def said(merges: Sequence[GroupMerge]) -> str:
         return ", ".join(
-            f"{m.first} with {m.second}" + ("" if m.benefit is None else f" ({_signed(m.benefit)})") for m in merges
+            f"{m.merge[0]} with {m.merge[1]}" + ("" if m.benefit is None else f" ({_signed(m.benefit)})")
+            for m in merges
         )
 
     made = f"made: {said(judged.history)}" if judged.history else "none made"
@@ -791,7 +699,7 @@ def shades(values: Floats) -> npt.NDArray[np.uint8]:
 
 
 def _similarity_chart(g: Grouping, name: str) -> Chart | None:
-    if not g.judged.compared:
+    if not g.judged.similarity:
         return None
     number = g.number_of
     there = [c for c in range(g.clients) if c in set(g.judged.compared)]
@@ -800,7 +708,7 @@ def _similarity_chart(g: Grouping, name: str) -> Chart | None:
                                          else number[c], c))  # fmt: skip
     at = {c: i for i, c in enumerate(g.judged.compared)}
     rows = [at[c] for c in order]
-    cosines = g.judged.similarity[np.ix_(rows, rows)]
+    cosines = np.array(g.judged.similarity, dtype=np.float64)[np.ix_(rows, rows)]  # None becomes NaN
     n = len(order)
     with figures.style(name):
         figure = Figure(figsize=(380 / 72, 360 / 72), layout="constrained")

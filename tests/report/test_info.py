@@ -1,0 +1,144 @@
+"""Info is typed on both sides: what a method reports is written and read through one adapter, and drawn by its type."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unskew import info, simulate
+from unskew.algorithms.fedavg import FedAvg
+from unskew.data.split import Dirichlet
+from unskew.info import ClientGroups, Info, JudgedGroups, Privacy
+from unskew.record.logs import INFO
+from unskew.record.reader import info_of, read
+from unskew.report import write_report
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What a stranger's method reports: fields that ours have too, and what they mean is its own."""
+
+    epsilon: float
+    groups: tuple[tuple[int, ...], ...]
+    seen: dict[str, str]
+    warnings: tuple[str, ...] = ("the budget is nearly spent",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frugal(FedAvg):
+    """A third party's method."""
+
+    def info(self, state: Any) -> Any:
+        return Budget(0.5, ((0, 99),), {"server": "all", "clients": "nothing"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Loose(FedAvg):
+    """A third party's method with a dictionary."""
+
+    def info(self, state: Any) -> Any:
+        return {"epsilon": 0.5, "groups": "none", "embeddings": 3, "starts": [], "warnings": 7}
+
+
+@dataclasses.dataclass(frozen=True)
+class Friendly(FedAvg):
+    """A third party's method that reports a type of ours, and one of its own beside it."""
+
+    def info(self, state: Any) -> Any:
+        return ClientGroups(groups=((0, 1), (2, 3))), Budget(0.5, (), {})
+
+
+def run(tmp_path: Path, **methods: Any) -> Path:
+    simulate(methods, rounds=1, split=Dirichlet(alpha=1.0, num_clients=4), out=tmp_path / "run")
+    return tmp_path / "run"
+
+
+def titles(page: Path) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", page.read_text("utf-8"))
+
+
+def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_path: Path) -> None:
+    folder = run(tmp_path, frugal=Frugal(), loose=Loose(), friendly=Friendly())
+    rows = {(r["method"], r["type"]): r["info"] for r in INFO.rows(folder)}
+    stranger = f"{__name__}:Budget"
+    assert set(rows) == {
+        ("frugal", stranger), ("loose", "dict"), ("friendly", "unskew.groups"), ("friendly", stranger)
+    }  # fmt: skip
+    assert rows["frugal", stranger]["groups"] == [[0, 99]]
+    record = read(folder)
+    assert record.reports(ClientGroups) == ("friendly",)
+    assert record.foreign == {"frugal": (stranger,), "loose": ("dict",), "friendly": (stranger,)}
+    assert {(w.method, w.text) for w in record.warned} == {
+        ("frugal", "the budget is nearly spent"), ("friendly", "the budget is nearly spent")
+    }  # fmt: skip
+    page = write_report(folder)
+    assert "Groups" in titles(page)
+    assert not {"Soft labels and class relations", "What one round told", "Diffusion"} & set(titles(page))
+    text = page.read_text("utf-8")
+    assert f"frugal: {stranger}; loose: dict; friendly: {stranger}." in text
+    assert "friendly: in round 1 of seed 0" in text
+    assert "frugal: in round 1" not in text
+
+
+def test_a_subtype_is_drawn_by_its_types_section_but_a_strangers_subclass_is_not() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Mine(ClientGroups):
+        more: int = 0
+
+    assert info.row(JudgedGroups(groups=()))["type"] == "unskew.judged-groups"
+    assert issubclass(info.TYPES["unskew.judged-groups"], ClientGroups)
+    assert info.row(Mine(groups=()))["type"].endswith("Mine")
+
+
+@pytest.mark.parametrize("kind", info.TYPES.values(), ids=info.TYPES)
+def test_types_have_names_of_their_own_and_are_frozen(kind: type[Info]) -> None:
+    assert kind.type.startswith("unskew.")
+    assert "type" in vars(kind)
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_what_is_written_is_read_as_it_was(tmp_path: Path) -> None:
+    folder = run(tmp_path, friendly=Friendly())
+    record = read(folder)
+    assert [tuple(r) for r in info_of(record, "friendly", ClientGroups)] == [
+        (0, 1, ClientGroups(groups=((0, 1), (2, 3))))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda r: r["info"].update(groups=[[0, 4]]), r"info\.groups\.0\.1: clients must be below 4, got 4"),
+        (lambda r: r["info"].update(groups=[[True]]), r"info\.groups\.0\.0 must be an integer, got true"),
+        (lambda r: r["info"].pop("groups"), r"info\.groups is required"),
+        (lambda r: r.pop("type"), r"type is required"),
+        (lambda r: r["info"].update(ignored=[{"client": 1}]), r"info\.ignored\.0\.step is required"),
+    ],
+)
+def test_damage_is_named_with_file_line_and_field(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    folder = run(tmp_path, friendly=Friendly())
+    first, *rest = map(json.loads, (folder / "info.jsonl").read_text().splitlines())
+    edit(first)
+    (folder / "info.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))
+    with pytest.raises(Exception, match=rf"info\.jsonl, line 1: .*{message}"):
+        write_report(folder)
+
+
+def test_info_that_is_neither_a_dataclass_nor_a_dictionary_is_refused() -> None:
+    with pytest.raises(TypeError, match="info must be a dataclass or a dictionary, got 3"):
+        info.row(3)
+
+
+def test_an_epsilon_needs_a_delta_and_what_it_covers() -> None:
+    with pytest.raises(ValueError, match="an epsilon needs a delta and what it covers"):
+        Privacy(1.0, "all", "nothing")
+    assert Privacy("no guarantee", "all", "nothing").guarantee == "No guarantee."
+    assert Privacy(2.0, "all", "nothing", delta=1e-5, covers="all that is sent").guarantee == (
+        "ε = 2 at δ = 1e-05. Covers all that is sent."
+    )

@@ -1,0 +1,534 @@
+"""Info: what a method reports of a round beside accuracy, as types.
+
+A method with `def info(self, state)` returns one of the dataclasses below, or several as a tuple; each becomes a row of
+info.jsonl that names its type.  The same pydantic adapter writes a row and reads it, so that a report draws what a
+method meant and refuses what was damaged.  A section of the report draws one type and its subtypes.
+
+A method of your own may return these types, and gets their sections; or a dataclass or a dictionary of its own, which
+is kept in info.jsonl under the name of its class and listed in the report.  In either, `warnings` are sentences for the
+user, and `ignored` are replies that the method refused.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+from pydantic import AfterValidator, AllowInfNan, TypeAdapter, ValidationInfo
+from pydantic_core import to_jsonable_python
+
+
+def _exists(client: int, info: ValidationInfo) -> int:
+    clients = (info.context or {}).get("clients")
+    if clients is not None and client >= clients:
+        raise ValueError(f"clients must be below {clients}, got {client}")
+    return client
+
+
+def _one_each(values: tuple[float | None, ...], info: ValidationInfo) -> tuple[float | None, ...]:
+    clients = (info.context or {}).get("clients")
+    if clients is not None and len(values) not in (0, clients):
+        raise ValueError(f"must have a value for each of {clients} clients, got {len(values)}")
+    return values
+
+
+Count = Annotated[int, Ge(0)]
+Finite = Annotated[float, AllowInfNan(False)]
+Client = Annotated[int, Ge(0), AfterValidator(_exists)]
+"""A client's number, checked against the number of clients where the reader's context has `clients`."""
+OfEachClient = Annotated[tuple[float | None, ...], AfterValidator(_one_each)]
+"""A number for each client, None where nothing is known of it."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A reply that a method did not take: whose, of which step, and why."""
+
+    client: int
+    step: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """A round with nothing to show but these.
+
+    Attributes:
+        type: How rows of info.jsonl name the class.
+        warnings: Sentences for the user, shown once while the run goes on and in the report.
+        ignored: Replies that the method refused.
+    """
+
+    type: ClassVar[str] = "unskew.info"
+
+    warnings: tuple[str, ...] = ()
+    ignored: tuple[Refused, ...] = ()
+
+
+# ---------------------------------------------------------------- privacy
+@dataclass(frozen=True)
+class Privacy:
+    """What each party saw, and what is guaranteed about it.
+
+    Attributes:
+        epsilon: Of differential privacy, or why there is none.
+        server, clients: What they saw, in words.
+        delta: Beside an epsilon.
+        uploads: Over how many uploads of the client asked most often the epsilon adds up; None if that is no matter.
+        covers: What the guarantee is about; without an epsilon, which part of what is sent has a guarantee by itself.
+    """
+
+    epsilon: Finite | str
+    server: str
+    clients: str
+    delta: Finite | None = None
+    uploads: Count | None = None
+    covers: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.epsilon, str) and (self.delta is None or not self.covers):
+            raise ValueError("an epsilon needs a delta and what it covers")
+
+    @property
+    def bound(self) -> float:
+        """The epsilon, infinite where there is none."""
+        return math.inf if isinstance(self.epsilon, str) else self.epsilon
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee in a sentence."""
+        if isinstance(self.epsilon, str):
+            text = "; ".join(part for part in (self.epsilon, self.covers) if part)
+            return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
+        uploads = "" if self.uploads is None else f" after {self.uploads:,} uploads of the client asked most often"
+        return f"ε = {self.epsilon:.3g} at δ = {self.delta:g}{uploads}. Covers {self.covers}."
+
+
+# ---------------------------------------------------------------- who trains with whom
+@dataclass(frozen=True, kw_only=True)
+class ClientGroups(Info):
+    """Clients that train together: the members of each group, which may be empty or overlap."""
+
+    type: ClassVar[str] = "unskew.groups"
+
+    groups: tuple[tuple[Client, ...], ...]
+
+    def __post_init__(self) -> None:
+        for members in self.groups:
+            if len(set(members)) < len(members):
+                raise ValueError(f"a group must name clients once each, got {list(members)!r:.60}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenGroups(ClientGroups):
+    """ClientGroups that clients choose.
+
+    Attributes:
+        chosen: The group or groups of each client by its last choice, as positions in `groups`.
+        heard: Clients that replied this round.
+        ties: Clients to which two groups were equally good.
+        judged: Whether this round was one in which clients choose.
+    """
+
+    type: ClassVar[str] = "unskew.chosen-groups"
+
+    chosen: Mapping[Client, Count | tuple[Count, ...]]
+    heard: tuple[Client, ...] = ()
+    ties: tuple[Client, ...] = ()
+    judged: bool = True
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """A cluster that was split in two in a round; `similarity` is the largest cosine across the two halves."""
+
+    round: Count
+    halves: tuple[tuple[Client, ...], tuple[Client, ...]]
+    similarity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitGroups(ClientGroups):
+    """ClientGroups that come about by splits (CFL).
+
+    Attributes:
+        mean_norm, max_norm: Of each group, the length of the mean update and of the longest; None before the first.
+        splits: All splits so far.
+    """
+
+    type: ClassVar[str] = "unskew.split-groups"
+
+    mean_norm: tuple[float | None, ...]
+    max_norm: tuple[float | None, ...]
+    splits: tuple[Bisection, ...]
+
+
+@dataclass(frozen=True)
+class GroupMerge:
+    """Two groups, named by one member of each, became one.
+
+    Attributes:
+        benefit: (15) of HCCT's paper, None if it was not a finite number.
+        utility: Sum of all clients' utilities afterwards.
+    """
+
+    merge: tuple[Client, Client]
+    benefit: float | None
+    utility: float | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A newcomer, a member of the group it joined (None if it stays alone), and the benefit of that."""
+
+    client: Client
+    group: Client | None
+    benefit: float | None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A client that could not be compared, and why."""
+
+    client: Client
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedGroups(ClientGroups):
+    """ClientGroups formed by how alike clients' updates are (HCCT), and what they were judged by: the round before.
+
+    Attributes:
+        history: Merges that were made, in order.
+        beyond: Merges that would have come next.
+        placed: Newcomers.
+        alone: Clients that could not be compared.
+        layer: Name of the layer whose updates are compared; None for all.
+        compared: Clients of the rows and columns of `similarity`.
+        similarity: Cosine of every two updates, None where one has no direction; empty with many clients.
+        utility: (9) of the paper by client.
+    """
+
+    type: ClassVar[str] = "unskew.judged-groups"
+
+    history: tuple[GroupMerge, ...] = ()
+    beyond: tuple[GroupMerge, ...] = ()
+    placed: tuple[Placement, ...] = ()
+    alone: tuple[Apart, ...] = ()
+    layer: str | None = None
+    compared: tuple[Client, ...] = ()
+    similarity: tuple[tuple[float | None, ...], ...] = ()
+    utility: OfEachClient = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n = len(self.compared)
+        if self.similarity and (len(self.similarity) != n or any(len(row) != n for row in self.similarity)):
+            raise ValueError(f"similarity must be a square matrix of the {n} clients in compared")
+        root: dict[int, int] = {}
+
+        def find(client: int) -> int:
+            while (above := root.get(client, client)) != client:
+                root[client] = client = root.get(above, above)
+            return client
+
+        for merge in (*self.history, *self.beyond):
+            first, second = map(find, merge.merge)
+            if first == second:
+                raise ValueError(f"a merge joins clients {merge.merge[0]} and {merge.merge[1]}, already in one group")
+            root[second] = first
+
+
+# ---------------------------------------------------------------- models that travel between clients
+@dataclass(frozen=True, kw_only=True)
+class Passes(Info):
+    """Models and training passes of a round where the ledger does not show them; None leaves them to the ledger.
+
+    Attributes:
+        models: Models in training.
+        iterations: Passes of local training: those at the same time count once.
+    """
+
+    type: ClassVar[str] = "unskew.passes"
+
+    models: Count | None = None
+    iterations: Annotated[int, Ge(1)] | None = None
+
+
+@dataclass(frozen=True)
+class DiffusionMove:
+    """A model went from the client that trained it to the next, which bid how much nearer to IID that brings it.
+
+    Attributes:
+        gamma: Of the link, bit/s/Hz.
+    """
+
+    model: Count
+    src: Client
+    dst: Client
+    bid: float
+    gamma: float | None = None
+
+
+@dataclass(frozen=True)
+class DiffusionHop:
+    """A diffusion round, counted from 1.
+
+    Attributes:
+        efficiency: Diffusion efficiency, the mean over all models in 1/(Hz s).
+        moves: Those that arrived.
+    """
+
+    hop: Count
+    efficiency: float
+    moves: tuple[DiffusionMove, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffusionRound(Passes):
+    """A communication round of FedDif.
+
+    Attributes:
+        starts: The client that begins with each model.
+        hops: Its diffusion rounds.
+        sizes: Examples along the chain of each model.
+    """
+
+    type: ClassVar[str] = "unskew.diffusion"
+
+    starts: tuple[Client, ...]
+    hops: tuple[DiffusionHop, ...]
+    sizes: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        if self.models not in (None, len(self.starts)):
+            raise ValueError(f"models is {self.models}, but starts names {len(self.starts)}")
+        holders = list(self.starts)
+        for k, hop in enumerate(self.hops, start=1):
+            if hop.hop != k:
+                raise ValueError(f"hops must be counted from 1 without a gap, got {hop.hop} as number {k}")
+            if len({move.model for move in hop.moves}) < len(hop.moves):
+                raise ValueError(f"a model moves twice in diffusion round {k}")
+            for move in hop.moves:
+                if move.model >= len(holders):
+                    raise ValueError(f"a move must name a model below {len(holders)}, got {move.model}")
+                if holders[move.model] != move.src:
+                    raise ValueError(
+                        f"model {move.model} moves from client {move.src}, but client {holders[move.model]} has it"
+                    )
+            for move in hop.moves:
+                holders[move.model] = move.dst
+
+    def chains(self) -> tuple[tuple[int, ...], ...]:
+        """The clients that trained each model, in order."""
+        chains = [[client] for client in self.starts]
+        for hop in self.hops:
+            for move in hop.moves:
+                chains[move.model].append(move.dst)
+        return tuple(map(tuple, chains))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanges(Info):
+    """Gossip inside clusters (TT-HF): who was drawn, and the exchanges of each cluster at each D2D instant."""
+
+    type: ClassVar[str] = "unskew.exchanges"
+
+    drawn: tuple[Client, ...]
+    exchanges: tuple[tuple[Count, ...], ...]
+
+
+# ---------------------------------------------------------------- what clients count for
+@dataclass(frozen=True, kw_only=True)
+class ClientWeights(Info):
+    """Weights that a method gives clients by how they fare (FedFA).
+
+    Attributes:
+        weights: Of each client heard from.
+        accuracy: Of the model it received, on its own data, a fraction.
+        trained: How often it has trained so far.
+    """
+
+    type: ClassVar[str] = "unskew.client-weights"
+
+    weights: Mapping[Client, float]
+    accuracy: Mapping[Client, float]
+    trained: Mapping[Client, Count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Appeals(Info):
+    """How many clients find the global model good enough (MAXFL).
+
+    Attributes:
+        weights: Of each client heard from.
+        met: Whether the model it was sent met its requirement.
+        appeal: The share whose requirement was met; None if nobody was heard from.
+    """
+
+    type: ClassVar[str] = "unskew.appeals"
+
+    weights: Mapping[Client, float]
+    met: Mapping[Client, bool]
+    appeal: float | None
+
+
+# ---------------------------------------------------------------- classes and embeddings
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRelations(Info):
+    """FedDW's term: soft labels beside class relations.  Matrices are left out with many classes.
+
+    Attributes:
+        sl: Soft labels, row c the mean prediction for examples of class c.
+        counts: Examples of each class behind them.
+        cr: Class relations of the global model; None where there is none.
+        class_norms: Length of each class's weights in the global model.
+        distance: ||SL - CR||_F; None where there is no global model.
+        privacy: What the uploads tell.
+    """
+
+    type: ClassVar[str] = "unskew.class-relations"
+
+    privacy: Privacy
+    sl: Matrix | None = None
+    counts: tuple[float, ...] | None = None
+    cr: Matrix | None = None
+    class_norms: tuple[float, ...] | None = None
+    distance: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, matrix in (("sl", self.sl), ("cr", self.cr)):
+            if matrix is not None and (not matrix or any(len(row) != len(matrix) for row in matrix)):
+                raise ValueError(f"{name} must be a square matrix, got {len(matrix)} rows")
+        if self.sl is not None and self.cr is not None and len(self.sl) != len(self.cr):
+            raise ValueError(f"sl and cr must have one size, got {len(self.sl)} and {len(self.cr)} classes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(Info):
+    """The one round of FedDistr: the embeddings that clients sent, how they were aligned, and what that told whom.
+
+    Attributes:
+        embeddings: (K, axes); with many, the first of them.
+        coordinates: `embedding` for the embeddings themselves, `principal` for their principal coordinates.
+        labels, counts, owners: Of each; a count is 0 where none was sent.
+        sent: How many there were.
+        width: Of an embedding.
+        distance: What the alignment went by.
+        threshold: Up to which distance a match is taken for the same.
+        pairs: What was matched, nearest first: two numbers and their distance.
+        sets: Numbers of embeddings that stand for one distribution.
+        kept: The one of each set that was distributed.
+        closest: By client, the least distance from a made image to one of its own, in medians; None if not finite.
+        trained_at: Who trains which model, in words.
+        sigma: Of the noise on an upload, in units of its bound; None without noise.
+    """
+
+    type: ClassVar[str] = "unskew.embeddings"
+
+    embeddings: tuple[tuple[Finite, ...], ...]
+    coordinates: str
+    labels: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    owners: tuple[Client, ...]
+    sent: Count
+    distance: str
+    threshold: Finite
+    pairs: tuple[tuple[Count, Count, Finite], ...]
+    sets: tuple[tuple[Count, ...], ...]
+    kept: tuple[Count, ...]
+    privacy: Privacy
+    closest: Mapping[Client, Finite | None]
+    width: Count = 0
+    trained_at: str = ""
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if len({len(row) for row in self.embeddings}) != 1 or not self.embeddings[0]:
+            raise ValueError("embeddings must be rows of equally many numbers, at least one")
+        lengths = [len(of) for of in (self.embeddings, self.labels, self.counts, self.owners)]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                "embeddings need a label, a count and an owner each, got {}, {}, {} and {}".format(*lengths)
+            )
+        numbers = [*self.kept, *(i for members in self.sets for i in members), *(i for p in self.pairs for i in p[:2])]
+        if max(numbers, default=0) >= max(self.sent, len(self.embeddings)):
+            raise ValueError(f"there are {self.sent} embeddings, number {max(numbers)} is not one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixtures(Info):
+    """The one round of FedPFT: how many mixture components there are of each label, and what that told whom."""
+
+    type: ClassVar[str] = "unskew.mixtures"
+
+    components: Mapping[Count, Count]
+    privacy: Privacy
+
+
+# ---------------------------------------------------------------- rows of info.jsonl
+TYPES: dict[str, type[Info]] = {
+    kind.type: kind
+    for kind in (
+        Info, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges, ClientWeights,
+        Appeals, ClassRelations, Embeddings, Mixtures,
+    )
+}  # fmt: skip
+"""By the names that rows have for them."""
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """The adapter that writes and checks a type, made once."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def parts(reported: object) -> tuple[object, ...]:
+    """What a method's `info` returned, one by one."""
+    return reported if isinstance(reported, tuple) else (reported,)
+
+
+def row(value: object) -> dict[str, Any]:
+    """The type and content of a row of info.jsonl, plain JSON.
+
+    Raises:
+        TypeError: If `value` is neither a dataclass nor a dictionary.
+        pydantic_core.PydanticSerializationError: If a stranger's info holds what JSON has no form for.
+    """
+    if isinstance(value, Info) and TYPES.get(value.type) is type(value):
+        return {"type": value.type, "info": adapter(type(value)).dump_python(value, mode="json")}
+    if not isinstance(value, Mapping) and not is_dataclass(value):
+        raise TypeError(f"info must be a dataclass or a dictionary, got {value!r:.60}")
+    kind = type(value)
+    name = "dict" if isinstance(value, Mapping) else f"{kind.__module__}:{kind.__qualname__}"
+    return {"type": name, "info": to_jsonable_python(value)}
+
+
+def warnings_of(value: object) -> tuple[str, ...]:
+    """The warnings of a row's info, whoever reported it; what is no text is no warning."""
+    return tuple(text for text in _field(value, "warnings") if isinstance(text, str))
+
+
+def ignored_of(value: object) -> Iterator[dict[str, Any]]:
+    """The replies that a method refused, as rows of failures.jsonl have them."""
+    for refused in _field(value, "ignored"):
+        plain = to_jsonable_python(refused)
+        if isinstance(plain, dict):
+            yield plain
+
+
+def _field(value: object, name: str) -> Iterable[Any]:
+    content = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return content if isinstance(content, Sequence) and not isinstance(content, str) else ()
+
+
+def whole(reported: object, kind: type[Info]) -> Any:
+    """The part of what `info` returned that is of a type; None if there is none."""
+    return next((part for part in parts(reported) if isinstance(part, kind)), None)

@@ -1,0 +1,378 @@
+"""The logs and documents of a run folder, each with the type of its content.
+
+A log is a file of JSON lines, one row a line; `METRICS.rows(folder)` gives the rows of metrics.jsonl, checked.  A row
+that is not as a run writes it is refused with its file, line and field.  Rows are dictionaries with declared keys: a
+ledger has millions of them, and pydantic reads these faster than `json.loads` reads any.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
+
+import pydantic
+from annotated_types import MinLen
+from typing_extensions import TypedDict
+
+from unskew import schema
+from unskew.errors import RunError
+from unskew.info import Count, adapter
+
+SCHEMA = 1
+
+Bound = Literal["lower", "upper", "pooled"]
+Kind = Literal["model", "control"]
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- rows
+class MetricRow(TypedDict):
+    """A number of a round; of a single client if it has `client`."""
+
+    method: str
+    seed: Count
+    round: Count
+    name: str
+    value: float
+    weight: NotRequired[float]
+    client: NotRequired[Count | None]
+
+
+class TransferRow(TypedDict):
+    """A message that was sent: bytes from node `src` to node `dst`; node 0 is the server."""
+
+    method: str
+    seed: Count
+    round: Count
+    hop: Count
+    src: Count
+    dst: Count
+    kind: Kind
+    bytes: Count
+
+
+class FailureRow(TypedDict):
+    """A client that was asked and did not reply, or whose reply was refused."""
+
+    method: str
+    seed: Count
+    round: Count
+    client: Count
+    step: NotRequired[str]
+    reason: str
+
+
+class WorkRow(TypedDict):
+    """Local training of a client in an exchange, in examples."""
+
+    method: str
+    seed: Count
+    round: Count
+    hop: Count
+    client: Count
+    examples: Count
+
+
+class InfoRow(TypedDict):
+    """What a method reports of a round, under the name of its type: see `unskew.info`."""
+
+    method: str
+    seed: Count
+    round: Count
+    type: str
+    info: dict[str, Any]
+
+
+class NetworkRow(TypedDict):
+    """Bytes of a deployed run as they went over the network."""
+
+    method: str
+    seed: Count
+    round: Count
+    hop: Count
+    client: Count
+    way: str
+    what: str
+    payload: Count
+    framing: Count
+
+
+@dataclass(frozen=True)
+class Log(Generic[T]):
+    """A log by its name, which is that of its file, and the type of its rows."""
+
+    name: str
+    row: Any
+
+    def file(self, folder: Path) -> Path:
+        """Its place in a run folder."""
+        return folder / f"{self.name}.jsonl"
+
+    def rows(self, folder: Path, cut_short: list[str] | None = None) -> Iterator[T]:
+        """The rows of a run, in the order written; none if the run has no such log.
+
+        Args:
+            folder: The run's.
+            cut_short: Gets the file's name if the last line was cut short by a crash; such a line is left out.
+
+        Raises:
+            RunError: If a row is not as a run writes it.
+        """
+        return (row for _, row in self.numbered(folder, cut_short))
+
+    def numbered(self, folder: Path, cut_short: list[str] | None = None) -> Iterator[tuple[int, T]]:
+        """Rows with their lines' numbers, from 1; arguments as of `rows`."""
+        path = self.file(folder)
+        for number, line in lines(path):
+            try:
+                row: T = adapter(self.row).validate_json(line, strict=True)
+            except pydantic.ValidationError as error:
+                if not is_json(error):
+                    if not line.endswith(b"\n"):  # only there can a crash have cut a row
+                        if cut_short is not None:
+                            cut_short.append(path.name)
+                        return
+                    raise refusal(path, number, "not JSON") from None
+                raise refusal(path, number, sentence(error)) from None
+            yield number, row
+
+    def fresh(self, folder: Path, start: int) -> tuple[list[T], int]:
+        """The rows from byte `start` on whose lines are complete, and where the next begins."""
+        with self.file(folder).open("rb") as file:
+            file.seek(start)
+            complete = file.read().rpartition(b"\n")[0]
+        rows = [adapter(self.row).validate_json(line, strict=True) for line in complete.splitlines()]
+        return rows, start + len(complete) + 1 if complete else start
+
+
+METRICS: Log[MetricRow] = Log("metrics", MetricRow)
+LEDGER: Log[TransferRow] = Log("ledger", TransferRow)
+FAILURES: Log[FailureRow] = Log("failures", FailureRow)
+WORK: Log[WorkRow] = Log("work", WorkRow)
+INFO: Log[InfoRow] = Log("info", InfoRow)
+NETWORK: Log[NetworkRow] = Log("network", NetworkRow)
+
+
+LOGS: dict[str, Log[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK)}
+"""By name."""
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a log given by its file, as of `Log.rows`."""
+    return LOGS[path.stem].rows(path.parent)
+
+
+# ---------------------------------------------------------------- documents
+class CellCard(TypedDict):
+    """One training of the run, in run.json."""
+
+    method: str
+    setting: str
+    seed: Count
+    bound: NotRequired[Bound | None]
+
+
+class RunCard(TypedDict):
+    """run.json: what ran, where, with what."""
+
+    run: str
+    created: str
+    command: str
+    unskew: str
+    environment: dict[str, Any]
+    config_sha256: str
+    parameters: NotRequired[Count]
+    cells: Annotated[list[CellCard], MinLen(1)]
+
+
+class SplitStats(TypedDict):
+    """Statistics of the clients' training examples, in partition.json."""
+
+    sizes: list[Count]
+    label_counts: list[list[Count]]
+    iid_distance: float
+    js: float
+    effective_classes: float
+    domains: NotRequired[list[Count]]
+
+
+class SplitCard(TypedDict):
+    """One seed's division of the data, in partition.json."""
+
+    dataset: str
+    dataset_sha256: str
+    n: Count
+    split: dict[str, Any]
+    sha256: str
+    classes: NotRequired[list[str] | None]
+    client_names: NotRequired[list[str] | None]
+    stats: SplitStats
+
+
+class SplitCards(TypedDict):
+    """partition.json: who holds which examples, by seed."""
+
+    seeds: dict[str, SplitCard]
+
+
+class Holding(TypedDict):
+    """Numbers of a client's training examples in the data set."""
+
+    train: list[Count]
+
+
+class HoldingCard(TypedDict):
+    """The part of a seed's division that says who holds which examples."""
+
+    clients: list[Holding]
+
+
+class HoldingCards(TypedDict):
+    """partition.json, read for who holds which examples."""
+
+    seeds: dict[str, HoldingCard]
+
+
+class ResultRow(TypedDict):
+    """A row of the table of results: a method's metric, its mean and standard deviation over seeds."""
+
+    method: str
+    setting: NotRequired[str]
+    metric: str
+    mean: float
+    std: NotRequired[float | None]
+    seeds: list[float]
+
+
+class SummaryCard(TypedDict):
+    """summary.json: what a run wrote when it ended."""
+
+    run: str
+    fingerprint: str
+    seconds: float
+    peak_rss: NotRequired[float]
+    rows: list[ResultRow]
+    stopped: NotRequired[dict[str, Any] | None]
+
+
+class PlannedBytes(TypedDict):
+    """Bytes of one seed by direction, in plan.json."""
+
+    down: float
+    up: float
+    d2d: float
+
+
+class PlannedMethod(TypedDict):
+    """What a plan says of a method."""
+
+    method: str
+    bytes: NotRequired[PlannedBytes | None]
+    seconds: NotRequired[float | None]
+    traffic: NotRequired[str]
+
+
+class PlannedMemory(TypedDict):
+    """Bytes at the peak."""
+
+    peak: float
+
+
+class PlanCard(TypedDict):
+    """plan.json: what was foretold of a run."""
+
+    methods: list[PlannedMethod]
+    seconds: NotRequired[float | None]
+    memory: PlannedMemory
+
+
+def document(path: Path, kind: type[T]) -> T:
+    """A JSON document of a run, checked.
+
+    Raises:
+        RunError: If it cannot be read, was written by another version, or is not as a run writes it.
+    """
+    text = read_text(path)
+    try:
+        return _document(text, kind, path)
+    except pydantic.ValidationError as error:
+        if is_json(error):
+            raise refusal(path, None, sentence(error)) from None
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise refusal(path, error.lineno, f"not JSON ({error.msg})") from None
+    raise refusal(path, None, "not JSON")
+
+
+def _document(text: str, kind: type[T], path: Path) -> T:
+    version = adapter(_Versioned).validate_json(text).get("schema", SCHEMA)
+    if version != SCHEMA:
+        raise RunError(
+            f"{path}: schema must be {SCHEMA}, got {version!r}; "
+            "the folder was written by another version of unskew, read it with that one"
+        )
+    content: T = adapter(kind).validate_json(text, strict=True)
+    return content
+
+
+class _Versioned(TypedDict):
+    schema: NotRequired[Any]
+
+
+# ---------------------------------------------------------------- reading
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log with their numbers, from 1; none if there is no such file."""
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            yield from enumerate(file, start=1)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """A file of a run as text.
+
+    Raises:
+        RunError: If it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def refusal(path: Path, line: int | None, what: str) -> RunError:
+    """The error that names the place of what is wrong."""
+    place = f"{path}, line {line}" if line else f"{path}"
+    return RunError(f"{place}: {what}; the file is corrupt, restore it or run again")
+
+
+def sentence(error: pydantic.ValidationError) -> str:
+    """What is wrong with which field."""
+    return schema.sentence(error, "").replace(" must be a table, got", " must be a JSON object, got").lstrip()
+
+
+def is_json(error: pydantic.ValidationError) -> bool:
+    """Whether what was refused is JSON at all."""
+    return all(part["type"] not in ("json_invalid", "string_unicode") for part in error.errors(include_url=False))
+
+
+def plain(value: object) -> str:
+    """A value of a JSON document for people to read: text as it is, the rest as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def described(split: Mapping[str, object]) -> str:
+    """A split in words: its name first, then its parameters in the order given.
+
+    >>> described({"name": "dirichlet", "alpha": 0.1, "clients": 20})
+    'dirichlet(alpha=0.1, clients=20)'
+    """
+    name = next((str(split[k]) for k in ("name", "kind", "type") if k in split), "split")
+    rest = [f"{k}={plain(v)}" for k, v in split.items() if k not in ("name", "kind", "type") and v is not None]
+    return f"{name}({', '.join(rest)})"
