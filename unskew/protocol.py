@@ -20,8 +20,8 @@ An algorithm is a frozen dataclass whose fields are its hyperparameters:
 A personalised method adds `def personalise(self, me: Me, params: Params | None, mine: L | None) -> Step[Params]`, the
 model a client uses after training; it is no step, because a personal model must not be reachable from the network.
 
-A method whose rounds have something to show beside accuracy adds `def info(self, state: S) -> Info`: its report of
-the round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
+A method whose rounds have something to show beside accuracy adds `def info(self, state: S) -> Info`: its report of the
+round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
 own; kept with the run in info.jsonl.  Sections of the report draw the types they name and no others.
 
 Tensors in messages that are no models name their dimensions, `Float[Tensor, "classes features"]`: over a network those

@@ -21,9 +21,9 @@ from unskew.data.inputs import Inputs
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
 from unskew.models import build
+from unskew.record.logs import rows
 from unskew.run import loop, models
 from unskew.run import setup as run_setup
-from unskew.record.logs import rows
 from unskew.run.models import CellCard, TaskCard, load_model, predict, save_model
 from unskew.runtime.in_process import Simulator
 

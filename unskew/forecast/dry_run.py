@@ -19,8 +19,8 @@ from unskew.errors import ProtocolError
 from unskew.experiment.config import Experiment, Method
 from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
-from unskew.ledger import totals
 from unskew.info import Passes, whole
+from unskew.ledger import totals
 from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Fitted, Layout, Sgd, drive
