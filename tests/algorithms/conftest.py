@@ -187,9 +187,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
         messages: list[Any] = []
         begin, receive = in_process._Round.begin, in_process._Round.receive
 
-        def down(self: Any, step: str, client: int, parcel: Any) -> Any:
-            messages.append(parcel.sent)
-            return begin(self, step, client, parcel)
+        def down(self: Any, step: str, client: int, payload: Any) -> Any:
+            messages.append(payload.sent)
+            return begin(self, step, client, payload)
 
         def up(self: Any, step: str, client: int, done: Any) -> Any:
             messages.append(done.value[0])

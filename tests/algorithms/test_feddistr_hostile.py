@@ -31,7 +31,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
 from unskew.runtime.flower import pack, unpack
 from unskew.runtime.in_process import Population
-from unskew.runtime.message import ASKED, Envelope, Order, read
+from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
 from unskew.tree import leaves
 
 QUICK = SgdConfig(0.02, local_steps=2, batch_size=16, optimizer="adam")
@@ -125,8 +125,8 @@ def told(lie: Any, step: str, said: list[Any]) -> Callable[[Message], Message]:
 
     def answer(message: Message) -> Message:
         honest = there.fresh(client)(message)
-        asked, reply = read(unpack(message.content), ASKED), unpack(honest.content)
-        if not isinstance(asked, Order) or asked.step != step or reply.action != "ask":
+        asked, reply = read(unpack(message.content), REQUESTS), unpack(honest.content)
+        if not isinstance(asked, StepRequest) or asked.step != step or reply.action != "ask":
             return honest
         of = wire.signatures(there.algorithm)[step].reply
         parts = tuple(wire.encode(lie(wire.decode(part, of))) for part in reply.parts)
@@ -144,11 +144,11 @@ def lived(
     monkeypatch.setattr(loopback, "world", lambda network, pooled: first_of(clients))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients)
-    there.remote.model = dataclasses.replace(there.remote.model, server_trainer=there.trainer)
+    there.runtime.model = dataclasses.replace(there.runtime.model, server_trainer=there.trainer)
     liar = clients - 1
     there.grid.handlers[there.node(liar)] = told(lie, step, [there, liar])
     try:
-        state, trace = there.remote.round(there.remote.start(), 1)
+        state, trace = there.runtime.round(there.runtime.start(), 1)
     except QuorumError:  # nobody is left
         return None, {}, {liar}
     info = algorithm.info(state)
@@ -156,7 +156,7 @@ def lived(
     assert all(bool(t.isfinite().all()) for _, t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
     lost = {f.client for f in trace.failures} | {i.client for i in info.ignored}
     assert lost <= {liar}
-    there.remote.round(state, 2)
+    there.runtime.round(state, 2)
     return state, info, lost
 
 

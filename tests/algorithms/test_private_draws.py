@@ -26,10 +26,10 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.keys import Key
 from unskew.protocol import Me, SgdConfig
-from unskew.runtime import client as sites
+from unskew.runtime import client as client_side
 from unskew.runtime.flower import unpack
 from unskew.runtime.in_process import Simulator
-from unskew.runtime.message import Place
+from unskew.runtime.message import RoundContext
 from unskew.server import privacy
 from unskew.tree import leaves
 
@@ -70,7 +70,7 @@ def test_a_client_makes_a_secret_that_survives_it_and_is_in_no_message(
 ) -> None:
     """Four clients, four messages each of which finds a fresh process, and then a server that starts anew."""
     there = deployed(FEDDISTR, tmp_path, monkeypatch, images=True)
-    there.remote.round(there.remote.start(), 1)
+    there.runtime.round(there.runtime.start(), 1)
     first = secrets_of(tmp_path)
     assert sorted(first) == ["0", "1", "2", "3"]
     assert len(set(first.values())) == 4
@@ -80,9 +80,9 @@ def test_a_client_makes_a_secret_that_survives_it_and_is_in_no_message(
     again.round(again.start(), 1)
     assert secrets_of(tmp_path) == first
     assert not list(tmp_path.rglob("*.tmp"))
-    letters = [unpack(m.content) for m in (*there.grid.pushed, *there.grid.pulled)]
-    said = b"".join(b"".join((letter.head.encode(), *letter.parts)) for letter in letters)
-    assert len(letters) > 16
+    envelopes = [unpack(m.content) for m in (*there.grid.pushed, *there.grid.pulled)]
+    said = b"".join(b"".join((envelope.head.encode(), *envelope.parts)) for envelope in envelopes)
+    assert len(envelopes) > 16
     for secret in first.values():
         for form in (secret, secret.hex().encode(), str(int.from_bytes(secret, "big")).encode()):
             assert form not in said
@@ -91,21 +91,21 @@ def test_a_client_makes_a_secret_that_survives_it_and_is_in_no_message(
 def test_a_secret_that_others_can_read_or_that_is_damaged_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = deployed(FEDDISTR, tmp_path, monkeypatch, images=True).client_runtime(0)
-    secret = sites._secret(site)
+    runtime = deployed(FEDDISTR, tmp_path, monkeypatch, images=True).client_runtime(0)
+    secret = client_side._secret(runtime)
     path = tmp_path / "0" / "draws.secret"
     path.chmod(0o640)
     with pytest.raises(RunError, match="can be read by others than its owner; chmod 600 it"):
-        sites._secret(site)
+        client_side._secret(runtime)
     path.chmod(0o600)
-    assert sites._secret(site) == secret
+    assert client_side._secret(runtime) == secret
     path.write_bytes(b"short")
     with pytest.raises(RunError, match="must hold 32 bytes, got 5"):
-        sites._secret(site)
+        client_side._secret(runtime)
 
 
-def place(**other: Any) -> Place:
-    return dataclasses.replace(Place("run", "small world", 0, ((1, 1),), 1), **other)
+def context(**other: Any) -> RoundContext:
+    return dataclasses.replace(RoundContext("run", "small world", 0, ((1, 1),), 1), **other)
 
 
 def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +113,13 @@ def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, mon
     there = deployed(FEDDISTR, tmp_path, monkeypatch, images=True)
 
     def me(what: str = "order", data: str = "rows", client: int = 0, **where: Any) -> Me:
-        site = there.client_runtime(client)  # as a fresh process
-        site = dataclasses.replace(site, introduction=dataclasses.replace(site.introduction, data=data))
-        return sites._me(site, site.open_desk(0), place(**where), Key(11) / "x", what)
+        runtime = there.client_runtime(client)  # as a fresh process
+        runtime = dataclasses.replace(runtime, info=dataclasses.replace(runtime.info, data=data))
+        return client_side._me(runtime, runtime.open_workspace(0), context(**where), Key(11) / "x", what)
 
     same = me()
     assert me().private == same.private
-    assert me(begun=((1, 1), (2, 1))).private == same.private  # a server that starts again asks for the same again
+    assert me(starts=((1, 1), (2, 1))).private == same.private  # a server that starts again asks for the same again
     others = [me(what="another"), me(data="others"), me(client=1), me(round=2), me(run="b"), me(cell=1)]
     assert len({same.private, same.lasting, same.key, *(m.private for m in others)}) == 9
     # Lasting draws are no others for another order, round or run: they would average out.
@@ -133,7 +133,7 @@ def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, mon
 def test_noise_on_embeddings_is_not_what_the_seed_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the noise the two are equal; with it every number differs, and by as much as two noises do."""
     sim, there = simulated(FEDDISTR, True), deployed(FEDDISTR, tmp_path, monkeypatch, True)
-    here, far = (r.round(r.start(), 1)[0].info.uploads for r in (sim, there.remote))
+    here, far = (r.round(r.start(), 1)[0].info.uploads for r in (sim, there.runtime))
     assert here.labels.tolist() == far.labels.tolist()
     apart = here.embeddings - far.embeddings
     assert bool((apart != 0).all())
@@ -147,7 +147,7 @@ def test_noise_on_soft_labels_is_not_what_the_seed_says(
 ) -> None:
     algorithm = FedDW(local=SMALL, dp=None if plain else OnSoftLabels(noise_multiplier=1.0))
     sim, there = simulated(algorithm), deployed(algorithm, tmp_path, monkeypatch)
-    here, far = (r.round(r.start(), 1)[0].totals for r in (sim, there.remote))
+    here, far = (r.round(r.start(), 1)[0].totals for r in (sim, there.runtime))
     assert bool((here.sums == far.sums).all()) is plain
     assert bool((here.counts != far.counts).any()) is not plain
 
@@ -158,7 +158,7 @@ def test_noise_on_class_shares_is_not_what_the_seed_says(
 ) -> None:
     algorithm = FedDif(local=SMALL, sigma=sigma, max_hops=1)
     sim, there = simulated(algorithm), deployed(algorithm, tmp_path, monkeypatch)
-    here, far = (wire.encode(r.round(r.start(), 1)[0]) for r in (sim, there.remote))
+    here, far = (wire.encode(r.round(r.start(), 1)[0]) for r in (sim, there.runtime))
     assert (here == far) is (sigma == 0.0)
 
 

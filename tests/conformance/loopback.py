@@ -24,12 +24,12 @@ from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me
-from unskew.runtime.client import ClientRuntime, Desk, _Kept
+from unskew.runtime.client import ClientRuntime, Workspace, _StoredAnswer
 from unskew.runtime.flower import FlowerTransport, answer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Expected, Membership, layout_hash
-from unskew.runtime.message import Introduction, Node
-from unskew.runtime.network import Model, Remote, Terms
+from unskew.runtime.message import ClientInfo, Node
+from unskew.runtime.network import Limits, NetworkRuntime, ServerModel
 
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -117,10 +117,10 @@ def built(case: str, network: str) -> tuple[Any, Population, LocalTrainer]:
     return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)))
 
 
-def introduction(case: str, network: str, client: int, num_clients: int) -> Introduction:
+def info(case: str, network: str, client: int, num_clients: int) -> ClientInfo:
     _, population, _ = built(case, network)
     layout = layout_hash(population.initial)
-    return Introduction(client, num_clients, "0", "small world", CLASSES, layout, "rows", False, "")
+    return ClientInfo(client, num_clients, "0", "small world", CLASSES, layout, "rows", False, "")
 
 
 def client_runtime(
@@ -128,7 +128,7 @@ def client_runtime(
 ) -> ClientRuntime:
     """A client as a fresh process has it: nothing in memory, everything in `state`."""
 
-    def open_desk(cell: int) -> Desk:
+    def open_workspace(cell: int) -> Workspace:
         algorithm, population, trainer = built(case, network)
 
         def me(c: int, t: int, key: Key) -> Me:
@@ -137,9 +137,9 @@ def client_runtime(
 
         rows = trainer.device_data.val[client]
         eval_set = {"personal": ("train", rows), "val": ("train", rows[:1])}
-        return Desk(algorithm, trainer, me, population.initial, seed, eval_set)
+        return Workspace(algorithm, trainer, me, population.initial, seed, eval_set)
 
-    return ClientRuntime(introduction(case, network, client, num_clients), state, open_desk, **options)
+    return ClientRuntime(info(case, network, client, num_clients), state, open_workspace, **options)
 
 
 class Deployed:
@@ -152,10 +152,10 @@ class Deployed:
         self.num_clients = len(self.population.clients)
         self.folder, self.case, self.network, self.seed = folder, case, network, seed
         self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
-        self.begun: list[tuple[int, int]] = []
-        self.membership = self.call_roll()
-        self.options = {"clients_per_round": 1 if pooled else 4, "terms": Terms(deadline_s=5.0), **options}
-        self.remote = self.start_server()
+        self.starts: list[tuple[int, int]] = []
+        self.membership = self.greet_clients()
+        self.options = {"clients_per_round": 1 if pooled else 4, "limits": Limits(deadline_s=5.0), **options}
+        self.runtime = self.start_server()
 
     def node(self, client: int) -> Node:
         """Where a client is at first."""
@@ -170,22 +170,22 @@ class Deployed:
     def fresh(self, client: int) -> Handler:
         return lambda message: answer(message, self.client_runtime(client))
 
-    def call_roll(self) -> Membership:
+    def greet_clients(self) -> Membership:
         expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
         membership = Membership(FlowerTransport(self.grid, poll_s=0.0), "smallworld", expected)
         membership.wait(self.num_clients, wait_s=5.0)
         return membership
 
-    def start_server(self) -> Remote[Any]:
+    def start_server(self) -> NetworkRuntime[Any]:
         """A server that knows nothing but what a checkpoint would tell it."""
 
         def begin(first: int) -> tuple[tuple[int, int], ...]:
-            self.begun.append((len(self.begun) + 1, first))
-            return tuple(self.begun)
+            self.starts.append((len(self.starts) + 1, first))
+            return tuple(self.starts)
 
         p = self.population
-        model = Model(p.histograms.shape[1], p.layout, p.initial, p.initialise)
-        return Remote(
+        model = ServerModel(p.histograms.shape[1], p.layout, p.initial, p.initialise)
+        return NetworkRuntime(
             self.algorithm,
             model,
             self.num_clients,
@@ -201,5 +201,5 @@ class Deployed:
         files = sorted(p for p in (self.folder / str(client)).glob("smallworld/0/*") if not p.name.startswith("."))
         if not files:
             return b""
-        kept: bytes = wire.decode(files[-1].read_bytes(), _Kept).memory
+        kept: bytes = wire.decode(files[-1].read_bytes(), _StoredAnswer).memory
         return kept

@@ -15,7 +15,7 @@ from flwr.app import Message
 from loopback import Deployed
 
 from unskew.runtime.flower import unpack
-from unskew.runtime.message import ANSWERED, ASKED, Order, Sent, read
+from unskew.runtime.message import REPLIES, REQUESTS, NetworkTransfer, StepRequest, read
 
 
 def payloads(messages: list[Message]) -> list[tuple[str, int]]:
@@ -34,17 +34,17 @@ def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: 
     """Bit for bit in state, memory, work and losses; and every ask and reply weighs what the ledger says it does."""
     sim = simulator(case, network, seed=11)
     there = Deployed(case, network, tmp_path, seed=11)
-    state = there.remote.start()
+    state = there.runtime.start()
     # FedDif's diffusion takes many exchanges a round.
     for t, expected, trace in rounds(sim, 2 if case.startswith("feddif") else 3):
         there.grid.pushed.clear()
         there.grid.pulled.clear()
-        state, found = there.remote.round(state, t)
+        state, found = there.runtime.round(state, t)
         assert wire.encode(state) == wire.encode(expected)
         assert found.transfers == trace.transfers
         assert found.work == trace.work
         assert found.losses == trace.losses
-        failures, sent = there.remote.apart()
+        failures, sent = there.runtime.drain_records()
         assert not found.failures
         assert not failures
         on_the_wire(there, trace.transfers, sent)
@@ -52,12 +52,12 @@ def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: 
         assert there.remembered(c) == bits(sim, state)[f"client {c}"]
 
 
-def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[Sent]) -> None:
+def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfer]) -> None:
     """What lay in Flower's messages, against the ledger, message by message."""
     for message in there.grid.pushed:
         envelope = unpack(message.content)
-        head = read(envelope, ASKED)
-        if isinstance(head, Order):
+        head = read(envelope, REQUESTS)
+        if isinstance(head, StepRequest):
             client = there.client_at(message.metadata.dst_node_id)
             assert [len(p) for p in envelope.parts if p] == expected_down(rows, head.hop, client)
     up = Counter((r.hop, r.src, r.bytes) for r in rows if r.dst == SERVER)
@@ -66,7 +66,7 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[Sent]) -> None
     # What else went up went because a client was sent it or the plan collected it; once, for whomever it was.
     carried = up - asked + Counter((r.hop, r.src, r.bytes) for r in rows if SERVER not in (r.src, r.dst))
     fetches = {
-        c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.remote.clients
+        c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.runtime.clients
     }
     fetched: Counter[tuple[int, int, int]] = Counter()
     for message in there.grid.pulled:
@@ -79,5 +79,5 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[Sent]) -> None
     assert payloads(there.grid.pushed) == sorted((s.what, s.payload) for s in sent if s.way == "down")
     assert payloads(there.grid.pulled) == sorted((s.what, s.payload) for s in sent if s.way == "up")
     for message in there.grid.pulled:
-        read(unpack(message.content), ANSWERED)
+        read(unpack(message.content), REPLIES)
     assert all(s.framing > 0 for s in sent)

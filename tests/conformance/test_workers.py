@@ -348,13 +348,13 @@ def test_how_a_worker_ended_is_told_as_often_as_it_is_asked() -> None:
 def test_a_system_that_allows_no_more_processes_is_one_sentence_and_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fork, begun = os.fork, []
+    fork, starts = os.fork, []
 
     def only_two() -> int:
-        if len(begun) == 2:
+        if len(starts) == 2:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        begun.append(fork())
-        return begun[-1]
+        starts.append(fork())
+        return starts[-1]
 
     monkeypatch.setattr(os, "fork", only_two)
     with pytest.raises(WorkerError) as caught:
@@ -363,7 +363,7 @@ def test_a_system_that_allows_no_more_processes_is_one_sentence_and_leaves_none(
         "worker 2 of 3 could not be started: Resource temporarily unavailable; lower runtime.workers or take "
         "runtime.executor = 'sequential'"
     )
-    for pid in begun:
+    for pid in starts:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 

@@ -156,11 +156,11 @@ def same_deployed(name: str, algorithm: object, folder: Path, monkeypatch: pytes
     monkeypatch.setattr(loopback, "world", lambda network, pooled: clients(network))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=11)
-    there.remote.model = dataclasses.replace(there.remote.model, server_trainer=there.trainer)
+    there.runtime.model = dataclasses.replace(there.runtime.model, server_trainer=there.trainer)
     sim, states, traces = played(algorithm, rounds=2, seed=11)
-    state = there.remote.start()
+    state = there.runtime.start()
     for t in (1, 2):
-        state, trace = there.remote.round(state, t)
+        state, trace = there.runtime.round(state, t)
         assert wire.encode(state) == wire.encode(states[t])
         assert trace.transfers == traces[t - 1].transfers
         assert trace.work == traces[t - 1].work

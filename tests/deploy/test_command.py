@@ -207,10 +207,10 @@ def test_without_flower_every_command_says_what_to_install(
 def test_parity_of_noise_that_clients_draw_themselves_is_refused_in_a_sentence(
     call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begun(*_: object) -> Path:
+    def starts(*_: object) -> Path:
         raise AssertionError("it was deployed first")
 
-    monkeypatch.setattr(operate, "local", begun)
+    monkeypatch.setattr(operate, "local", starts)
     (tmp_path / "tiny.toml").write_text(TINY.replace('name = "fedavg"', 'name = "feddif"\nsigma = 0.1'))
     code, out, err = call("tiny.toml", "--local", "2", "--check-parity")
     assert (code, out) == (2, "")

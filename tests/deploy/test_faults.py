@@ -21,8 +21,8 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, operate, parity
-from unskew.deploy.folders import Address, Terms
-from unskew.deploy.launch import Family, Node
+from unskew.deploy.launch import ClientProcesses, ProcessGroup
+from unskew.deploy.settings import Address, ServerConfig
 from unskew.errors import DeployError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -39,11 +39,11 @@ LONG = ("local.local_steps=120000", "local.batch_size=8")
 class Meddler:
     """Does something once, when a client's n-th ClientApp has been started: 1 is the hello, 2 the first round."""
 
-    def __init__(self, node: Node, nth: int, deed: Callable[[Node], None]) -> None:
+    def __init__(self, node: ClientProcesses, nth: int, deed: Callable[[ClientProcesses], None]) -> None:
         self.node, self.nth, self.deed = node, nth, deed
         self.done = False
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         log = self.node.folder / "logs" / "superexec.log"
         started = log.read_text().count("Start `flwr-clientapp`") if log.exists() else 0
         if not self.done and started >= self.nth:
@@ -51,8 +51,8 @@ class Meddler:
             self.deed(self.node)
 
 
-def signalled(number: int) -> Callable[[Node], None]:
-    def deed(node: Node) -> None:
+def signalled(number: int) -> Callable[[ClientProcesses], None]:
+    def deed(node: ClientProcesses) -> None:
         time.sleep(2.0)  # it is importing or training by then
         for child in node.children:
             child.signal(number)
@@ -63,20 +63,21 @@ def signalled(number: int) -> Callable[[Node], None]:
 def federation(
     experiment: Experiment,
     out: Path,
-    meddle: Callable[[list[Node]], Any],
+    meddle: Callable[[list[ClientProcesses]], Any],
     said: Lines,
     deadline_s: float = 120.0,
     restart: bool = True,
 ) -> Path:
     """Two clients, a server, and something that meddles."""
-    deployment = operate.prepare(experiment, 2, out, Terms(2, deadline_s, 300.0))
-    with Family() as family:
-        server = launch.start_server(family, deployment / "server", folders.address(deployment / "server"))
+    deployment = operate.prepare(experiment, 2, out, ServerConfig(2, deadline_s, 300.0))
+    with ProcessGroup() as group:
+        server = launch.start_server(group, deployment / "server", folders.address(deployment / "server"))
         nodes = [
-            Node(family, folders.client_folder(deployment, c), said, f"client {c}", restart=restart) for c in (0, 1)
+            ClientProcesses(group, folders.client_folder(deployment, c), said, f"client {c}", restart=restart)
+            for c in (0, 1)
         ]
         meddler = meddle(nodes)
-        operate.attend(server, operate.launch_run(server), said, [*nodes, meddler])
+        operate.wait_for_end(server, operate.launch_run(server), said, [*nodes, meddler])
     assert meddler.done
     return operate.collect(deployment / "server" / "run", out)
 
@@ -150,8 +151,8 @@ def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
 def test_without_enough_clients_the_run_ends_with_the_quorum_sentence(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
-    def meddle(nodes: list[Node]) -> Meddler:
-        def deed(_: Node) -> None:
+    def meddle(nodes: list[ClientProcesses]) -> Meddler:
+        def deed(_: ClientProcesses) -> None:
             for node in nodes:
                 for child in node.children:
                     child.signal(signal.SIGKILL)
@@ -188,7 +189,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     finally:
         first.kill()
         first.communicate()
-    if launch._tied():
+    if launch._ended_with_parent():
         until = time.monotonic() + 60
         while processes_of(tmp_path) and time.monotonic() < until:
             time.sleep(0.2)
@@ -207,10 +208,10 @@ class FullDisk:
     The file that an answer is written to before it gets its name leads to /dev/full.
     """
 
-    def __init__(self, node: Node, rounds: tuple[int, ...]) -> None:
+    def __init__(self, node: ClientProcesses, rounds: tuple[int, ...]) -> None:
         self.state, self.rounds, self.done = node.folder / "state", rounds, False
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         for answer in [] if self.done else self.state.glob("*/0/000001-*-0000"):
             for t in self.rounds:
                 (answer.parent / f"{t:06d}-{answer.name[7:]}.tmp").symlink_to("/dev/full")
@@ -243,23 +244,23 @@ def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go
     from unskew.experiment.config import to_toml
 
     experiment, out = small("rounds=2", "split.num_clients=3"), tmp_path / "run"
-    deployment = operate.prepare(experiment, 3, out, Terms(1, 120.0, 300.0))
+    deployment = operate.prepare(experiment, 3, out, ServerConfig(1, 120.0, 300.0))
     x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
     with (deployment / "client-1" / "client.toml").open("a") as f:
         f.write(f'\ndata = "npz:{tmp_path / "own.npz"}"\n')
     other = small("rounds=2", "split.num_clients=3", 'task.model="mlp"')
     (deployment / "client-2" / "experiment.toml").write_text(to_toml(other))
-    with Family() as family:
-        server = launch.start_server(family, deployment / "server", folders.address(deployment / "server"))
-        nodes = [Node(family, folders.client_folder(deployment, c), said, f"client {c}") for c in (0, 1, 2)]
+    with ProcessGroup() as group:
+        server = launch.start_server(group, deployment / "server", folders.address(deployment / "server"))
+        nodes = [ClientProcesses(group, folders.client_folder(deployment, c), said, f"client {c}") for c in (0, 1, 2)]
         until = time.monotonic() + 120
         while not all((n.folder / "logs" / "supernode.log").exists() and connected(n) for n in nodes):
             for node in nodes:
-                node.keep()
+                node.supervise()
             assert time.monotonic() < until
             time.sleep(0.2)
-        operate.attend(server, operate.launch_run(server), said, nodes)
+        operate.wait_for_end(server, operate.launch_run(server), said, nodes)
     run = operate.collect(deployment / "server" / "run", out)
     assert {c for _, c in uplinks(run)} == {0}
     hello = {r["client"]: r["reason"] for r in rows(run / "failures.jsonl") if r["step"] == "hello"}
@@ -271,7 +272,7 @@ def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go
     outcome("client with another model", "went on", f"without it: {hello[2]}")
 
 
-def connected(node: Node) -> bool:
+def connected(node: ClientProcesses) -> bool:
     """Whether a client's SuperNode has been let in."""
     return bool(node.children) and "SuperNode ID" in node.children[1].said()
 
@@ -342,15 +343,15 @@ class Wire:
 class Cutter(Meddler):
     """Cuts a client's wire while it trains, and mends it after some seconds."""
 
-    def __init__(self, node: Node, nth: int, wires: list[Wire], seconds: float, hang_up: bool) -> None:
+    def __init__(self, node: ClientProcesses, nth: int, wires: list[Wire], seconds: float, hang_up: bool) -> None:
         super().__init__(node, nth, lambda _: self.wire.cut(hang_up))
         self.wire, self.seconds, self.since = Wire(node.reached), seconds, 0.0
         node.reached = self.wire.address
         wires.append(self.wire)
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         before = self.done
-        super().keep()
+        super().supervise()
         if self.done and not before:
             self.since = time.monotonic()
         if self.done and time.monotonic() - self.since > self.seconds:
@@ -402,28 +403,28 @@ def test_an_unknown_key_and_a_second_client_with_one_identity_are_refused_by_flo
     stranger = Path(shutil.copytree(two, tmp_path / "stranger"))
     certificates.issue_node(stranger, "client-1")
 
-    def until_refused(family: Family, folder: Path) -> str:
-        node = Node(family, folder, said)
+    def until_refused(group: ProcessGroup, folder: Path) -> str:
+        node = ClientProcesses(group, folder, said)
 
         def live() -> None:
             while True:
-                node.keep()
+                node.supervise()
                 time.sleep(0.1)
 
         with pytest.raises(DeployError, match=r"refuses this client's key: .*two clients with one identity") as refused:
             live()
         return str(refused.value).split(" (log")[0]
 
-    with Family() as family:
-        launch.start_server(family, server, folders.address(server))
-        first = Node(family, one, said)
-        first.keep()
+    with ProcessGroup() as group:
+        launch.start_server(group, server, folders.address(server))
+        first = ClientProcesses(group, one, said)
+        first.supervise()
         until = time.monotonic() + 60
         while not connected(first) and time.monotonic() < until:
             time.sleep(0.1)
-        sentence = until_refused(family, twin)
+        sentence = until_refused(group, twin)
         assert first.children[1].running()
-        until_refused(family, stranger)
+        until_refused(group, stranger)
     outcome("unknown key, or two clients with one", "refused", sentence)
 
 
@@ -447,10 +448,10 @@ def test_a_client_does_not_speak_to_a_server_whose_certificate_is_not_good(
     else:
         certificates.issue_server(who, [], server)
     listen = folders.address(server)
-    with Family() as family:
+    with ProcessGroup() as group:
         # Started as `start_server` would, which refuses to serve with an expired certificate.
         line = launch.superlink(server, listen, folders.write_secret(server))
-        link = family.start(
+        link = group.start(
             line, folders.write_home(server, listen.here), server / "logs" / "superlink.log", "SuperLink"
         )
         until = time.monotonic() + 120

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders
-from unskew.deploy.folders import Address, Terms
+from unskew.deploy.settings import Address, ServerConfig
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint
@@ -86,8 +86,8 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
 
 
 def test_each_client_is_told_where_its_own_data_lie(experiment: Experiment, tmp_path: Path) -> None:
-    terms = Terms(1, deadline_s=5.0, wait_s=7.0)
-    folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, data=["npz:/a.npz", "folder:/b"], terms=terms)
+    config = ServerConfig(1, deadline_s=5.0, wait_s=7.0)
+    folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, data=["npz:/a.npz", "folder:/b"], config=config)
     declared = [tomllib.loads((tmp_path / "f" / f"client-{c}" / "client.toml").read_text())["data"] for c in (0, 1)]
     assert declared == ["npz:/a.npz", "folder:/b"]
     assert tomllib.loads((tmp_path / "f" / "server" / "server.toml").read_text())["min_clients"] == 1
@@ -140,7 +140,7 @@ def test_impossible_packs_are_refused_before_anything_is_written(experiment: Exp
     with pytest.raises(ConfigError, match="once for each of 2 clients, got 1"):
         folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, data=["npz:/a.npz"])
     with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 3"):
-        folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, terms=Terms(3))
+        folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, config=ServerConfig(3))
     assert not (tmp_path / "f").exists()
 
 

@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, versions
-from unskew.deploy.folders import Address
+from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(versions, "programs", lambda: folder)
     script(folder, "resident", "exec sleep 60")
-    monkeypatch.setattr(launch, "stay", lambda client, socket: ["resident"])
+    monkeypatch.setattr(launch, "resident_program", lambda client, socket: ["resident"])
     return folder
 
 
@@ -189,11 +189,11 @@ def test_children_end_with_the_block_that_started_them_even_if_they_resist(
     script(bin, "polite", "exec sleep 60")
     script(bin, "stubborn", f"trap '' TERM\n: > {tmp_path}/trapped\nwhile :; do sleep 60 & wait $!; done")
     monkeypatch.setattr(launch.end, "__defaults__", (0.3,))
-    children: list[launch.Child] = []
+    children: list[launch.ChildProcess] = []
 
     def work() -> None:
-        with launch.Family() as family:
-            children.extend(family.start([n], tmp_path, tmp_path / "log") for n in ("polite", "stubborn"))
+        with launch.ProcessGroup() as group:
+            children.extend(group.start([n], tmp_path, tmp_path / "log") for n in ("polite", "stubborn"))
             assert eventually((tmp_path / "trapped").exists)
             assert all(c.running() for c in children)
             raise KeyboardInterrupt
@@ -205,8 +205,8 @@ def test_children_end_with_the_block_that_started_them_even_if_they_resist(
 
 def test_what_a_child_has_started_ends_with_it(bin: Path, tmp_path: Path) -> None:
     script(bin, "parent", f"sleep 60 & echo $! > {tmp_path}/pid; exit 0")
-    with launch.Family() as family:
-        child = family.start(["parent"], tmp_path, tmp_path / "log")
+    with launch.ProcessGroup() as group:
+        child = group.start(["parent"], tmp_path, tmp_path / "log")
         assert child.process.wait(10) == 0
         pid = int((tmp_path / "pid").read_text())
         assert alive(pid)
@@ -217,9 +217,9 @@ def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: P
     noted = tmp_path / "noted"
     trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"
     script(bin, "program", f"{trap}while :; do sleep 0.05; done")
-    with launch.Family() as family:
-        family.start(["program", "server"], tmp_path, tmp_path / "log", "SuperLink")
-        family.start(["program", "client"], tmp_path, tmp_path / "log", "client 0's SuperNode")
+    with launch.ProcessGroup() as group:
+        group.start(["program", "server"], tmp_path, tmp_path / "log", "SuperLink")
+        group.start(["program", "client"], tmp_path, tmp_path / "log", "client 0's SuperNode")
         assert eventually(lambda: (tmp_path / "server").exists() and (tmp_path / "client").exists())
     assert [line.split()[-1] for line in noted.read_text().splitlines()] == ["client", "server"]
 
@@ -244,7 +244,7 @@ while True:
 
 def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
     numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
-    if launch._tied():  # without setpriv nobody tells the children of a process that was killed
+    if launch._ended_with_parent():  # without setpriv nobody tells the children of a process that was killed
         numbers.append(signal.SIGKILL)
     script(bin, "polite", "exec sleep 60")
     (tmp_path / "work.py").write_text(WORKING)
@@ -283,8 +283,8 @@ def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Pa
     (tmp_path / "text").write_text(printed + "\n")
     script(bin, "program", f"cat {tmp_path}/text; exit 3")
     (tmp_path / "log").write_text("address already in use, but in an earlier life\n")
-    with launch.Family() as family:
-        child = family.start(["program"], tmp_path, tmp_path / "log", "the program")
+    with launch.ProcessGroup() as group:
+        child = group.start(["program"], tmp_path, tmp_path / "log", "the program")
         child.process.wait(10)
         assert launch.explain(child).startswith("the program ended")
         assert says in launch.explain(child)
@@ -300,12 +300,12 @@ def client(tmp_path: Path) -> Path:
     return folder
 
 
-def keep_until(node: launch.Node, done: Callable[[], object], within_s: float = 10.0) -> None:
-    def look() -> bool:
-        node.keep()
+def keep_until(node: launch.ClientProcesses, done: Callable[[], object], within_s: float = 10.0) -> None:
+    def probe() -> bool:
+        node.supervise()
         return bool(done())
 
-    assert eventually(look, within_s)
+    assert eventually(probe, within_s)
 
 
 def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given_up(
@@ -317,12 +317,12 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
     monkeypatch.setattr(launch.time, "sleep", lambda s: None)
     now = [0.0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    with launch.Family() as family:
-        node = launch.Node(family, client, said.append)
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
 
         def live() -> None:
             for _ in range(100):
-                node.keep()
+                node.supervise()
                 if node.children:
                     node.children[1].process.wait(10)
                 now[0] += 0.5
@@ -340,13 +340,13 @@ def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
     now, starts = [0.0], [0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
     said: list[str] = []
-    with launch.Family() as family:
-        node = launch.Node(family, client, said.append)
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
 
         def live() -> None:
             for _ in range(200):
                 before = node.children
-                node.keep()
+                node.supervise()
                 starts[0] += node.children != before and bool(node.children)
                 if node.children:
                     node.children[1].process.wait(10)
@@ -363,9 +363,9 @@ def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
 def test_a_client_of_which_one_process_dies_is_started_afresh_whole(bin: Path, client: Path, which: int) -> None:
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
-    with launch.Family() as family:
-        node = launch.Node(family, client, lambda text: None)
-        node.keep()
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, lambda text: None)
+        node.supervise()
         first = node.children
         first[which].signal(signal.SIGKILL)
         keep_until(node, lambda: node.children and node.children != first)
@@ -380,14 +380,14 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
     script(bin, "flower-supernode", r"printf 'INFO : fine\n\033[91mERROR \033[0m:     SSL error\n'; exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.Family() as family:
-        node = launch.Node(family, client, said.append)
-        node.keep()
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
+        node.supervise()
         first = node.children
         keep_until(node, lambda: node.children and node.children != first)
         assert not any(c.running() for c in first)
     assert said[0].startswith("client's SuperNode gave up its connection: SSL error (log: ")
-    assert said[0].endswith("; started again in 1 s")
+    assert said[0].endswith("; restarting in 1 s")
 
 
 def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
@@ -400,8 +400,8 @@ def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
     )
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.Family() as family:
-        node = launch.Node(family, client, said.append)
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
         keep_until(node, lambda: said)
     assert said[0].startswith("client is refused for now: its last session may not be over")
 
@@ -410,8 +410,8 @@ def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, clie
     script(bin, "resident", "echo 'DataError: own.npz is not there'; exit 2")
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
-    with launch.Family() as family:
-        node = launch.Node(family, client, lambda text: None)
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, lambda text: None)
         with pytest.raises(DeployError, match=r"client's resident ended with code 2: DataError: own\.npz is not there"):
             keep_until(node, lambda: False)
 
@@ -420,15 +420,15 @@ def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) 
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.Family() as family:
-        node = launch.Node(family, client, said.append, restart=False)
-        node.keep()
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append, restart=False)
+        node.supervise()
         node.children[1].signal(signal.SIGKILL)
         keep_until(node, lambda: said)
         for _ in range(5):
-            node.keep()
+            node.supervise()
         assert node.children == ()
-    assert said[0].endswith("it is not started again")
+    assert said[0].endswith("it is not restarted")
 
 
 def test_a_client_with_another_s_key_never_starts(client: Path) -> None:
@@ -436,8 +436,8 @@ def test_a_client_with_another_s_key_never_starts(client: Path) -> None:
     other.mkdir()
     certificates.issue_node(other, "x")
     (client / "node.pub").write_bytes((other / "node.pub").read_bytes())
-    with launch.Family() as family, pytest.raises(DeployError, match="copy both from one pack"):
-        launch.Node(family, client, lambda text: None)
+    with launch.ProcessGroup() as group, pytest.raises(DeployError, match="copy both from one pack"):
+        launch.ClientProcesses(group, client, lambda text: None)
 
 
 # ---------------------------------------------------------------- looking at a server
@@ -482,13 +482,13 @@ def pack(tmp_path: Path) -> Path:
 
 def test_a_server_that_is_as_it_should_be_is_seen(pack: Path) -> None:
     with superlink(pack) as address:
-        assert abs(launch.look(address, pack / "ca.crt")) < 3
+        assert abs(launch.probe(address, pack / "ca.crt")) < 3
 
 
 def test_a_server_with_an_expired_certificate_is_refused(pack: Path) -> None:
     certificates.issue_server(certificates.authority("test"), [], pack, days=0)
     with superlink(pack) as address, pytest.raises(DeployError, match=r"has expired; .*--renew"):
-        launch.look(address, pack / "ca.crt")
+        launch.probe(address, pack / "ca.crt")
 
 
 def test_a_server_of_another_authority_is_refused(pack: Path) -> None:
@@ -496,26 +496,26 @@ def test_a_server_of_another_authority_is_refused(pack: Path) -> None:
     other.mkdir()
     certificates.issue_server(certificates.authority("other"), [], other)
     with superlink(other) as address, pytest.raises(DeployError, match="not signed by this federation's authority"):
-        launch.look(address, pack / "ca.crt")
+        launch.probe(address, pack / "ca.crt")
 
 
 def test_a_server_under_a_name_that_is_not_in_its_certificate_is_refused(pack: Path) -> None:
     with superlink(pack) as address, pytest.raises(DeployError, match=r"is for other names than 127\.0\.0\.2"):
-        launch.look(Address("127.0.0.2", address.port), pack / "ca.crt")
+        launch.probe(Address("127.0.0.2", address.port), pack / "ca.crt")
 
 
 def test_what_speaks_no_tls_or_is_no_superlink_is_not_taken_for_one(pack: Path) -> None:
     with superlink(None) as address, pytest.raises(DeployError, match="is it the right port"):
-        launch.look(address, pack / "ca.crt")
+        launch.probe(address, pack / "ca.crt")
     with superlink(pack, code=502) as address, pytest.raises(launch.Unreachable, match="answers 502"):
-        launch.look(address, pack / "ca.crt")
+        launch.probe(address, pack / "ca.crt")
 
 
 def test_nobody_and_nowhere_are_told_apart_from_a_refusal(pack: Path) -> None:
     with pytest.raises(launch.Unreachable, match=r"nobody answers at 127\.0\.0\.1"):
-        launch.look(Address("127.0.0.1", launch.free_ports(1)[0]), pack / "ca.crt")
+        launch.probe(Address("127.0.0.1", launch.free_ports(1)[0]), pack / "ca.crt")
     with pytest.raises(launch.Unreachable, match=r"nobody answers at no\.such\.host\.invalid"):
-        launch.look(Address("no.such.host.invalid", 443), pack / "ca.crt")
+        launch.probe(Address("no.such.host.invalid", 443), pack / "ca.crt")
 
 
 @pytest.fixture
@@ -537,10 +537,10 @@ def test_clocks_that_flower_would_not_forgive_are_refused_in_words(
     pack: Path, now: datetime, ahead_s: int, says: str
 ) -> None:
     with superlink(pack, now - timedelta(seconds=ahead_s)) as address, pytest.raises(DeployError, match=says):
-        launch.look(address, pack / "ca.crt")
+        launch.probe(address, pack / "ca.crt")
 
 
 @pytest.mark.parametrize("ahead_s", [4, -200])
 def test_clocks_that_flower_forgives_are_accepted(pack: Path, now: datetime, ahead_s: int) -> None:
     with superlink(pack, now - timedelta(seconds=ahead_s)) as address:
-        assert launch.look(address, pack / "ca.crt") == ahead_s
+        assert launch.probe(address, pack / "ca.crt") == ahead_s

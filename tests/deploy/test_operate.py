@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, operate, parity
-from unskew.deploy.folders import Address
+from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -115,17 +115,17 @@ def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> No
     clock = {**row, "name": "seconds", "value": 2.0}
     failure = {"method": "fedavg", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}
     progress = operate.ProgressDisplay(tmp_path, rounds=3)
-    assert list(progress.news()) == []
+    assert list(progress.new_lines()) == []
     text = json.dumps(row) + "\n" + json.dumps(clock)
     (tmp_path / "metrics.jsonl").write_text(text)
     (tmp_path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
-    assert list(progress.news()) == [
+    assert list(progress.new_lines()) == [
         "fedavg, seed 0: accuracy 0.5000 after round 1",
         "fedavg, seed 0, round 1: client 2, step 'train': late",
     ]
     (tmp_path / "metrics.jsonl").write_text(text + "\n")
-    assert list(progress.news()) == ["fedavg, seed 0: round 1 of 3, 2.0 s"]
-    assert list(progress.news()) == []
+    assert list(progress.new_lines()) == ["fedavg, seed 0: round 1 of 3, 2.0 s"]
+    assert list(progress.new_lines()) == []
 
 
 def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> None:
@@ -133,12 +133,12 @@ def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> 
     log = tmp_path / "metrics.jsonl"
     log.write_text(2 * (json.dumps(row) + "\n"))
     progress = operate.ProgressDisplay(tmp_path, rounds=3)
-    assert len(list(progress.news())) == 2
+    assert len(list(progress.new_lines())) == 2
     log.write_text(json.dumps(row) + "\n")
-    assert list(progress.news()) == []
+    assert list(progress.new_lines()) == []
     with log.open("a") as f:
         f.write(json.dumps({**row, "round": 2}) + "\n")
-    assert list(progress.news()) == ["fedavg, seed 0: round 2 of 3, 2.0 s"]
+    assert list(progress.new_lines()) == ["fedavg, seed 0: round 2 of 3, 2.0 s"]
 
 
 @dataclass
@@ -172,19 +172,19 @@ FLOWER = "known to Flower only"
 def test_the_last_lines_are_told_however_a_run_ends(
     federation: Path, end: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = launch.Server(federation / "server", federation / "server", ())
+    server = launch.ServerProcesses(federation / "server", federation / "server", ())
     (server.folder / "run").mkdir()
     log(server.folder, 1)
     say = Ending(server.folder, end)
     monkeypatch.setattr(operate, "ASK_EVERY_S", 0.0)
     monkeypatch.setattr(launch, "printed", lambda server, run: "")
 
-    def status(server: launch.Server, run: int) -> tuple[str, str]:
+    def status(server: launch.ServerProcesses, run: int) -> tuple[str, str]:
         return ("finished:failed", "out of memory") if (server.folder / FLOWER).exists() else ("running", "")
 
     monkeypatch.setattr(launch, "run_status", status)
     with nullcontext() if reason is None else pytest.raises(RunError, match=f"the deployed run failed: {reason}"):
-        operate.attend(server, 1, say)
+        operate.wait_for_end(server, 1, say)
     assert say.heard == ["fedavg, seed 0: round 1 of 2, 2.0 s", "fedavg, seed 0: round 2 of 2, 2.0 s"]
 
 
@@ -192,20 +192,20 @@ def test_a_failed_run_is_explained_by_the_last_error_that_was_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
-    server = launch.Server(tmp_path, tmp_path, ())
+    server = launch.ServerProcesses(tmp_path, tmp_path, ())
     said = ["ValueError: an old one\nTraceback ...\nunskew.errors.QuorumError: round 2, step 'train': 1 of 3\n"]
     monkeypatch.setattr(launch, "printed", lambda server, run: said[0])
     with pytest.raises(RunError, match=r"QuorumError: round 2, step 'train': 1 of 3 \(log: .*serverapp\.log"):
-        operate.end_of(server, 1, "finished:failed")
+        operate.conclude(server, 1, "finished:failed")
     said[0] = "killed\n"
     with pytest.raises(RunError, match="the deployed run failed: finished:failed"):
-        operate.end_of(server, 1, "finished:failed")
+        operate.conclude(server, 1, "finished:failed")
     (tmp_path / "outcome.json").write_text(json.dumps({"status": "failed", "error": "DataError", "text": "no data"}))
     with pytest.raises(RunError, match="DataError: no data"):
-        operate.end_of(server, 1, "failed")
+        operate.conclude(server, 1, "failed")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "summary.json").write_text("{}")
-    operate.end_of(server, 1, "finished:completed")
+    operate.conclude(server, 1, "finished:completed")
 
 
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(

@@ -26,8 +26,8 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Error, Message, RecordDict
 from loopback import Loopback, through_app
 
-from unskew.deploy.client import open_site
-from unskew.deploy.server import Book, serve
+from unskew.deploy.client import open_client
+from unskew.deploy.server import DeploymentState, serve
 from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
 
@@ -77,7 +77,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     for name in ("ledger", "work", "failures", "info"):
         assert (run / f"{name}.jsonl").read_bytes() == (simulated / f"{name}.jsonl").read_bytes()
     assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
-    assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "examine"}
+    assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "evaluate"}
     assert not (simulated / "network.jsonl").exists()
     assert read_json(run / "run.json")["environment"]["executor"] == "flower"
     assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
@@ -134,9 +134,9 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
     assert all(p.bytes_equal for p in parity.compare(run, simulated))
     assert not list(rows(run / "failures.jsonl"))
-    book = read_json(tmp_path / "server" / "deployment.json")
-    assert book["attempt"] == 2
-    assert [len(begun) for begun in book["begun"].values()].count(2) <= 1
+    deployment = read_json(tmp_path / "server" / "deployment.json")
+    assert deployment["attempt"] == 2
+    assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
 
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     assert read_json(run / "partition.json") == {"schema": 1, "seeds": {}}
     assert read_json(run / "run.json")["cells"][0]["setting"] == "own data, 3 clients"
     # A client that comes back with another file is not who it was.
-    open_site.cache_clear()
+    open_client.cache_clear()
     folder = tmp_path / "client-1"
     (folder / "client.toml").write_text(tomli_w.dumps({"client": 1, "num_clients": 3, "data": files[0]}))
     (run / "summary.json").unlink()
@@ -214,7 +214,7 @@ def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tm
     run = start(tmp_path, grid)
     found = [(r["round"], r["client"], r["step"]) for r in rows(run / "failures.jsonl")]
     assert found == [
-        (0, 2, "examine"), (1, 2, "train"), (1, 2, "examine"), (2, 2, "train"), (2, 2, "examine"),
+        (0, 2, "evaluate"), (1, 2, "train"), (1, 2, "evaluate"), (2, 2, "train"), (2, 2, "evaluate"),
     ]  # fmt: skip
     last = [r for r in rows(run / "metrics.jsonl") if r["name"] == "personal.accuracy" and r["round"] == 2]
     assert [r["client"] for r in last] == [0, 1]
@@ -247,18 +247,18 @@ def test_a_clients_settings_are_checked(table: dict[str, Any], text: str, small:
     (tmp_path / "experiment.toml").write_text(to_toml(small("split.num_clients=3")))
     (tmp_path / "client.toml").write_text(tomli_w.dumps(table))
     with pytest.raises(ConfigError) as caught:
-        open_site(tmp_path)
+        open_client(tmp_path)
     assert text in str(caught.value)
 
 
 def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None:
     grid = pack(tmp_path, small("split.num_clients=3"))
     run = start(tmp_path, grid)
-    client_runtime = open_site(tmp_path / "client-0")
+    client_runtime = open_client(tmp_path / "client-0")
     from unskew.errors import WireError
 
     with pytest.raises(WireError, match="there are cells 0 to 0, got 1"):
-        client_runtime.open_desk(1)
+        client_runtime.open_workspace(1)
     assert (run / "summary.json").exists()
 
 
@@ -274,17 +274,17 @@ def test_a_server_knows_nodes_by_their_keys(small: Small, tmp_path: Path) -> Non
 
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "deployment.json"
-    book = Book.open(path, "a")
-    assert book.begin(0, 1) == ((1, 1),)
-    later = Book.open(path, "a")
-    assert (later.run, later.attempt) == (book.run, 2)
+    deployment = DeploymentState.open(path, "a")
+    assert deployment.begin(0, 1) == ((1, 1),)
+    later = DeploymentState.open(path, "a")
+    assert (later.run, later.attempt) == (deployment.run, 2)
     assert later.begin(0, 3) == ((1, 1), (2, 3))
     assert later.begin(1, 1) == ((2, 1),)
     with pytest.raises(RunError, match="another experiment"):
-        Book.open(path, "b")
+        DeploymentState.open(path, "b")
     path.write_text("{}")
     with pytest.raises(RunError, match="not as a server writes it"):
-        Book.open(path, "a")
+        DeploymentState.open(path, "a")
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from unskew.runtime import flower, network
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
 from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
-from unskew.runtime.membership import Expected, Known, Membership
-from unskew.runtime.message import ANSWERED, ASKED, Envelope, Order, read, write
-from unskew.runtime.network import Remote, Terms
+from unskew.runtime.membership import DataIdentity, Expected, Membership
+from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
+from unskew.runtime.network import Limits, NetworkRuntime
 
 NETWORK = "perceptron"
 
@@ -46,7 +46,7 @@ def instead(there: Deployed, client: int, handler: Callable[[Message, Handler], 
 
 
 def one_round(there: Deployed) -> tuple[Any, dict[int, str]]:
-    state, trace = there.remote.round(there.remote.start(), 1)
+    state, trace = there.runtime.round(there.runtime.start(), 1)
     return state, {f.client: f.reason for f in trace.failures}
 
 
@@ -82,17 +82,19 @@ def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_
     _, lost = one_round(there)
     assert list(lost) == [2]
     assert lost[2] == f"{expected}: because of  [31mthis (Flower's code {code})"
-    assert there.remote.memory.get(2) is None
+    assert there.runtime.memory.get(2) is None
 
 
 def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
     there = deployed("fedavg", tmp_path)
-    desk = there.client_runtime(3).open_desk(0)
+    workspace = there.client_runtime(3).open_workspace(0)
 
     def breaks(*_: Any) -> Any:
         raise RuntimeError("patient 4711")
 
-    broken = dataclasses.replace(there.client_runtime(3), open_desk=lambda cell: dataclasses.replace(desk, me=breaks))
+    broken = dataclasses.replace(
+        there.client_runtime(3), open_workspace=lambda cell: dataclasses.replace(workspace, me=breaks)
+    )
     instead(there, 3, lambda message, honest: answer(message, broken))
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
@@ -100,7 +102,7 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path,
 
 
 def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=0.5))
+    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=0.5))
 
     def silent(message: Message, honest: Handler) -> Message:
         raise TimeoutError
@@ -127,7 +129,7 @@ def test_a_message_the_network_does_not_take_is_a_lost_client_and_costs_nothing(
     ids = there.grid.get_node_ids()
     del there.grid.handlers[there.node(0)]
     there.grid.get_node_ids = lambda: ids  # type: ignore[method-assign]
-    _, trace = there.remote.round(there.remote.start(), 1)
+    _, trace = there.runtime.round(there.runtime.start(), 1)
     assert [(f.client, f.reason) for f in trace.failures] == [(0, "client lost: the network does not know it")]
     assert 1 not in {r.dst for r in trace.transfers}
 
@@ -157,7 +159,7 @@ def test_a_network_that_is_cut_for_a_moment_loses_nobody(tmp_path: Path) -> None
 
 
 def test_a_network_that_was_cut_for_a_moment_is_no_fault_of_who_is_late(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=1.0))
+    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
     pull, cuts = there.grid.pull_messages, iter([True] * 20)
 
     def cut(ids: Any) -> Any:
@@ -171,7 +173,7 @@ def test_a_network_that_was_cut_for_a_moment_is_no_fault_of_who_is_late(tmp_path
 
 
 def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, terms=Terms(deadline_s=1.0))
+    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
     pull = there.grid.pull_messages
 
     def poisoned(ids: Any) -> Any:
@@ -189,9 +191,9 @@ def test_simulated_losses_are_lost_in_a_deployment_too(case: str, tmp_path: Path
     outage = Outage(0.2, 0.2)
     sim = simulator(case, NETWORK, seed=4, outage=outage)
     there = Deployed(case, NETWORK, tmp_path, seed=4, outage=outage)
-    state, lost = there.remote.start(), 0
+    state, lost = there.runtime.start(), 0
     for t, expected, trace in rounds(sim):
-        state, found = there.remote.round(state, t)
+        state, found = there.runtime.round(state, t)
         assert wire.encode(state) == wire.encode(expected)
         assert (found.transfers, found.failures, found.work) == (trace.transfers, trace.failures, trace.work)
         lost += len(found.failures)
@@ -201,9 +203,9 @@ def test_simulated_losses_are_lost_in_a_deployment_too(case: str, tmp_path: Path
 def test_a_client_that_rejoins_as_another_node_goes_on_with_what_it_remembers(tmp_path: Path) -> None:
     sim = simulator("scaffold", NETWORK, seed=4, clients_per_round=6)
     there = deployed("scaffold", tmp_path)
-    state = there.remote.start()
+    state = there.runtime.start()
     for t, expected, _ in rounds(sim):
-        state, _ = there.remote.round(state, t)
+        state, _ = there.runtime.round(state, t)
         assert wire.encode(state) == wire.encode(expected)
         there.grid.handlers[5000 + t] = there.fresh(2)  # as another node: it has no key
         for gone in (there.node(2), 4999 + t):
@@ -224,9 +226,9 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
     sim = simulator(case, NETWORK, seed=4)
     ends = {t: wire.encode(state) for t, state, _ in rounds(sim)}
     there = Deployed(case, NETWORK, tmp_path, seed=4)
-    state = there.remote.start()
-    state, _ = there.remote.round(state, 1)
-    saved, known = wire.encode(state), there.remote.memory.at(1)
+    state = there.runtime.start()
+    state, _ = there.runtime.round(state, 1)
+    saved, known = wire.encode(state), there.runtime.memory.at(1)
     pull, left = there.grid.pull_messages, iter(range(after))
 
     def killed(ids: Any) -> Any:
@@ -239,14 +241,14 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
     assert isinstance(transport, FlowerTransport)
     transport._pull = lambda ids, broken: {m.metadata.reply_to_message_id: m for m in killed(ids)}  # type: ignore[method-assign]
     with pytest.raises(Killed):
-        there.remote.round(there.remote.round(state, 2)[0], 3)
+        there.runtime.round(there.runtime.round(state, 2)[0], 3)
     del transport._pull
     there.grid.pull_messages = pull  # type: ignore[method-assign]
-    there.remote = there.start_server()
-    there.remote.memory = Memory(1, known)
+    there.runtime = there.start_server()
+    there.runtime.memory = Memory(1, known)
     state = wire.decode(saved, wire.state_type(there.algorithm))
     for t in (2, 3):
-        state, trace = there.remote.round(state, t)
+        state, trace = there.runtime.round(state, t)
         assert not trace.failures
         assert wire.encode(state) == ends[t]
     for c in sim.population.clients:
@@ -257,27 +259,28 @@ def test_what_a_killed_server_made_clients_do_is_forgotten_even_by_those_the_nex
     tmp_path: Path,
 ) -> None:
     """Start 1 did rounds 1 to 3, start 2 began at 2 and asked this client for nothing before round 4."""
-    place = messages.Place("r", "c", 0, ((1, 1), (2, 2)), 4)
-    assert [place.counts(r, a) for r, a in [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)]] == [True, False, False, True, True]
-    assert not messages.Place("r", "c", 0, ((2, 2),), 4).counts(1, 1)
+    context = messages.RoundContext("r", "c", 0, ((1, 1), (2, 2)), 4)
+    answers = [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)]
+    assert [context.counts(r, a) for r, a in answers] == [True, False, False, True, True]
+    assert not messages.RoundContext("r", "c", 0, ((2, 2),), 4).counts(1, 1)
 
 
 # ---------------------------------------------------------------- a client's memory
-def order(there: Deployed, **changes: Any) -> tuple[Envelope, Order]:
+def order(there: Deployed, **changes: Any) -> tuple[Envelope, StepRequest]:
     """The first order of round 1 that a client got, changed."""
     if not any(unpack(m.content).action == "ask" for m in there.grid.pushed):
         one_round(there)
     first = next(
-        m for m in there.grid.pushed if m.metadata.dst_node_id == there.node(0) and unpack(m.content).head[2] == "p"
+        m for m in there.grid.pushed if m.metadata.dst_node_id == there.node(0) and unpack(m.content).action == "ask"
     )
     old = unpack(first.content)
-    head = dataclasses.replace(read(old, ASKED), **changes)
+    head = dataclasses.replace(read(old, REQUESTS), **changes)
     return write("ask", head, *old.parts), head
 
 
 def reason(reply: Envelope) -> str:
     assert reply.action == "refused", reply.head
-    text = read(reply, ANSWERED).reason
+    text = read(reply, REPLIES).reason
     assert isinstance(text, str)
     return text
 
@@ -285,9 +288,9 @@ def reason(reply: Envelope) -> str:
 def test_an_order_that_comes_twice_is_answered_twice_and_done_once(tmp_path: Path, monkeypatch: Any) -> None:
     there = deployed("scaffold", tmp_path)
     again, _ = order(there, nonce="another")
-    monkeypatch.setattr(client_side, "_work", None)
+    monkeypatch.setattr(client_side, "_compute", None)
     reply = there.client_runtime(0).answer(again)
-    assert read(reply, ANSWERED).nonce == "another"
+    assert read(reply, REPLIES).nonce == "another"
     first = next(
         m for m in there.grid.pulled if m.metadata.src_node_id == there.node(0) and unpack(m.content).action == "ask"
     )
@@ -297,15 +300,14 @@ def test_an_order_that_comes_twice_is_answered_twice_and_done_once(tmp_path: Pat
 def test_an_old_order_is_refused(tmp_path: Path) -> None:
     there = deployed("scaffold", tmp_path)
     old, head = order(there)
-    there.remote.round(there.remote.start(), 2)
+    there.runtime.round(there.runtime.start(), 2)
     other = write("ask", dataclasses.replace(head, index=7), *old.parts)
     assert "round 1, hop 0 of start 1 is over" in reason(there.client_runtime(0).answer(other))
-    later = dataclasses.replace(head.place, begun=((1, 1), (2, 3)), round=3)
-    assert (
-        there.client_runtime(0).answer(write("ask", dataclasses.replace(head, place=later), *old.parts)).action == "ask"
-    )
+    later = dataclasses.replace(head.context, starts=((1, 1), (2, 3)), round=3)
+    request = write("ask", dataclasses.replace(head, context=later), *old.parts)
+    assert there.client_runtime(0).answer(request).action == "ask"
     assert "of start 2 was answered" in reason(there.client_runtime(0).answer(other))
-    late = dataclasses.replace(head, place=dataclasses.replace(later, round=2))
+    late = dataclasses.replace(head, context=dataclasses.replace(later, round=2))
     assert (
         reason(there.client_runtime(0).answer(write("ask", late, *old.parts)))
         == "round 2 lies before this server began"
@@ -318,17 +320,18 @@ def test_an_old_order_is_refused(tmp_path: Path) -> None:
         ({"config": "other"}, "the server runs another experiment"),
         ({"run": "../../etc"}, "letters and digits"),
         ({"run": ""}, "letters and digits"),
-        ({"begun": ()}, "where in the run"),
-        ({"begun": ((2, 1), (1, 1))}, "where in the run"),
+        ({"starts": ()}, "where in the run"),
+        ({"starts": ((2, 1), (1, 1))}, "where in the run"),
         ({"cell": -1}, "where in the run"),
     ],
 )
-def test_a_letter_from_elsewhere_is_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_a_request_of_another_run_is_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     _, head = order(there)
-    place = dataclasses.replace(head.place, **changes)
+    context = dataclasses.replace(head.context, **changes)
     parts = order(there)[0].parts
-    assert text in reason(there.client_runtime(0).answer(write("ask", dataclasses.replace(head, place=place), *parts)))
+    request = write("ask", dataclasses.replace(head, context=context), *parts)
+    assert text in reason(there.client_runtime(0).answer(request))
 
 
 @pytest.mark.parametrize(
@@ -347,10 +350,10 @@ def test_an_order_that_cannot_be_meant_is_refused(changes: dict[str, Any], text:
 
 def test_a_client_whose_memory_was_lost_says_so(tmp_path: Path) -> None:
     there = deployed("scaffold", tmp_path)
-    state, _ = there.remote.round(there.remote.start(), 1)
+    state, _ = there.runtime.round(there.runtime.start(), 1)
     for path in (tmp_path / "3" / "smallworld" / "0").iterdir():
         path.unlink()
-    state, trace = there.remote.round(state, 2)
+    state, trace = there.runtime.round(state, 2)
     (failure,) = trace.failures
     assert failure.client == 3
     assert "what this client remembered of round 1 is gone" in failure.reason
@@ -358,17 +361,17 @@ def test_a_client_whose_memory_was_lost_says_so(tmp_path: Path) -> None:
 
 def test_a_memory_that_was_damaged_is_not_used(tmp_path: Path) -> None:
     there = deployed("scaffold", tmp_path)
-    state, _ = there.remote.round(there.remote.start(), 1)
+    state, _ = there.runtime.round(there.runtime.start(), 1)
     (path,) = (tmp_path / "3" / "smallworld" / "0").iterdir()
     path.write_bytes(path.read_bytes()[:-9])
-    _, trace = there.remote.round(state, 2)
+    _, trace = there.runtime.round(state, 2)
     assert [f.client for f in trace.failures] == [3]
     assert "is damaged" in trace.failures[0].reason
 
 
 def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_path: Path, monkeypatch: Any) -> None:
     there = deployed("scaffold", tmp_path)
-    state, _ = there.remote.round(there.remote.start(), 1)
+    state, _ = there.runtime.round(there.runtime.start(), 1)
     before = there.remembered(2)
     fsync = client_side.os.fsync
 
@@ -383,7 +386,7 @@ def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_pa
             monkeypatch.setattr(client_side.os, "fsync", fsync)
 
     instead(there, 2, on_client_2)
-    state, trace = there.remote.round(state, 2)
+    state, trace = there.runtime.round(state, 2)
     assert [(f.client, f.reason) for f in trace.failures] == [
         (
             2,
@@ -394,15 +397,15 @@ def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_pa
     assert there.remembered(2) == before
     assert not list(tmp_path.rglob("*.tmp"))
     there.grid.handlers[there.node(2)] = there.fresh(2)
-    _, trace = there.remote.round(state, 3)
+    _, trace = there.runtime.round(state, 3)
     assert not trace.failures
 
 
 def test_a_client_keeps_the_last_two_rounds_and_the_cells_a_server_may_go_back_to(tmp_path: Path) -> None:
     there = deployed("relay", tmp_path)
-    state = there.remote.start()
+    state = there.runtime.start()
     for t in range(1, 6):
-        state, _ = there.remote.round(state, t)
+        state, _ = there.runtime.round(state, t)
     folder = tmp_path / "0" / "smallworld"
     # Held values of the present round stay whole; of the two before, what was remembered at their end.
     assert sorted(p.name for p in (folder / "0").iterdir()) == [
@@ -414,9 +417,9 @@ def test_a_client_keeps_the_last_two_rounds_and_the_cells_a_server_may_go_back_t
     ]
     for cell in (1, 2):
         old, head = order(there)
-        place = dataclasses.replace(head.place, cell=cell)
+        context = dataclasses.replace(head.context, cell=cell)
         assert (
-            there.client_runtime(0).answer(write("ask", dataclasses.replace(head, place=place), *old.parts)).action
+            there.client_runtime(0).answer(write("ask", dataclasses.replace(head, context=context), *old.parts)).action
             == "ask"
         )
     assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
@@ -425,30 +428,30 @@ def test_a_client_keeps_the_last_two_rounds_and_the_cells_a_server_may_go_back_t
 def test_two_processes_never_answer_for_one_client_at_once(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     head = order(there, hop=3)[0]
-    with client_side._alone(there.client_runtime(0)):
-        assert reason(there.client_runtime(0).answer(head)) == "client 0 is busy with an earlier letter"
+    with client_side._locked(there.client_runtime(0)):
+        assert reason(there.client_runtime(0).answer(head)) == "client 0 is busy with an earlier request"
 
 
 def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     quiet = dataclasses.replace(there.client_runtime(1), metrics=False)
     instead(there, 1, lambda message, honest: answer(message, quiet))
-    state, trace = there.remote.round(there.remote.start(), 1)
+    state, trace = there.runtime.round(there.runtime.start(), 1)
     assert not trace.failures
     assert sorted(w.client for w in trace.work) == [0, 2, 3, 4, 5]
-    scores = there.remote.evaluate_on_clients(state, 1, ["personal", "val"])
+    scores = there.runtime.evaluate_on_clients(state, 1, ["personal", "val"])
     assert sorted(scores["personal"]) == sorted(scores["val"]) == [0, 2, 3, 4, 5]
-    assert not there.remote.apart()[0]
+    assert not there.runtime.drain_records()[0]
 
 
 @pytest.mark.parametrize("case", ["fedavg", "fedper", "ditto", "perfedavg", "scaffold"])
 def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_path: Path) -> None:
     sim = simulator(case, NETWORK, seed=4)
     there = Deployed(case, NETWORK, tmp_path, seed=4)
-    state = there.remote.start()
+    state = there.runtime.start()
     for t, expected, _ in rounds(sim, 2):
-        state, _ = there.remote.round(state, t)
-        found = there.remote.evaluate_on_clients(state, t, ["personal"])["personal"]
+        state, _ = there.runtime.round(state, t)
+        found = there.runtime.evaluate_on_clients(state, t, ["personal"])["personal"]
         own = sim.personal(expected, sim.population.clients, t)
         for c, model in own.items():
             ((correct, loss),) = sim.executor.evaluate([wire_paper(model, there, c)])
@@ -479,7 +482,7 @@ def wire_paper(model: Any, there: Deployed, client: int) -> Any:
 def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any, text: str, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     client = there.client_runtime(5)
-    odd = dataclasses.replace(client, introduction=dataclasses.replace(client.introduction, **{name: value}))
+    odd = dataclasses.replace(client, info=dataclasses.replace(client.info, **{name: value}))
     there.grid.handlers[there.node(5)] = lambda message: answer(message, odd)
     said: list[str] = []
     there.membership = Membership(
@@ -488,10 +491,10 @@ def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any,
     there.membership.call()
     assert there.membership.present == (0, 1, 2, 3, 4)
     assert any(text in line for line in said)
-    there.remote = there.start_server()
-    _, trace = there.remote.round(there.remote.start(), 1)
+    there.runtime = there.start_server()
+    _, trace = there.runtime.round(there.runtime.start(), 1)
     assert [(f.client, f.reason) for f in trace.failures] == [(5, "client lost: it is not connected")]
-    recorded = [f for f in there.remote.apart()[0] if f.step == "hello"]
+    recorded = [f for f in there.runtime.drain_records()[0] if f.step == "hello"]
     assert all(text in f.reason for f in recorded)
     assert len(recorded) == (value in range(6) or name != "client")
 
@@ -505,13 +508,13 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     )
     membership.call()
     assert membership.present == (0, 1, 2, 3)
-    assert "a node takes no part: it says it is client 4, its key is client 5's" in said
-    assert "a node takes no part: it says it is client 5, its key is not registered" in said
+    assert "a node is rejected: it says it is client 4, its key is client 5's" in said
+    assert "a node is rejected: it says it is client 5, its key is not registered" in said
 
 
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    known = {2: Known("other rows", False)}
+    known = {2: DataIdentity("other rows", False)}
     membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
     membership.call()
     assert membership.present == (0, 1, 3, 4, 5)
@@ -542,19 +545,19 @@ def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
 def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     with pytest.raises(ConfigError, match="data stay where they are"):
-        Remote(
+        NetworkRuntime(
             Deployed("centralised", NETWORK, tmp_path).algorithm,
-            there.remote.model,
+            there.runtime.model,
             2,
             there.membership,
-            there.remote.executor,
+            there.runtime.executor,
             begin=lambda t: (),
         )
 
 
 def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    exchange = network._Round(there.remote, 1)
+    exchange = network._NetworkRound(there.runtime, 1)
     with pytest.raises(ProtocolError, match="not marked @step"):
         exchange.answer(Ask("init", {}))
     with pytest.raises(ProtocolError, match="no such client"):
@@ -631,9 +634,9 @@ HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
             RecordDict({**r.content, "body": ArrayRecord({"parcel": Array("uint8", (1,), "numpy.ndarray", b"x")})}),
             reply_to=q,
         ),
-        "one parcel of bytes",
+        "one array of bytes",
     ),
-    "no head": (lambda q, r: Message(RecordDict({**r.content, "head": ConfigRecord()}), reply_to=q), "one parcel"),
+    "no head": (lambda q, r: Message(RecordDict({**r.content, "head": ConfigRecord()}), reply_to=q), "one array"),
     "no text": (
         lambda q, r: Message(
             RecordDict({**r.content, "head": ConfigRecord({"action": 1, "json": "{}", "sizes": "[]"})}), reply_to=q
@@ -646,20 +649,20 @@ HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
     "lengths below nothing": (lambda q, r: with_head(q, r, sizes="[-1, 1]"), "were announced"),
     "lengths in words": (lambda q, r: with_head(q, r, sizes='["1"]'), "whole numbers"),
     "lengths without end": (lambda q, r: with_head(q, r, sizes="[" * 60000), "whole numbers"),
-    "another action": (lambda q, r: with_head(q, r, action="exec"), "a letter must be one of ask, refused"),
-    "no JSON": (lambda q, r: with_head(q, r, json="{"), "is no JSON"),
+    "another action": (lambda q, r: with_head(q, r, action="exec"), "must be one of ask, refused"),
+    "no JSON": (lambda q, r: with_head(q, r, json="{"), "is not JSON"),
     "an endless head": (lambda q, r: with_head(q, r, json="[" * (2 << 20)), "more than the"),
-    "a deep head": (lambda q, r: with_head(q, r, json="[" * 900000), "is no JSON"),
-    "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected Answer"),
+    "a deep head": (lambda q, r: with_head(q, r, json="[" * 900000), "is not JSON"),
+    "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected StepResult"),
     "losses that are no numbers": (lambda q, r: replying(r, q, losses=["x"]), "expected float"),
     "an infinite loss": (
         lambda q, r: with_head(q, r, json=head_of(r).replace("losses\":[", "losses\":[1e999,")),
         "a number must be finite",
     ),
-    "NaN": (lambda q, r: with_head(q, r, json=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is no JSON"),
+    "NaN": (lambda q, r: with_head(q, r, json=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is not JSON"),
     "examples below none": (lambda q, r: replying(r, q, examples=-1), "must be 0 to"),
     "two payloads": (lambda q, r: replying(r, q, *unpack(r.content).parts, b"x"), "expected 1 payloads, got 2"),
-    "another letter's reply": (lambda q, r: replying(r, q, nonce="0" * 32), "a reply to another letter, sent again"),
+    "the reply to another request": (lambda q, r: replying(r, q, nonce="0" * 32), "to another request, sent again"),
 }  # fmt: skip
 
 
@@ -673,7 +676,7 @@ def with_head(request: Message, reply: Message, **changes: str) -> Message:
 
 
 @pytest.mark.parametrize("lie", HEADS)
-def test_a_letter_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_path: Path) -> None:
+def test_a_reply_that_is_not_one_is_refused_recorded_and_survived(lie: str, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     make, text = HEADS[lie]
     instead(there, 3, lambda message, honest: make(message, honest(message)))
@@ -691,10 +694,10 @@ def test_last_rounds_reply_sent_again_is_refused(tmp_path: Path) -> None:
         return Message(kept[0].content, reply_to=message)
 
     instead(there, 3, replayed)
-    state, trace = there.remote.round(there.remote.start(), 1)
+    state, trace = there.runtime.round(there.runtime.start(), 1)
     assert not trace.failures
-    _, trace = there.remote.round(state, 2)
-    assert [(f.client, f.reason) for f in trace.failures] == [(3, "refused: a reply to another letter, sent again")]
+    _, trace = there.runtime.round(state, 2)
+    assert [(f.client, f.reason) for f in trace.failures] == [(3, "refused: a reply to another request, sent again")]
 
 
 def test_a_value_that_another_client_holds_cannot_be_claimed(tmp_path: Path) -> None:
@@ -740,16 +743,16 @@ def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_pa
     instead(there, 3, gone_when_fetched)
     with pytest.raises(QuorumError, match="client lost: gone"):
         one_round(there)
-    assert there.remote.memory.get(4) is None
+    assert there.runtime.memory.get(4) is None
 
 
 @pytest.mark.parametrize("case", ["feddif", "fedswap, d2d", "tthf"])
 def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp_path: Path) -> None:
     there = deployed(case, tmp_path)
     instead(there, 3, gone_when_fetched)
-    state, lost = there.remote.start(), []
+    state, lost = there.runtime.start(), []
     for t in (1, 2, 3):
-        state, trace = there.remote.round(state, t)
+        state, trace = there.runtime.round(state, t)
         lost += [(f.client, f.step, f.reason) for f in trace.failures]
     assert (3, "held value", "client lost: gone (Flower's code 5)") in lost
     assert finite(state)
@@ -765,8 +768,8 @@ def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
 
 def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    letter_, head = order(there, hop=6)
-    message = wire.decode(letter_.parts[0], wire.signatures(there.algorithm)["train"].message)
+    envelope, head = order(there, hop=6)
+    message = wire.decode(envelope.parts[0], wire.signatures(there.algorithm)["train"].message)
     bad = {
         "are not a message": b"\x00" * 30,
         "NaN or infinity": wire.encode(type(message)({n: t * float("nan") for n, t in message.params.items()})),
@@ -776,7 +779,7 @@ def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> Non
     for text, data in bad.items():
         assert text in reason(there.client_runtime(0).answer(write("ask", head, data)))
     assert reason(there.client_runtime(0).answer(Envelope("exec", "{}"))).startswith(
-        "a letter must be one of hello, ask"
+        "the action of a message must be one of hello, ask"
     )
     garbled = Message(RecordDict(), dst_node_id=1, message_type="query.step")
     assert "unreadable" in reason(unpack(answer(garbled, there.client_runtime(0)).content))
@@ -789,30 +792,30 @@ def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> N
     found = None
     for m in there.grid.pushed:
         content = unpack(m.content)
-        if content.action == "ask" and len(content.parts) > 2 and read(content, ASKED).step == "train":
+        if content.action == "ask" and len(content.parts) > 2 and read(content, REQUESTS).step == "train":
             found, client = content, there.client_at(m.metadata.dst_node_id)
             break
     assert found is not None
-    head = dataclasses.replace(read(found, ASKED), hop=99)
+    head = dataclasses.replace(read(found, REQUESTS), hop=99)
     swapped = write("ask", head, found.parts[0], *reversed(found.parts[1:]))
     assert "expected" in reason(there.client_runtime(client).answer(swapped))
 
 
 def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    state, _ = there.remote.round(there.remote.start(), 1)
+    state, _ = there.runtime.round(there.runtime.start(), 1)
     lies = [[["personal", 1.5, 0.1, 3]], [["secret", 0.5, 0.1, 3]], [["val", 0.5, 0.1, 0]], [["val", 0.5, 1e999, 1]]]
     lies.append([["val", 0.5, 0.1, 10**400]])
     for lie in lies:
 
         def boast(message: Message, honest: Handler, lie: Any = lie) -> Message:
             reply = honest(message)
-            return replying(reply, message, scores=lie) if unpack(reply.content).action == "examine" else reply
+            return replying(reply, message, scores=lie) if unpack(reply.content).action == "evaluate" else reply
 
         instead(there, 1, boast)
-        found = there.remote.evaluate_on_clients(state, 1, ["personal", "val"])
+        found = there.runtime.evaluate_on_clients(state, 1, ["personal", "val"])
         assert 1 not in found["personal"]
-        assert [(f.client, f.step) for f in there.remote.apart()[0]] == [(1, "examine")]
+        assert [(f.client, f.step) for f in there.runtime.drain_records()[0]] == [(1, "evaluate")]
 
 
 def test_a_hostile_compressed_update_is_refused_by_the_method_itself(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from recipe import CASES, rounds, simulator
 
 from unskew import wire
 from unskew.errors import WireError
-from unskew.runtime.message import ANSWERED, ASKED, Envelope, read, split, write
+from unskew.runtime.message import REPLIES, REQUESTS, Envelope, read, split, write
 from unskew.runtime.validation import Validator
 
 # Of Python objects for each byte of JSON: a list of empty lists is the worst, three bytes for 64 and a pointer.
@@ -169,14 +169,14 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-HEADS = {name: list(of.__dataclass_fields__) for name, of in {**ASKED, **ANSWERED}.items()}
+HEADS = {name: list(of.__dataclass_fields__) for name, of in {**REQUESTS, **REPLIES}.items()}
 
 
-@given(st.sampled_from([*ASKED, *ANSWERED, "exec"]), st.data())
+@given(st.sampled_from([*REQUESTS, *REPLIES, "exec"]), st.data())
 def test_any_head_is_refused_or_of_its_type(action: str, data: st.DataObject) -> None:
     fields = HEADS.get(action, ["a"])
     body = data.draw(st.fixed_dictionaries({name: json_values for name in fields}) | json_values)
-    heads = {**ASKED, **ANSWERED}
+    heads = {**REQUESTS, **REPLIES}
     try:
         head = read(Envelope(action, json.dumps(body)), heads)
     except WireError:
@@ -190,14 +190,14 @@ def test_half_a_surrogate_pair_is_no_text_wherever_a_head_holds_it() -> None:
     for action, fields in HEADS.items():
         for name in fields:
             body = dict.fromkeys(fields, 0) | {name: "\ud800"}
-            with pytest.raises(WireError, match=r"the head of a letter is no JSON: .*surrogates not allowed"):
-                read(Envelope(action, json.dumps(body)), {**ASKED, **ANSWERED})
+            with pytest.raises(WireError, match=r"the head of a message is not JSON: .*surrogates not allowed"):
+                read(Envelope(action, json.dumps(body)), {**REQUESTS, **REPLIES})
 
 
 @given(st.text(max_size=60))
 def test_any_text_for_a_head_is_refused_or_read(text: str) -> None:
     try:
-        read(Envelope("hello", text), ASKED)
+        read(Envelope("hello", text), REQUESTS)
     except WireError:
         return
     raise AssertionError("no short text is a hello")

@@ -28,7 +28,7 @@ from unskew.algorithms.flsc import Softly
 from unskew.algorithms.ifca import Chosen
 from unskew.algorithms.maxfl import Decided
 from unskew.runtime.flower import pack, unpack
-from unskew.runtime.message import ASKED, Envelope, Order, read
+from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
 
 LIAR, NETWORK = 3, "perceptron"
 # Every method, and the variants whose replies or whose use of them differ.
@@ -135,10 +135,12 @@ class Liar:
         self.now: tuple[str, str] | None = None
 
     def __call__(self, message: Message) -> Message:
-        asked, reply = read(unpack(message.content), ASKED), unpack((honest := self.honest(message)).content)
+        asked, reply = read(unpack(message.content), REQUESTS), unpack((honest := self.honest(message)).content)
         if self.now is not None or reply.action not in ("ask", "fetch"):
             return honest
-        step, of = (asked.step, self.replies[asked.step]) if isinstance(asked, Order) else ("held value", self.held)
+        step, of = (
+            (asked.step, self.replies[asked.step]) if isinstance(asked, StepRequest) else ("held value", self.held)
+        )
         for i, part in enumerate(reply.parts):
             for what, lie in self.kind(wire.decode(part, of)):
                 if (step, what) not in self.told:
@@ -152,11 +154,11 @@ class Liar:
 
     def is_seen_through(self, step: str, data: bytes, of: Any) -> bool:
         """Whether the server refuses a message by itself; of those one is tried whole, for the others it is known."""
-        remote = self.there.remote
+        runtime = self.there.runtime
         try:
-            value = remote._guard.decode(data, of)
-            if remote._admit is not None and step != "held value":
-                remote._admit(step, value, remote.model.initial, remote.model.layout)
+            value = runtime._validator.decode(data, of)
+            if runtime._admit is not None and step != "held value":
+                runtime._admit(step, value, runtime.model.initial, runtime.model.layout)
         except WireError:
             return True
         return False
@@ -174,17 +176,17 @@ def lived(
     liar = there.grid.handlers[there.node(LIAR)] = Liar(there, kind)
     if alone:
         there.grid.handlers = {there.node(LIAR): liar}
-    state, t, quiet = there.remote.start(), 0, 0
+    state, t, quiet = there.runtime.start(), 0, 0
     while quiet < 2:  # some steps are not asked for in every round
         t, liar.now = t + 1, None
         try:
-            state, trace = there.remote.round(state, t)
+            state, trace = there.runtime.round(state, t)
         except QuorumError as error:
             if not alone or liar.now is None:
                 raise
             yield *liar.now, {LIAR: str(error)}, set()
-            memory, there.remote = there.remote.memory, there.start_server()
-            there.remote.memory = memory
+            memory, there.runtime = there.runtime.memory, there.start_server()
+            there.runtime.memory = memory
             t, quiet = t - 1, 0
             continue
         info = parts(there.algorithm.info(state)) if hasattr(there.algorithm, "info") else ()

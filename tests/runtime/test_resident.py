@@ -25,7 +25,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     listener = resident.listen(path)
 
     def answer(frame: Frame) -> Frame:
-        return Frame(frame.action[::-1], frame.head, frame.sizes, frame.parcel[::-1])
+        return Frame(frame.action[::-1], frame.head, frame.sizes, frame.payload[::-1])
 
     serve(listener, answer)
     yield path
@@ -49,12 +49,12 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 @given(frame=st.builds(Frame, text, text, text, st.binary(max_size=5000)))
 def test_every_frame_comes_back_as_the_resident_made_it(echo: Path, frame: Frame) -> None:
     got = resident.ask(echo, frame)
-    assert got == Frame(frame.action[::-1], frame.head, frame.sizes, frame.parcel[::-1])
+    assert got == Frame(frame.action[::-1], frame.head, frame.sizes, frame.payload[::-1])
 
 
 def test_large_parcels_pass_whole(echo: Path) -> None:
-    parcel = bytes(range(256)) * (1 << 14)
-    assert resident.ask(echo, Frame("a", "", "[]", parcel)).parcel == parcel[::-1]
+    payload = bytes(range(256)) * (1 << 14)
+    assert resident.ask(echo, Frame("a", "", "[]", payload)).payload == payload[::-1]
 
 
 def test_only_the_owner_may_connect(echo: Path) -> None:

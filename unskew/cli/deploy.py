@@ -185,6 +185,7 @@ def pack(
     versions.require()
     from unskew import schema
     from unskew.deploy import folders, operate
+    from unskew.deploy.settings import Address, ServerConfig
 
     if renew is not None:
         for parameter in context.command.params:
@@ -217,11 +218,11 @@ def pack(
         folder,
         chosen,
         number,
-        folders.Address(listen, port),
-        folders.Address(host, port),
+        Address(listen, port),
+        Address(host, port),
         names=names or [],
         data=data or [],
-        terms=schema.build(folders.Terms, settings_of_server, ""),
+        config=schema.build(ServerConfig, settings_of_server, ""),
     )
     theirs = f"{folder / 'client-0'} to {number - 1} for {number} clients" if number > 1 else f"{folder / 'client-0'}"
     print(f"packed: {folder / 'server'} for the server, {theirs}{' for its only client' * (number == 1)}")
@@ -290,9 +291,9 @@ def client(
     from unskew.deploy import operate
 
     if check:
-        from unskew.deploy.client import open_site
+        from unskew.deploy.client import open_client
 
-        site = open_site(folder.absolute())
+        site = open_client(folder.absolute())
         ahead = operate.check_taking_part(folder)
         print(
             f"ready: client {site.client} can read its data, the server answers with a good certificate, clocks differ "

@@ -1,77 +1,39 @@
-"""What a client's process is made of, from the client's folder; `unskew.runtime.flower` calls it for every message."""
+"""Opens a client from its folder; `unskew.runtime.flower` calls it for every message."""
 
 import functools
 import hashlib
 import json
-import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from annotated_types import Ge
 
 from unskew import schema
 from unskew.data.federated import ClientIndex, FederatedData
+from unskew.deploy.settings import ClientConfig, read_settings
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
-from unskew.runtime.client import ClientRuntime, Desk
+from unskew.runtime.client import ClientRuntime, Workspace
 from unskew.runtime.membership import layout_hash
-from unskew.runtime.message import Introduction
+from unskew.runtime.message import ClientInfo
 from unskew.tree import Params
 from unskew.version import __version__
 
 
-@dataclass(frozen=True)
-class ClientConfig:
-    """client.toml.
-
-    Attributes:
-        client: Its number, from 0.
-        num_clients: Of the federation.
-        experiment: experiment.toml, absolute or relative to the client's folder.
-        data: Its own data, in the syntax of `task.data`, a path relative to the client's folder; None takes its part
-            of the experiment's split, and an empty text is still to be filled in.
-        data_dir: Where named data sets lie.
-        metrics: False keeps losses, counts of trained examples and its own test results to itself.
-    """
-
-    client: Annotated[int, Ge(0)]
-    num_clients: Annotated[int, Ge(1)]
-    experiment: str = "experiment.toml"
-    data: str | None = None
-    data_dir: str | None = None
-    metrics: bool = True
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """The table in a file.
-
-    Raises:
-        ConfigError: If it cannot be read or is no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; make the folder with unskew deploy pack") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-
-
-# A process of Flower's answers one message; one that lives longer need not read its data twice.
+# One of Flower's processes answers one message; the resident process must not read its data twice.
 @functools.lru_cache(maxsize=16)
-def open_site(folder: Path) -> ClientRuntime:
-    """The client whose folder this is.
+def open_client(folder: Path) -> ClientRuntime:
+    """Open the client whose folder this is.
 
     Raises:
         ConfigError, DataError: If its settings or its data cannot be used.
     """
     path = folder / "client.toml"
-    config: ClientConfig = schema.build(ClientConfig, read_toml(path), "", str(path))
+    config = read_settings(path, ClientConfig)
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     experiment = load(folder / config.experiment)
@@ -90,7 +52,7 @@ def open_site(folder: Path) -> ClientRuntime:
             experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
         setup = run_setup.prepare(experiment)
         data = split_hash(experiment, setup, config.num_clients)
-    introduction = Introduction(
+    info = ClientInfo(
         client=config.client,
         num_clients=config.num_clients,
         library=__version__,
@@ -102,7 +64,7 @@ def open_site(folder: Path) -> ClientRuntime:
         nonce="",
     )
 
-    def open_desk(cell: int) -> Desk:
+    def open_workspace(cell: int) -> Workspace:
         cells = run_setup.cells(experiment)
         if not 0 <= cell < len(cells):
             raise WireError(f"there are cells 0 to {len(cells) - 1}, got {cell}")
@@ -117,7 +79,7 @@ def open_site(folder: Path) -> ClientRuntime:
             models.save(folder / "models", task, card, None, [{config.client: params}])
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
-        return Desk(
+        return Workspace(
             method.algorithm,
             trainer,
             population.me,
@@ -127,17 +89,17 @@ def open_site(folder: Path) -> ClientRuntime:
             keep_model,
         )
 
-    return ClientRuntime(introduction, folder / "state", functools.lru_cache(maxsize=2)(open_desk), config.metrics)
+    return ClientRuntime(info, folder / "state", functools.lru_cache(maxsize=2)(open_workspace), config.metrics)
 
 
 def _beside(folder: Path, source: str) -> str:
-    """The source with its path, if it has one, seen from a folder."""
+    """Make a path in a data source relative to a folder."""
     kind, _, rest = source.partition(":")
     return f"{kind}:{folder / Path(rest).expanduser()}" if kind in ("npz", "folder") and rest else source
 
 
 def split_hash(experiment: Experiment, setup: Setup, num_clients: int) -> str:
-    """SHA-256 of the data set and its division under every seed.
+    """SHA-256 of the data set and its split under every seed.
 
     Raises:
         ConfigError: If the split has another number of clients.
@@ -155,7 +117,7 @@ def split_hash(experiment: Experiment, setup: Setup, num_clients: int) -> str:
 
 
 def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
-    """A federation of which only this client's examples are known: all of its training part but the validation rows."""
+    """A federation in which only this client holds examples: its training part, some of it set aside for validation."""
     n = len(setup.dataset.y_train)
     val = min(int(experiment.val_fraction * n + 0.5), n - 1)
     key = Key(seed) / "data" / "client" / config.client / "parts"

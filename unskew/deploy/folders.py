@@ -21,19 +21,18 @@ import json
 import os
 import secrets
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tomli_w
-from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
 from unskew.data.sources import SOURCES
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
+from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, meant
 from unskew.experiment.config import Experiment, to_toml
@@ -46,43 +45,6 @@ CLIENT_APP = "unskew.runtime.flower:client_app"
 CONNECTION = "federation"
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a server listens, or is reached: network.toml.
-
-    Attributes:
-        host: A name or an IP address.
-        port: The one port of the SuperLink.
-    """
-
-    host: str
-    port: Annotated[int, Interval(ge=1, le=65535)]
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def here(self) -> "Address":
-        """How what runs beside the server reaches it."""
-        wild = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        return Address(wild.get(self.host, self.host), self.port)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """On what terms a server goes on: server.toml.
-
-    Attributes:
-        min_clients: So many must have said hello before the first round.
-        deadline_s: Seconds an exchange may take, unless the plan says otherwise.
-        wait_s: Seconds those clients have to appear.
-    """
-
-    min_clients: Annotated[int, Ge(1)]
-    deadline_s: Annotated[float, Gt(0.0)] = 600.0
-    wait_s: Annotated[float, Gt(0.0)] = 300.0
-
-
 # ---------------------------------------------------------------- packing
 def pack(
     folder: Path,
@@ -93,7 +55,7 @@ def pack(
     *,
     names: Sequence[str] = (),
     data: Sequence[str] = (),
-    terms: Terms | None = None,
+    config: ServerConfig | None = None,
     portable: bool = True,
 ) -> None:
     """Make a federation's folders, with an authority, a server certificate and a pair of keys for each client.
@@ -107,7 +69,7 @@ def pack(
         names: More host names and addresses under which the server is reached.
         data: Each client's own data, in the syntax of `task.data`; an empty text leaves it to the client to write it
             into client.toml before it starts.  Without any, clients take their part of the experiment's split.
-        terms: Of the server; by default it waits for everybody.
+        config: Settings of the server; by default it waits for all clients.
         portable: Whether the folders go to other machines: with the authority's key, so that another server
             certificate can be signed, and with this very unskew to install there.
 
@@ -115,13 +77,13 @@ def pack(
         DeployError: If the folder holds something already, or the disk refuses.
         ConfigError: If there is not one data declaration for each client, or more clients are waited for than exist.
     """
-    terms = terms or Terms(num_clients)
+    config = config or ServerConfig(num_clients)
     if data and len(data) != num_clients:
         raise ConfigError(f"--data must be given once for each of {num_clients} clients, got {len(data)}")
     for source in filter(None, data):
         _check_declared(source)
-    if terms.min_clients > num_clients:
-        raise ConfigError(f"min_clients must be at most the {num_clients} clients, got {terms.min_clients}")
+    if config.min_clients > num_clients:
+        raise ConfigError(f"min_clients must be at most the {num_clients} clients, got {config.min_clients}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DeployError(f"{folder} exists already; choose another --out, or sign a new certificate with --renew")
     new = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
@@ -132,7 +94,7 @@ def pack(
             certificates.save_authority(signer, make_private(new / "authority"))
         wheel = build_wheel() if portable else None
         keys = [_pack_client(new, signer, experiment, c, num_clients, reached, data, wheel) for c in range(num_clients)]
-        _pack_server(new / "server", signer, experiment, keys, listen, reached, names, terms, wheel)
+        _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config, wheel)
         if folder.exists():
             folder.rmdir()
         new.rename(folder)
@@ -151,7 +113,7 @@ def _pack_server(
     listen: Address,
     reached: Address,
     names: Sequence[str],
-    terms: Terms,
+    config: ServerConfig,
     wheel: tuple[str, bytes] | None,
 ) -> None:
     certificates.issue_server(signer, [reached.host, *names], make_private(server))
@@ -159,7 +121,7 @@ def _pack_server(
     for client, key in enumerate(keys):
         write_atomically(server / "clients" / f"{client}.pub", key)
     write_atomically(server / "experiment.toml", to_toml(experiment))
-    write_atomically(server / "server.toml", tomli_w.dumps(asdict(terms)))
+    write_atomically(server / "server.toml", tomli_w.dumps(asdict(config)))
     write_address(server, listen)
     write_atomically(server / "nginx.conf", _nginx(listen, reached))
     write_atomically(server / "README.md", _server_readme(experiment.name, len(keys), reached, _install(server, wheel)))
@@ -250,19 +212,12 @@ def address(folder: Path) -> Address:
         DeployError: If the folder is none that was packed.
         ConfigError: If a setting in it cannot be.
     """
-    path = folder / "network.toml"
-    found: Address = schema.build(Address, _read(path), "", str(path))
-    return found
+    return read_settings(folder / "network.toml", Address)
 
 
 def write_address(folder: Path, where: Address) -> None:
     """Write network.toml."""
     write_atomically(folder / "network.toml", tomli_w.dumps(asdict(where)))
-
-
-def terms(folder: Path) -> Mapping[str, Any]:
-    """The server.toml of a server's folder, as it stands.  Raises as `address` does."""
-    return _read(folder / "server.toml")
 
 
 def keys(server: Path) -> dict[int, Path]:
@@ -287,19 +242,6 @@ def keys(server: Path) -> dict[int, Path]:
                 "each client needs a pair of its own"
             )
     return dict(sorted(found.items()))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise DeployError(
-            f"{path.parent} has no {path.name}; it is not a folder that unskew deploy pack made"
-        ) from None
-    except OSError as error:
-        raise DeployError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
 # ---------------------------------------------------------------- what Flower is given

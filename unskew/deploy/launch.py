@@ -1,12 +1,12 @@
 """Starts Flower's programs and ends them: the only module that knows their command lines.
 
-A server is a SuperLink and a SuperExec beside it; a client is a SuperNode with a SuperExec of its own, and a process of
-ours that stays, so that PyTorch and the data are loaded once and not for every message.  All run with process
-isolation, so that whoever wants a task must know the SuperExec's secret; the SuperLink speaks TLS with the federation's
-certificate and admits registered keys only.  Flower's home is a private folder, its telemetry, its look
-for updates and its installation of dependencies are off.
+A server is a SuperLink and a SuperExec beside it; a client is a SuperNode with a SuperExec of its own, and a resident
+process of ours, so that PyTorch and the data are loaded once and not for every message.  All run with process
+isolation, so that a task is only given to a process that knows the SuperExec's secret; the SuperLink speaks TLS with
+the federation's certificate and accepts registered keys only.  Flower's home is a private folder; its telemetry, its
+check for updates and its installation of dependencies are switched off.
 
-Every process is a child of a `Family`, which ends and waits for all of them when its `with` is left, for whatever
+Every process is a child of a `ProcessGroup`, which ends and waits for all of them when its `with` is left, for whatever
 reason.  If this process is killed outright, Linux tells its children (setpriv), and a SuperExec notices by itself.
 """
 
@@ -36,29 +36,30 @@ from typing import Any
 
 from unskew.deploy import folders, versions
 from unskew.deploy.certificates import check_node, check_server
-from unskew.deploy.folders import CONNECTION, Address
+from unskew.deploy.folders import CONNECTION
+from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 from unskew.runtime import resident
 
 GRACE_S = 8.0
-"""From the polite signal to the other one; an open connection can hold up a SuperLink for longer."""
+"""Time between SIGTERM and SIGKILL, seconds; an open connection can hold up a SuperLink for longer."""
 HEALTHY_WITHIN_S = 90.0
 REJOIN_S = 90.0
-"""Flower keeps a lost node's session for up to 60 s and refuses the node's key until then."""
+"""Time to keep trying with a refused key, seconds: Flower keeps a lost node's session for up to 60 s."""
 LOOK_EVERY_S = 2.0
-"""Between two looks at what a SuperNode has printed."""
+"""Interval between two looks at a SuperNode's log, seconds."""
 AHEAD_S, BEHIND_S = 6.0, 300.0
-"""How far a client's clock may be from the server's: Flower allows 5 s and 305 s; the server's has whole seconds."""
+"""Allowed difference between a client's clock and the server's: Flower allows 5 s and 305 s, in whole seconds."""
 
 Say = Callable[[str], None]
 
 
 # ---------------------------------------------------------------- environment and command lines
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's programs are given: ours without any FLWR_ setting, and those that keep it to itself."""
+    """Environment for Flower's programs: ours without any FLWR_ setting, and with Flower's network features off."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
     source = Path(__file__).parents[2]
-    # Run from a checkout, the library is where only this process looks; an installed one needs no help.
+    # Run from a checkout, the library is on this process's path only; an installed one is found anyway.
     paths = [] if str(source) in site.getsitepackages() else [str(source)]
     paths += [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
     local = ",".join(filter(None, [kept.get("NO_PROXY", kept.get("no_proxy", "")), "localhost", "127.0.0.1", "::1"]))
@@ -114,13 +115,13 @@ def supernode(client: Path, reached: Address, port: int, secret: Path, config: P
     ]
 
 
-def stay(client: Path, socket: Path) -> list[str]:
+def resident_program(client: Path, socket: Path) -> list[str]:
     """Command line of a client's resident process."""
     return [sys.executable, "-m", "unskew.deploy.resident", str(client), str(socket)]
 
 
 def register(key: Path) -> list[str]:
-    """Command line that makes a public key known to the SuperLink."""
+    """Command line that registers a public key with the SuperLink."""
     return ["flwr", "supernode", "register", str(key), CONNECTION, "--format", "json"]
 
 
@@ -130,15 +131,15 @@ def submit(app: Path) -> list[str]:
 
 
 def status(run: int) -> list[str]:
-    """Command line that asks how a run is."""
+    """Command line that asks for a run's status."""
     return ["flwr", "ls", CONNECTION, "--run-id", str(run), "--format", "json"]
 
 
 # ---------------------------------------------------------------- ports
 def free_ports(n: int) -> list[int]:
-    """Ports on loopback that nobody listens on, all different.
+    """Choose different ports on loopback that nobody listens on.
 
-    Below those that the system gives to outgoing connections, so that none is taken before it is used.
+    They lie below those that the system gives to outgoing connections, so that none is taken before it is used.
     """
     found: list[int] = []
     while len(found) < n:
@@ -149,10 +150,10 @@ def free_ports(n: int) -> list[int]:
 
 
 def is_free(listen: Address) -> bool:
-    """Whether one could listen there.
+    """True if a program could listen at this address now.
 
     Raises:
-        DeployError: If nobody could: the address is not of this machine, or the port is reserved.
+        DeployError: If none ever could: the address is not this machine's, or the port is reserved.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     with socket.socket(family) as s:
@@ -176,7 +177,7 @@ def check_port(listen: Address) -> None:
     """Refuse a port that is in use.
 
     Raises:
-        DeployError: If it is.
+        DeployError: If so.
     """
     if not is_free(listen):
         raise DeployError(
@@ -187,14 +188,14 @@ def check_port(listen: Address) -> None:
 
 # ---------------------------------------------------------------- processes
 @dataclass(frozen=True, eq=False)
-class Child:
-    """One program that runs, in a process group of its own.
+class ChildProcess:
+    """A program that was started, in a process group of its own.
 
     Attributes:
-        name: What messages call it.
-        process: The program.
-        log: What it prints.
-        begins: Where in the log it began.
+        name: Name of the program in messages to the user.
+        process: The process.
+        log: File with its output.
+        begins: Size of the log when the program was started, bytes.
     """
 
     name: str
@@ -203,15 +204,15 @@ class Child:
     begins: int
 
     def running(self) -> bool:
-        """Whether it is."""
+        """True if it has not ended."""
         return self.process.poll() is None
 
     def said(self) -> str:
-        """All it has printed, without colours."""
+        """All its output, without colours."""
         return self.news(0)[0]
 
     def news(self, since: int) -> tuple[str, int]:
-        """What it has printed from byte `since` on, without colours, and where its last whole line ended."""
+        """Output from byte `since` on, without colours, and the position after its last complete line."""
         try:
             with self.log.open("rb") as f:
                 f.seek(self.begins + since)
@@ -227,40 +228,40 @@ class Child:
             os.killpg(self.process.pid, number)
 
 
-class Family:
-    """Child processes that never outlive the `with` they were started in."""
+class ProcessGroup:
+    """Child processes that never outlive the `with` block they were started in."""
 
     def __init__(self) -> None:
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
         self._folders = ExitStack()
 
-    def __enter__(self) -> "Family":
+    def __enter__(self) -> "ProcessGroup":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _deaf():
-            # Those that were started last lean on the others: SuperNodes sign off while there is a SuperLink.
+        with _signals_ignored():
+            # Clients end first: a SuperNode signs off while there is still a SuperLink.
             for depth in sorted({_depth(c) for c in self.children}, reverse=True):
                 end([c for c in self.children if _depth(c) == depth])
             self.children.clear()
             self._folders.close()
 
     def folder(self) -> Path:
-        """A private folder with a short path, for sockets; it goes with the family."""
+        """Make a private folder with a short path, for sockets; it is removed with the processes."""
         return Path(
             self._folders.enter_context(tempfile.TemporaryDirectory(prefix="unskew-", ignore_cleanup_errors=True))
         )
 
-    def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> Child:
+    def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> ChildProcess:
         """Start a program of Flower's.
 
         Args:
-            command: Its name and arguments.
-            home: Flower's home for it.
-            log: Where its output is added.
-            name: What messages call it; by default the program's name.
+            command: Name and arguments of the program.
+            home: Flower's home.
+            log: File that its output is appended to.
+            name: Name in messages to the user; by default the program's name.
 
         Raises:
             DeployError: If it cannot be started.
@@ -268,7 +269,7 @@ class Family:
         program, *arguments = command
         log.parent.mkdir(parents=True, exist_ok=True)
         path = program if Path(program).is_absolute() else str(versions.programs() / program)
-        line = [*_tied(), path, *arguments]
+        line = [*_ended_with_parent(), path, *arguments]
         try:
             with log.open("ab") as out:
                 begins = out.tell()
@@ -282,30 +283,30 @@ class Family:
                 )
         except OSError as error:
             raise DeployError(f"cannot start {program}: {error.strerror}") from None
-        child = Child(name or program, process, log, begins)
+        child = ChildProcess(name or program, process, log, begins)
         self.children.append(child)
         return child
 
-    def stop(self, *children: Child) -> None:
-        """End some before the others."""
+    def stop(self, *children: ChildProcess) -> None:
+        """End some of the processes now."""
         end(children)
         self.children = [c for c in self.children if c not in children]
 
 
-def _depth(child: Child) -> int:
+def _depth(child: ChildProcess) -> int:
     return 1 if child.name.startswith("client") else 0
 
 
-def _tied() -> list[str]:
-    """What makes Linux end a child when this process is killed outright."""
+def _ended_with_parent() -> list[str]:
+    """Prefix of a command line that makes Linux end the child when this process is killed outright."""
     tool = shutil.which("setpriv")
     # The signal is sent when the *thread* that started the child ends, so only the main thread may ask for it.
     tie = tool and sys.platform == "linux" and threading.current_thread() is threading.main_thread()
     return [tool, "--pdeathsig", "TERM", "--"] if tool and tie else []
 
 
-def end(children: Sequence[Child], grace_s: float = GRACE_S) -> None:
-    """End programs and everything they started: politely, after a while not; all are waited for."""
+def end(children: Sequence[ChildProcess], grace_s: float = GRACE_S) -> None:
+    """End programs and everything they started, by SIGTERM and after `grace_s` seconds by SIGKILL; wait for all."""
     for child in children:
         child.signal(signal.SIGTERM)
     until = time.monotonic() + grace_s
@@ -313,13 +314,13 @@ def end(children: Sequence[Child], grace_s: float = GRACE_S) -> None:
         with suppress(subprocess.TimeoutExpired):
             child.process.wait(max(until - time.monotonic(), 0.0))
     for child in children:
-        child.signal(signal.SIGKILL)  # the group may have members left although its first process is gone
+        child.signal(signal.SIGKILL)  # the group may have members left although its first process has ended
         child.process.wait()
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """No signal keeps us from ending what we started; it takes seconds."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignore signals while processes are ended, which takes seconds."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -333,7 +334,7 @@ def _deaf() -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end us as Ctrl-C does: through every `with` that is open."""
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -350,8 +351,8 @@ def stoppable() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- why a program ended
-def explain(child: Child) -> str:
-    """One sentence about a program that has ended."""
+def explain(child: ChildProcess) -> str:
+    """Explain in one sentence why a program has ended."""
     said = child.said()
     for pattern, sentence in (
         (r"address already in use", "its port is in use by another program; choose another one in network.toml"),
@@ -380,48 +381,56 @@ REFUSED = (
 
 # ---------------------------------------------------------------- server
 @dataclass(frozen=True, eq=False)
-class Server:
-    """A SuperLink that answers, and the SuperExec beside it."""
+class ServerProcesses:
+    """A server's SuperLink, which answers, and the SuperExec beside it.
+
+    Attributes:
+        folder: The server's folder.
+        home: Flower's home.
+        children: SuperLink and SuperExec.
+    """
 
     folder: Path
     home: Path
-    children: tuple[Child, ...]
+    children: tuple[ChildProcess, ...]
 
     def check(self) -> None:
-        """Refuse to go on without one of them.
+        """Make sure that both are running.
 
         Raises:
-            DeployError: Saying which one ended, and why if that is known.
+            DeployError: Naming the one that ended, and the reason if it is known.
         """
         for child in self.children:
             if not child.running():
                 raise DeployError(explain(child))
 
 
-def start_server(family: Family, folder: Path, listen: Address) -> Server:
-    """A SuperLink that answers, with every key of `clients/` registered; nodes.json says which node is which client.
+def start_server(group: ProcessGroup, folder: Path, listen: Address) -> ServerProcesses:
+    """Start a server, with every key of `clients/` registered and nodes.json written.
 
     Raises:
-        DeployError: If certificate, port or keys do not allow it, or a program ends.
+        DeployError: If certificate, port or keys cannot be used, or a program ends.
     """
     check_server(folder)
     check_port(listen)
     known = folders.keys(folder)
     secret, home, logs = folders.write_secret(folder), folders.write_home(folder, listen.here), folder / "logs"
-    link = family.start(superlink(folder, listen, secret), home, logs / "superlink.log", "SuperLink")
+    link = group.start(superlink(folder, listen, secret), home, logs / "superlink.log", "SuperLink")
     wait_healthy(link, listen.here, folder / "ca.crt")
     execute = superexec(listen.here, secret, folder / "ca.crt", os.getpid())
-    server = Server(folder, home, (link, family.start(execute, home, logs / "superexec.log", "the server's SuperExec")))
+    server = ServerProcesses(
+        folder, home, (link, group.start(execute, home, logs / "superexec.log", "the server's SuperExec"))
+    )
     folders.write_nodes(folder, {c: int(answer["node-id"]) for c, answer in _register(known, home).items()})
     return server
 
 
 def _register(known: Mapping[int, Path], home: Path) -> dict[int, dict[str, Any]]:
-    """Flower's answer for each key; a few at a time, a program each takes seconds to start."""
+    """Register all keys; Flower's answer for each.  Four at a time, since each takes a program that starts slowly."""
     answers: dict[int, dict[str, Any]] = {}
     clients = list(known)
     for several in (clients[i : i + 4] for i in range(0, len(clients), 4)):
-        asked = {c: _begin(register(known[c]), home) for c in several}
+        asked = {c: _start_program(register(known[c]), home) for c in several}
         try:
             answers.update({c: _answer(p, f"register client {c}") for c, p in asked.items()})
         finally:
@@ -431,21 +440,21 @@ def _register(known: Mapping[int, Path], home: Path) -> dict[int, dict[str, Any]
     return answers
 
 
-def start_run(server: Server) -> int:
-    """Start the run; its number."""
+def start_run(server: ServerProcesses) -> int:
+    """Start the run; Flower's number of it."""
     return int(call(submit(folders.write_app(server.folder)), server.home, "start the run")["run-id"])
 
 
-def run_status(server: Server, run: int) -> tuple[str, str]:
-    """(status, details) of a run as Flower has them: pending, starting, running, finished:completed, ..."""
+def run_status(server: ServerProcesses, run: int) -> tuple[str, str]:
+    """Ask Flower for (status, details) of a run: pending, starting, running, finished:completed, ..."""
     answer = call(status(run), server.home, "ask for the run's status")
     found = answer["runs"][0]
     return str(found["status"]), str(found.get("status-details", ""))
 
 
-def printed(server: Server, run: int) -> str:
-    """What a run's server program has printed, as Flower keeps it."""
-    process = _begin(["flwr", "log", str(run), CONNECTION, "--show"], server.home)
+def printed(server: ServerProcesses, run: int) -> str:
+    """Output of a run's server program, as Flower keeps it."""
+    process = _start_program(["flwr", "log", str(run), CONNECTION, "--show"], server.home)
     try:
         return process.communicate(timeout=HEALTHY_WITHIN_S)[0]
     except subprocess.TimeoutExpired:
@@ -456,12 +465,12 @@ def printed(server: Server, run: int) -> str:
 
 
 def call(command: Sequence[str], home: Path, purpose: str) -> dict[str, Any]:
-    """The JSON that a program of Flower's prints.
+    """Run one of Flower's programs and return the JSON it prints.
 
     Raises:
         DeployError: If it fails or prints something else.
     """
-    process = _begin(command, home)
+    process = _start_program(command, home)
     try:
         return _answer(process, purpose)
     finally:
@@ -469,9 +478,9 @@ def call(command: Sequence[str], home: Path, purpose: str) -> dict[str, Any]:
         process.communicate()
 
 
-def _begin(command: Sequence[str], home: Path) -> "subprocess.Popen[str]":
+def _start_program(command: Sequence[str], home: Path) -> "subprocess.Popen[str]":
     program, *arguments = command
-    line = [*_tied(), str(versions.programs() / program), *arguments]
+    line = [*_ended_with_parent(), str(versions.programs() / program), *arguments]
     return subprocess.Popen(
         line,
         env=environment(home),
@@ -501,7 +510,7 @@ def _answer(process: "subprocess.Popen[str]", purpose: str) -> dict[str, Any]:
     return answer
 
 
-def wait_healthy(link: Child, reached: Address, root: Path, within_s: float = HEALTHY_WITHIN_S) -> None:
+def wait_healthy(link: ChildProcess, reached: Address, root: Path, within_s: float = HEALTHY_WITHIN_S) -> None:
     """Wait until a SuperLink answers.
 
     Raises:
@@ -512,7 +521,7 @@ def wait_healthy(link: Child, reached: Address, root: Path, within_s: float = HE
         if not link.running():
             raise DeployError(explain(link))
         with suppress(OSError, http.client.HTTPException, Unreachable):
-            look(reached, root)
+            probe(reached, root)
             return
         time.sleep(0.1)
     raise DeployError(f"{link.name} did not answer within {within_s:.0f} s (log: {link.log})")
@@ -520,16 +529,16 @@ def wait_healthy(link: Child, reached: Address, root: Path, within_s: float = HE
 
 # ---------------------------------------------------------------- client
 class Unreachable(DeployError):
-    """Nobody answers there; that may change."""
+    """Nobody answers at an address; that may change."""
 
 
-def look(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
-    """Speak to a SuperLink as a client would; how far this clock is ahead of the server's, in seconds.
+def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
+    """Connect to a SuperLink as a client would; the time this clock is ahead of the server's, seconds.
 
     Raises:
         Unreachable: If nobody answers.
-        DeployError: If who answers is not this federation's server, its certificate has expired, or clocks differ by
-            more than Flower allows.
+        DeployError: If the answer is not from this federation's server, its certificate has expired, or clocks differ
+            by more than Flower allows.
     """
     context = ssl.create_default_context(cafile=root)
     connection = http.client.HTTPSConnection(reached.host, reached.port, timeout=timeout_s, context=context)
@@ -578,28 +587,28 @@ def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:
     )
 
 
-class Node:
-    """A client's resident process, SuperNode and SuperExec, started again when one of them ends.
+class ClientProcesses:
+    """A client's resident process, SuperNode and SuperExec, restarted when one of them ends.
 
     Args:
-        family: Whose children they are.
+        group: Group that the processes belong to.
         folder: The client's folder.
-        say: Gets a line when something happens.
-        name: What messages call it.
-        restart: Whether a node that ended is started again.
+        say: Called with a line when something happens.
+        name: Name of the client in messages to the user.
+        restart: False to leave the client stopped when one of its processes has ended.
 
     Raises:
         DeployError: If the folder's keys cannot be used.
     """
 
-    def __init__(self, family: Family, folder: Path, say: Say, name: str = "client", restart: bool = True) -> None:
+    def __init__(self, group: ProcessGroup, folder: Path, say: Say, name: str = "client", restart: bool = True) -> None:
         check_node(folder)
-        self.family, self.folder, self.say, self.name, self.restart = family, folder, say, name, restart
+        self.group, self.folder, self.say, self.name, self.restart = group, folder, say, name, restart
         self.reached = folders.address(folder)
-        self.children: tuple[Child, ...] = ()
+        self.children: tuple[ChildProcess, ...] = ()
         self.config, self.home = folders.write_node_config(folder), folders.write_home(folder)
         self.secret = folders.write_secret(folder)
-        self.socket = folders.write_resident(folder, family.folder() / "socket")
+        self.socket = folders.write_resident(folder, group.folder() / "socket")
         self.due: float | None = 0.0
         self.refused_since: float | None = None
         self.failures = 0
@@ -612,20 +621,20 @@ class Node:
         node = supernode(self.folder, self.reached, port, self.secret, self.config)
         execute = superexec(Address("127.0.0.1", port), self.secret, None, os.getpid())
         self.children = (
-            self.family.start(
-                stay(self.folder, self.socket), self.home, logs / "resident.log", f"{self.name}'s resident"
+            self.group.start(
+                resident_program(self.folder, self.socket), self.home, logs / "resident.log", f"{self.name}'s resident"
             ),
-            self.family.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode"),
-            self.family.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec"),
+            self.group.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode"),
+            self.group.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec"),
         )
         self.started, self.due, self.read = time.monotonic(), None, 0
 
-    def keep(self) -> None:
-        """To be called often: starts what is due and sees what has ended.
+    def supervise(self) -> None:
+        """Start what is due and notice what has ended; to be called often.
 
         Raises:
-            DeployError: If the server goes on refusing the key, settings or data cannot be used, or the programs end
-            whenever they are started.
+            DeployError: If the server keeps refusing the key, settings or data cannot be used, or the programs end
+                whenever they are started.
         """
         now = time.monotonic()
         if self.due is not None:
@@ -633,42 +642,42 @@ class Node:
                 self.start()
             return
         ended = next((c for c in self.children if not c.running()), None)
-        given_up = None if ended else self._given_up(now)
+        given_up = None if ended else self._lost_connection(now)
         if ended is None and given_up is None:
             if now - self.started > REJOIN_S:
                 self.refused_since, self.failures = None, 0
             return
-        self.family.stop(*self.children)
+        self.group.stop(*self.children)
         why = given_up or explain(ended or self.children[1])
-        if ended is self.children[0] and ended.process.returncode == resident.HOPELESS:
+        if ended is self.children[0] and ended.process.returncode == resident.UNUSABLE:
             raise DeployError(why)
         self.children = ()
         if not self.restart:
             self.due = float("inf")
-            self.say(f"{why}; it is not started again")
+            self.say(f"{why}; it is not restarted")
         elif REFUSED in why:
-            self._again_after_refusal(now, why)
+            self._retry_after_refusal(now, why)
         else:
-            self._again(now, why)
+            self._restart(now, why)
 
-    def _given_up(self, now: float) -> str | None:
-        """Why the SuperNode does nothing any more, if so.
+    def _lost_connection(self, now: float) -> str | None:
+        """Explain why the SuperNode has given up its connection; None if it has not.
 
-        It does not try again a connection that breaks in the middle of TLS's handshake, as behind a proxy whose server
-        is away, and its process stays.
+        It does not retry a connection that breaks in the middle of the TLS handshake, as behind a proxy whose server is
+        away, although its process keeps running.
         """
         if now < self.look_at:
             return None
         self.look_at = now + LOOK_EVERY_S
         node = self.children[1]
         said, self.read = node.news(self.read)
-        # One with a code is about to end by itself.
+        # An error with an exit code ends the process by itself.
         errors = re.findall(r"^ERROR\s*:\s*(?!\s|Exit Code)(.+)$", said, re.M)
         if not errors:
             return None
         return f"{node.name} gave up its connection: {errors[-1].strip()[:200]} (log: {node.log})"
 
-    def _again_after_refusal(self, now: float, why: str) -> None:
+    def _retry_after_refusal(self, now: float, why: str) -> None:
         if self.refused_since is None:
             self.refused_since = now
             self.say(f"{self.name} is refused for now: its last session may not be over; trying for {REJOIN_S:.0f} s")
@@ -676,10 +685,10 @@ class Node:
             raise DeployError(why)
         self.due = now + 3.0
 
-    def _again(self, now: float, why: str) -> None:
+    def _restart(self, now: float, why: str) -> None:
         self.failures = self.failures + 1 if now - self.started < REJOIN_S else 1
         if self.failures > 5:
             raise DeployError(why)
         pause = 2.0 ** (self.failures - 1)
-        self.say(f"{why}; started again in {pause:.0f} s")
+        self.say(f"{why}; restarting in {pause:.0f} s")
         self.due = now + pause

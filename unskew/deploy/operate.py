@@ -1,4 +1,4 @@
-"""A federation at work: a server until its run is done, a client until it is stopped, or everything on one machine."""
+"""Runs a federation: a server until its run is done, a client until it is stopped, or everything on one machine."""
 
 import json
 import re
@@ -13,9 +13,8 @@ from typing import Any, Protocol
 from unskew import schema
 from unskew.deploy import folders, launch
 from unskew.deploy.certificates import check_node, check_server, make_private
-from unskew.deploy.folders import Address, Terms
-from unskew.deploy.launch import Family, Node, Say, Server, Unreachable
-from unskew.deploy.server import ServerConfig
+from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
+from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.files import write_atomically
@@ -24,26 +23,26 @@ from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
 
 ASK_EVERY_S = 20.0
-"""Between two questions to Flower about the run: each is a program that takes seconds to start."""
+"""Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
 LOOK_EVERY_S = 0.25
 
 
-# ---------------------------------------------------------------- what can be deployed
+# ---------------------------------------------------------------- experiments that can be deployed
 def clients_of(experiment: Experiment) -> int:
-    """How many clients an experiment's own split has.
+    """Number of clients of an experiment's own split.
 
     Raises:
-        ConfigError: If seeds differ in it, or a method cannot be deployed.
-        DataError: If data or split cannot be had.
+        ConfigError: If it differs between seeds, or a method cannot be deployed.
+        DataError: If the data cannot be read or split.
     """
     refuse_pooled(experiment)
     setup = run_setup.prepare(experiment)
-    found = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
-    if len(set(found.values())) > 1:
+    numbers = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
+    if len(set(numbers.values())) > 1:
         raise ConfigError(
-            f"a federation has the same clients under every seed, the split makes {found}; choose one seed"
+            f"a federation has the same clients under every seed, the split makes {numbers}; choose one seed"
         )
-    return next(iter(found.values()))
+    return next(iter(numbers.values()))
 
 
 def check_clients(experiment: Experiment, clients: int) -> None:
@@ -76,14 +75,14 @@ def refuse_pooled(experiment: Experiment) -> None:
 
 # ---------------------------------------------------------------- server
 def check_serving(folder: Path) -> Address:
-    """Refuse a server's folder that could not be served from; where it would listen.
+    """Refuse a server's folder that a server could not run from; the address it would listen at.
 
     Raises:
-        DeployError, ConfigError: Saying what is wrong with it.
+        DeployError, ConfigError: Naming what is wrong with it.
     """
     listen = folders.address(folder)
     refuse_pooled(load(folder / "experiment.toml"))
-    schema.build(ServerConfig, folders.terms(folder), "", str(folder / "server.toml"))
+    read_settings(folder / "server.toml", ServerConfig)
     folders.keys(folder)
     check_server(folder)
     launch.check_port(listen)
@@ -93,75 +92,75 @@ def check_serving(folder: Path) -> Address:
 def serve(folder: Path, say: Say) -> Path:
     """Run the server of a federation until its run is done; the run's folder.
 
-    A run that was stopped goes on.
+    A run that was stopped is continued.
 
     Raises:
-        DeployError, ConfigError: If the folder does not allow it or a program ends.
-        RunError: If the run failed, with its reason.
+        DeployError, ConfigError: If the folder cannot be used, or a program ends.
+        RunError: If the run failed, with the reason.
     """
     if is_done(folder):
         return folder / "run"
-    folders.address(folder)  # before anything is written into what may be no such folder
-    with locked(folder), goes_on(folder), launch.stoppable(), Family() as family:
+    folders.address(folder)  # before anything is written into a folder that may be something else
+    with locked(folder), resumable(folder), launch.stoppable(), ProcessGroup() as group:
         listen = check_serving(folder)
         if listen.host not in ("127.0.0.1", "::1", "localhost"):
             say(
                 f"warning: whoever reaches {listen} reaches Flower's Control API too, which asks for no password; let "
                 "clients through to /v1/fleet/ only (nginx.conf here does)"
             )
-        server = launch.start_server(family, folder, listen)
+        server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
-        attend(server, launch_run(server), say)
+        wait_for_end(server, launch_run(server), say)
     return folder / "run"
 
 
 @contextmanager
-def goes_on(folder: Path) -> Iterator[None]:
-    """Say of a run that was stopped how it goes on."""
+def resumable(folder: Path) -> Iterator[None]:
+    """Tell the user how a run that was stopped is continued."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped by request; {folder} goes on when the same command is given again") from None
+        raise Interrupted(f"stopped by request; give the same command again to continue the run in {folder}") from None
 
 
 def is_done(folder: Path) -> bool:
-    """Whether the run of a server's folder has come to its end."""
+    """True if the run of a server's folder is done."""
     return (folder / "run" / "summary.json").exists()
 
 
-def launch_run(server: Server) -> int:
-    """Start the run, or go on with it; its number."""
+def launch_run(server: ServerProcesses) -> int:
+    """Start or continue the run; Flower's number of it."""
     (server.folder / "outcome.json").unlink(missing_ok=True)
     return launch.start_run(server)
 
 
-class Kept(Protocol):
-    """What is looked after while a run goes on."""
+class Supervised(Protocol):
+    """Processes to be restarted during a run."""
 
-    def keep(self) -> None:
-        """Called several times a second."""
+    def supervise(self) -> None:
+        """Restart what has ended; called several times a second."""
         ...
 
 
-def attend(server: Server, run: int, say: Say, nodes: Sequence[Kept] = ()) -> None:
-    """Wait for the end of a run, telling what happens, while programs are kept running.
+def wait_for_end(server: ServerProcesses, run: int, say: Say, nodes: Sequence[Supervised] = ()) -> None:
+    """Wait for the end of a run, reporting its progress and restarting clients.
 
     Raises:
-        DeployError: If a program ends that the run cannot do without.
+        DeployError: If a program of the server ends.
         RunError: If the run failed.
     """
     progress = ProgressDisplay(server.folder / "run", load(server.folder / "experiment.toml").rounds)
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
-            node.keep()
-        # A run's last lines are written before its end is: looked for after the lines, an end would leave some untold.
+            node.supervise()
+        # A run writes its last lines before its end: were the end checked after the lines, some would be missed.
         known = status.startswith("finished")
         over = known or is_done(server.folder) or (server.folder / "outcome.json").exists()
-        for line in progress.news():
+        for line in progress.new_lines():
             say(line)
         if over:
-            end_of(server, run, *((status, details) if known else ("failed", "")))
+            conclude(server, run, *((status, details) if known else ("failed", "")))
             return
         server.check()
         if time.monotonic() - asked > ASK_EVERY_S:
@@ -170,11 +169,11 @@ def attend(server: Server, run: int, say: Say, nodes: Sequence[Kept] = ()) -> No
         time.sleep(LOOK_EVERY_S)
 
 
-def end_of(server: Server, run: int, status: str, details: str = "") -> None:
-    """Tell a run that is done from one that failed; what the server's program printed is kept then.
+def conclude(server: ServerProcesses, run: int, status: str, details: str = "") -> None:
+    """Return if the run is done; otherwise keep the output of the server's program.
 
     Raises:
-        RunError: If it failed, with its reason.
+        RunError: If the run failed, with the reason.
     """
     if is_done(server.folder):
         return
@@ -190,7 +189,7 @@ def end_of(server: Server, run: int, status: str, details: str = "") -> None:
 
 
 def last_error(log: Path) -> str:
-    """The last line of a log that names an error, as Python ends a traceback."""
+    """Last line of a log that names an error, as at the end of a traceback."""
     with suppress(OSError):
         found = re.findall(r"^(?:[\w.]+\.)?(\w*(?:Error|Interrupted)): (.+)$", log.read_text("utf-8", "replace"), re.M)
         if found:
@@ -200,20 +199,20 @@ def last_error(log: Path) -> str:
 
 @dataclass
 class ProgressDisplay:
-    """What a run's logs have to tell, line by line, as it is written.
+    """Progress of a run in words, from the logs in its folder.
 
     Attributes:
-        folder: The run's.
-        rounds: Of each method and seed.
-        read: How much of each log has been told.
+        folder: Folder of the run.
+        rounds: Rounds of each method and seed.
+        read: Bytes of each log that have been read.
     """
 
     folder: Path
     rounds: int
     read: dict[str, int] = field(default_factory=dict)
 
-    def news(self) -> Iterator[str]:
-        """Lines that were not told before."""
+    def new_lines(self) -> Iterator[str]:
+        """Yield a line for everything that is new since the last call."""
         for row in self.rows("metrics"):
             if row["name"] == "seconds":
                 where = f"{row['method']}, seed {row['seed']}: round {row['round']} of {self.rounds}"
@@ -227,7 +226,7 @@ class ProgressDisplay:
             )
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Whole new lines of a log; one that became shorter was cut to a checkpoint and is told again from there."""
+        """Yield the new rows of a log; one that was cut to a checkpoint is read from there on."""
         path, at = self.folder / f"{name}.jsonl", self.read.get(name, 0)
         try:
             size = path.stat().st_size
@@ -246,55 +245,55 @@ class ProgressDisplay:
 
 # ---------------------------------------------------------------- client
 def check_taking_part(folder: Path) -> float:
-    """Refuse a client's folder or a server that would not let it take part; how far its clock is ahead, in seconds.
+    """Refuse a client that could not take part; the time its clock is ahead of the server's, seconds.
 
     Raises:
         Unreachable: If nobody answers yet.
-        DeployError, ConfigError: Saying what is wrong.
+        DeployError, ConfigError: Naming what is wrong with its folder, the server or the clocks.
     """
     check_node(folder)
-    return launch.look(folders.address(folder), folder / "ca.crt")
+    return launch.probe(folders.address(folder), folder / "ca.crt")
 
 
 def take_part(folder: Path, say: Say) -> None:
-    """Be a client until stopped: waits for the server, and starts again what ends.
+    """Run a client until it is stopped: wait for the server, and restart what ends.
 
     Raises:
         DeployError, ConfigError: If it could never take part: its key, the server's certificate, the clocks.
         KeyboardInterrupt: When it is stopped.
     """
     folders.address(folder)
-    with locked(folder), launch.stoppable(), Family() as family:
-        said = ""
+    with locked(folder), launch.stoppable(), ProcessGroup() as group:
+        last = ""
         while True:
             try:
                 check_taking_part(folder)
                 break
             except Unreachable as error:
-                if str(error) != said:
+                if str(error) != last:
                     say(f"{error}; waiting for it")
-                    said = str(error)
+                    last = str(error)
                 time.sleep(2.0)
-        node = Node(family, folder, say)
+        node = ClientProcesses(group, folder, say)
         say(f"client: taking part at {node.reached}; Ctrl-C ends it")
         while True:
-            node.keep()
+            node.supervise()
             time.sleep(LOOK_EVERY_S)
 
 
-# ---------------------------------------------------------------- everything here
+# ---------------------------------------------------------------- everything on this machine
 def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart: bool = True) -> Path:
-    """Run an experiment with a server and clients of its own as processes on this machine; its run folder.
+    """Run an experiment with a server and clients as processes on this machine; its run folder.
 
-    Everything about the deployment lies in `out/deploy`.  When the run is done its files are moved to `out`, where
-    those of a simulation would be.  A run that was stopped goes on.
+    Certificates, keys and logs are in `out/deploy`.  When the run is done its files are moved to `out`, where those of
+    a simulation would be.  A run that was stopped is continued.
 
     Args:
-        experiment: What to run.
-        num_clients: As many as its split has.
-        out: The run's folder.
-        say: Gets a line when something happens.
-        restart: Whether a client that ended is started again.
+        experiment: Experiment to run.
+        num_clients: Number of clients, that of its split.
+        out: Folder of the run.
+        say: Called with a line when something happens.
+        restart: False to leave a client stopped when it has ended.
 
     Raises:
         ConfigError, DataError: If the experiment cannot be deployed so.
@@ -315,21 +314,21 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
     deployment = prepare(experiment, num_clients, out)
     server_folder = deployment / "server"
     if not is_done(server_folder):
-        with locked(deployment), goes_on(out), launch.stoppable(), Family() as family:
-            server = launch.start_server(family, server_folder, folders.address(server_folder))
+        with locked(deployment), resumable(out), launch.stoppable(), ProcessGroup() as group:
+            server = launch.start_server(group, server_folder, folders.address(server_folder))
             say(f"server: listening at {folders.address(server_folder)}")
             nodes = [
-                Node(family, folders.client_folder(deployment, c), say, f"client {c}", restart)
+                ClientProcesses(group, folders.client_folder(deployment, c), say, f"client {c}", restart)
                 for c in range(num_clients)
             ]
             for node in nodes:
-                node.keep()
-            attend(server, launch_run(server), say, nodes)
+                node.supervise()
+            wait_for_end(server, launch_run(server), say, nodes)
     return collect(server_folder / "run", out)
 
 
-def prepare(experiment: Experiment, num_clients: int, out: Path, terms: Terms | None = None) -> Path:
-    """The deployment's folder, new or that of a run that was stopped; it listens on a port that is free now.
+def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerConfig | None = None) -> Path:
+    """Make the deployment's folder, or take that of a run that was stopped, with a port that is free now.
 
     Raises:
         RunError: If there is something else in `out`, or the disk refuses.
@@ -348,7 +347,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, terms: Terms | 
             raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
         new = out / ".deploy"
         shutil.rmtree(new, ignore_errors=True)
-        folders.pack(new, experiment, num_clients, address, address, terms=terms, portable=False)
+        folders.pack(new, experiment, num_clients, address, address, config=config, portable=False)
         new.rename(deployment)
     make_private(deployment)
     for folder in (deployment / "server", *(folders.client_folder(deployment, c) for c in range(num_clients))):
@@ -357,7 +356,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, terms: Terms | 
 
 
 def collect(run: Path, out: Path) -> Path:
-    """Move a run that is done to where a simulation's would be; summary.json last, so that half a move is seen."""
+    """Move the files of a run that is done to `out`; summary.json last, so that an interrupted move is noticed."""
     for path in sorted(run.iterdir(), key=lambda p: (p.name == "summary.json", p.name)):
         if path.name != ".lock":
             path.rename(out / path.name)

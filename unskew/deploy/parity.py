@@ -1,4 +1,4 @@
-"""Whether a deployed run and a simulated one of the same experiment came to the same."""
+"""Compares a deployed run with a simulated one of the same experiment."""
 
 import math
 from collections import Counter
@@ -26,9 +26,9 @@ class Parity:
 
     Attributes:
         method: Its label.
-        max_abs_diff: Largest difference between final global models and between metrics; infinite where one run has
-            something the other has not.
-        bytes_equal: Whether the ledgers have the same transfers with the same bytes, row by row.
+        max_abs_diff: Largest difference between final global models and between metrics; infinite if one run has
+            something that the other lacks.
+        bytes_equal: True if the ledgers have the same transfers with the same bytes, row by row.
     """
 
     method: str
@@ -37,17 +37,17 @@ class Parity:
 
     @property
     def equal(self) -> bool:
-        """Whether the runs are the same within the tolerance."""
+        """True if the runs agree within the tolerance."""
         return self.max_abs_diff <= TOLERANCE and self.bytes_equal
 
     def to_json(self) -> dict[str, Any]:
-        """As `deploy --check-parity --json` prints it; JSON has no infinity."""
+        """Return what `deploy --check-parity --json` prints; JSON has no infinity."""
         table = asdict(self)
         return table if math.isfinite(self.max_abs_diff) else {**table, "max_abs_diff": None}
 
 
 def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback | None = None) -> Path:
-    """The same experiment in this process, one client after the other, as clients of a deployment train."""
+    """Simulate the same experiment in this process, one client after another; the run's folder."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
     if (folder / "run.json").exists():
         return loop.resume(folder, callback).folder
@@ -55,7 +55,7 @@ def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback 
 
 
 def comparable(experiment: Experiment) -> None:
-    """Refuse what no simulation can repeat, before anything is run.
+    """Refuse an experiment that no simulation can repeat, before anything is run.
 
     Raises:
         ConfigError: If clients of a method draw noise from secrets of their own.
@@ -69,10 +69,10 @@ def comparable(experiment: Experiment) -> None:
 
 
 def compare(deployed: Path, simulated: Path) -> list[Parity]:
-    """The two runs side by side, method by method.
+    """Compare two runs method by method.
 
     Raises:
-        RunError: If one of them is no run, or is not done.
+        RunError: If one of them is not a run, or is not done.
     """
     for folder in (deployed, simulated):
         require_done(folder)
@@ -121,7 +121,7 @@ def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
 
 
 def _ledger(run: Path, method: str) -> Counter[tuple[Any, ...]]:
-    """Every transfer; the order in which an exchange's letters went is nobody's concern."""
+    """Every transfer; the order of the messages within an exchange does not matter."""
     return Counter(
         (r["seed"], r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"]) for r in _of(run, "ledger", method)
     )

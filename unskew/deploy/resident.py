@@ -1,6 +1,6 @@
-"""A client's process that stays: `python -m unskew.deploy.resident FOLDER SOCKET`, started beside the SuperNode.
+"""A client's resident process: `python -m unskew.deploy.resident FOLDER SOCKET`, started beside the SuperNode.
 
-Its data are read and its network is built once, not for every message.
+It reads the data and builds the network once, not for every message.
 """
 
 import functools
@@ -12,16 +12,16 @@ from unskew.runtime import resident
 
 
 def main(folder: Path, path: Path) -> None:
-    """Answer what a client's folder's thin processes hand over, until killed.
+    """Answer the messages that Flower's short-lived processes of this client forward, until killed.
 
     Raises:
         ConfigError, DataError: If the client's settings or data cannot be used.
     """
     listener = resident.listen(path)  # first of all: messages may come while the data are read
-    from unskew.deploy.client import open_site
-    from unskew.runtime.flower import answered
+    from unskew.deploy.client import open_client
+    from unskew.runtime.flower import answer_frame
 
-    resident.answer_all(listener, functools.partial(answered, open_site(folder)))
+    resident.answer_all(listener, functools.partial(answer_frame, open_client(folder)))
 
 
 if __name__ == "__main__":
@@ -29,4 +29,4 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]), Path(sys.argv[2]))
     except UnskewError as error:
         print(f"{type(error).__name__}: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        sys.exit(resident.HOPELESS)
+        sys.exit(resident.UNUSABLE)

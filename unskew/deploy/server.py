@@ -1,4 +1,4 @@
-"""A run whose clients are elsewhere, from the server's folder; `unskew.runtime.flower` calls it inside Flower."""
+"""The server of a deployment: runs the experiment of its folder; `unskew.runtime.flower` calls it inside Flower."""
 
 import json
 import secrets
@@ -6,14 +6,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge, Gt
 
 from unskew import schema
 from unskew.data.federated import ClientIndex, FederatedData
-from unskew.deploy.client import read_toml, split_hash
+from unskew.deploy.client import split_hash
+from unskew.deploy.settings import ServerConfig, read_settings
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.files import write_atomically
@@ -25,43 +25,26 @@ from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
-from unskew.runtime.membership import Expected, Known, Membership, layout_hash
+from unskew.runtime.membership import DataIdentity, Expected, Membership, layout_hash
 from unskew.runtime.message import Node, Transport
-from unskew.runtime.network import Model, Remote, Runtime, Terms
+from unskew.runtime.network import Limits, NetworkRuntime, Runtime, ServerModel
 from unskew.version import __version__
 
 EXECUTOR = "flower"
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    """server.toml.
-
-    Attributes:
-        min_clients: So many must have said hello before the first round.
-        deadline_s: Seconds an exchange may take, unless the plan says otherwise.
-        wait_s: Seconds those clients have to appear.
-        max_norm: Largest L2 norm of all floating-point tensors of a reply together.
-    """
-
-    min_clients: Annotated[int, Ge(1)]
-    deadline_s: Annotated[float, Gt(0.0)] = 600.0
-    wait_s: Annotated[float, Gt(0.0)] = 300.0
-    max_norm: Annotated[float, Gt(0.0)] = 1e6
-
-
 def serve(transport: Transport, folder: Path, callback: callbacks.Callback | None = None) -> loop.RunResult:
-    """Run the experiment of a server's folder on the clients `post` reaches, or go on with it.
+    """Run the experiment of a server's folder on the clients that `transport` reaches, or continue its run.
 
-    How it ended is in the folder's outcome.json: {"status": "finished"}, or "failed" with the error's name and text.
+    outcome.json in the folder records the end: {"status": "finished"}, or "failed" with the name and text of the error.
 
     Raises:
         ConfigError, DataError: If folder or experiment cannot be used.
-        QuorumError: If too few clients are there, or reply.
-        RunError: If the run's folder cannot be gone on with.
+        QuorumError: If too few clients are connected, or reply.
+        RunError: If the run cannot be continued.
     """
     try:
-        outcome = _serve(transport, folder, callback or Lines())
+        outcome = _serve(transport, folder, callback or LogCallback())
     except BaseException as error:
         _outcome(folder, {"status": "failed", "error": type(error).__name__, "text": str(error)})
         raise
@@ -71,7 +54,7 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
 
 def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.RunResult:
     path = folder / "server.toml"
-    config: ServerConfig = schema.build(ServerConfig, read_toml(path), "", str(path))
+    config = read_settings(path, ServerConfig)
     experiment = _every_round(load(folder / "experiment.toml"))
     run = folder / "run"
     if (run / "summary.json").exists():
@@ -86,39 +69,39 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
     setup = replace(run_setup.prepare(experiment), executor=EXECUTOR)
     registered = _registered(folder)
-    number = len(registered) if registered else _number(experiment, setup)
+    number = len(registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
     expected = Expected(
         number, __version__, fingerprint(experiment), setup.dataset.classes, layout_hash(setup.task.init(Key(0)))
     )
-    book = Book.open(folder / "deployment.json", fingerprint(experiment))
+    deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None
-    membership = Membership(transport, book.run, expected, nodes, book.clients, callback.note)
+    membership = Membership(transport, deployment.run, expected, nodes, deployment.clients, callback.note)
     membership.wait(config.min_clients, config.wait_s)
     # Either all clients have their shard of the experiment's split or all declare data of their own; the most decide.
     own = 2 * sum(membership.known[c].own for c in membership.present) > len(membership.present)
     membership.settle(own, None if own else split_hash(experiment, setup, number))
     membership.wait(config.min_clients, config.wait_s)
-    book.save()
-    backend = OverNetwork(setup, membership, book, Terms(config.deadline_s, config.max_norm), own)
+    deployment.save()
+    backend = OverNetwork(setup, membership, deployment, Limits(config.deadline_s, config.max_norm), own)
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
 
 
 def _every_round(experiment: Experiment) -> Experiment:
-    """Saved after every round: clients remember the last two, so the server may not fall back further."""
+    """Save after every round: clients remember the last two, so the server must not fall back further."""
     return replace(experiment, runtime=replace(experiment.runtime, checkpoint_every=1))
 
 
-def _number(experiment: Experiment, setup: Setup) -> int:
-    """How many clients there are, where no keys were registered."""
+def _num_clients(experiment: Experiment, setup: Setup) -> int:
+    """Number of clients, if no keys were registered."""
     return experiment.split.num_clients or run_setup.divide(experiment, setup.dataset, experiment.seeds[0]).num_clients
 
 
 def _registered(folder: Path) -> dict[ClientId, Node]:
-    """Whose key each of Flower's nodes has; empty where no keys are in use."""
+    """Flower's node for each client's key; empty if no keys are in use."""
     path = folder / "nodes.json"
     if not path.exists():
         return {}
@@ -132,15 +115,15 @@ def _outcome(folder: Path, found: Mapping[str, str]) -> None:
     write_atomically(folder / "outcome.json", json.dumps(found))
 
 
-# ---------------------------------------------------------------- what outlives a server
-class Book:
-    """deployment.json: what a server that is started again must know of those before it.
+# ---------------------------------------------------------------- state that outlives a server
+class DeploymentState:
+    """State that a restarted server needs from those before it: deployment.json.
 
     Attributes:
-        run: The run's random name, under which clients remember.
-        attempt: Which start of a server this is, counted from 1.
-        begun: By cell, each start of a server in it and its first round.
-        clients: What each client said of its data when it was met first.
+        run: Random name of the run, under which clients store their memory.
+        attempt: Number of this server process, counted from 1.
+        starts: By cell, (attempt, first round) of every server process that has worked on it.
+        clients: Data of each client, as it described them when it first connected.
     """
 
     def __init__(
@@ -149,77 +132,77 @@ class Book:
         config: str,
         run: str,
         attempt: int,
-        begun: dict[int, tuple[tuple[int, int], ...]],
-        clients: dict[ClientId, Known],
+        starts: dict[int, tuple[tuple[int, int], ...]],
+        clients: dict[ClientId, DataIdentity],
     ) -> None:
         self.path, self.config, self.run, self.attempt = path, config, run, attempt
-        self.begun, self.clients = begun, clients
+        self.starts, self.clients = starts, clients
 
     @classmethod
-    def open(cls, path: Path, config: str) -> "Book":
-        """The book of a deployment, opened for one more start.
+    def open(cls, path: Path, config: str) -> "DeploymentState":
+        """Read the state of a deployment for one more server process.
 
         Raises:
-            RunError: If it cannot be read, or is that of another experiment.
+            RunError: If it cannot be read, or belongs to another experiment.
         """
         if not path.exists():
             return cls(path, config, secrets.token_hex(8), 1, {}, {})
         table = read_json(path)
         try:
-            begun = {int(cell): tuple((int(a), int(t)) for a, t in rows) for cell, rows in table["begun"].items()}
-            clients = {int(c): Known(str(k["data"]), bool(k["own"])) for c, k in table["clients"].items()}
-            book = cls(path, str(table["config"]), str(table["run"]), int(table["attempt"]) + 1, begun, clients)
+            starts = {int(cell): tuple((int(a), int(t)) for a, t in rows) for cell, rows in table["starts"].items()}
+            clients = {int(c): DataIdentity(str(k["data"]), bool(k["own"])) for c, k in table["clients"].items()}
+            deployment = cls(path, str(table["config"]), str(table["run"]), int(table["attempt"]) + 1, starts, clients)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(
                 f"{path} is not as a server writes it; restore it, clients remember by what it says"
             ) from None
-        if book.config != config:
+        if deployment.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; make a new folder with unskew deploy pack")
-        return book
+        return deployment
 
     def begin(self, cell: int, first: int) -> tuple[tuple[int, int], ...]:
-        """Note that this server's first round of a cell is `first`; all starts in the cell."""
-        self.begun[cell] = (*self.begun.get(cell, ()), (self.attempt, first))
+        """Record that this server's first round of a cell is `first`; all starts in the cell."""
+        self.starts[cell] = (*self.starts.get(cell, ()), (self.attempt, first))
         self.save()
-        return self.begun[cell]
+        return self.starts[cell]
 
     def save(self) -> None:
-        """Write it, whole or not at all."""
+        """Write it atomically."""
         table = {
             "run": self.run,
             "config": self.config,
             "attempt": self.attempt,
-            "begun": {str(cell): [list(row) for row in rows] for cell, rows in self.begun.items()},
+            "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
             "clients": {str(c): {"data": k.data, "own": k.own} for c, k in sorted(self.clients.items())},
         }
         write_atomically(self.path, json.dumps(table))
 
 
-# ---------------------------------------------------------------- the run loop's side
+# ---------------------------------------------------------------- backend of the run loop
 @dataclass(frozen=True, eq=False)
 class OverNetwork:
-    """A run's clients are reached by letters; data stay where they are.
+    """Backend of a run whose clients are reached over a network; data stay where they are.
 
     Attributes:
-        ready: Data set, network and device of the server, which tests the global model.
-        roll: Who is there.
-        book: What outlives this server.
-        terms: Deadlines and bounds.
-        own: Whether clients declared data of their own, of which nothing is known here.
+        ready: Data set, network and device of the server, which evaluates the global model.
+        membership: Clients that are connected.
+        deployment: State that outlives this server.
+        limits: Deadlines and bounds.
+        own: True if clients declared data of their own, of which nothing is known here.
     """
 
     ready: Setup
     membership: Membership
-    book: Book
-    terms: Terms
+    deployment: DeploymentState
+    limits: Limits
     own: bool
 
     def prepare(self, experiment: Experiment) -> Setup:
-        """What all methods and seeds share."""
+        """Return what all methods and seeds share."""
         return self.ready
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
-        """Who holds what, as the clients themselves divide it; nobody holds anything where they declared their own."""
+        """Split the data as the clients do; clients with data of their own hold nothing that is known here."""
         if not self.own:
             return run_setup.divide(experiment, setup.dataset, seed)
         nothing = torch.empty(0, dtype=torch.int64)
@@ -231,46 +214,46 @@ class OverNetwork:
     def check_method(
         self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
-        """Refuse what the first round would refuse, as far as it is known without the clients' data."""
+        """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
         if not self.own:
             run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
     ) -> tuple[Runtime, FederatedData]:
-        """The plan runs here, its steps where the clients are."""
+        """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
-        remote: Remote[Any] = Remote(
+        runtime: NetworkRuntime[Any] = NetworkRuntime(
             method.algorithm,
-            Model(setup.task.num_classes, population.layout, population.initial, population.initialise, trainer),
+            ServerModel(setup.task.num_classes, population.layout, population.initial, population.initialise, trainer),
             fed.num_clients,
             self.membership,
             Sequential(trainer),
-            begin=lambda first: self.book.begin(cell, first),
+            begin=lambda first: self.deployment.begin(cell, first),
             cell=cell,
             seed=seed,
             clients_per_round=experiment.cohort(fed.num_clients),
             outage=experiment.world.outage,
             channel=experiment.world.channel,
-            terms=self.terms,
+            limits=self.limits,
         )
-        return remote, fed
+        return runtime, fed
 
 
-class Lines:
-    """Says on stderr what happens, for the server's log."""
+class LogCallback:
+    """Writes progress to stderr, for the server's log."""
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """What is run."""
+        """Write the experiment, its methods and seeds."""
         labels = ", ".join(m.label for m in experiment.methods)
         self.note(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
 
     def progress(self, progress: callbacks.Progress) -> None:
-        """How far it is."""
+        """Write how far a run is."""
         accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.4f}"
         self.note(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{accuracy}")
 
     def note(self, text: str) -> None:
-        """A line."""
+        """Write a line."""
         print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Which releases of Flower this library speaks to."""
+"""Releases of Flower that this library works with."""
 
 import sys
 from importlib import metadata
@@ -14,10 +14,10 @@ PROGRAMS = ("flower-superlink", "flower-superexec", "flower-supernode", "flwr", 
 
 
 def require() -> str:
-    """The release of Flower that is installed.
+    """Return the installed release of Flower.
 
     Raises:
-        DeployError: If there is none, or another one than is supported.
+        DeployError: If Flower is not installed, or the release is not supported.
     """
     try:
         found = metadata.version("flwr")
@@ -29,10 +29,10 @@ def require() -> str:
 
 
 def programs() -> Path:
-    """The folder of Flower's programs: that of this interpreter, whose packages they share.
+    """Folder of Flower's programs: that of this interpreter, whose packages they share.
 
     Raises:
-        DeployError: If one of them is not there.
+        DeployError: If one of them is missing.
     """
     folder = Path(sys.executable).parent
     missing = [name for name in PROGRAMS if not (folder / name).is_file()]

@@ -21,7 +21,7 @@ from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.message import Score
-from unskew.runtime.network import Remote, Runtime
+from unskew.runtime.network import NetworkRuntime, Runtime
 from unskew.tree import Params
 
 Graded = tuple[Tensor, Tensor]
@@ -66,7 +66,7 @@ def evaluate(
         own: The clients' own models (`own_models`), where they are made already.
     """
     wanted = set(which)
-    if isinstance(sim, Remote):
+    if isinstance(sim, NetworkRuntime):
         whole, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last)
     else:
         whole, scores = _scores(sim, state, t, eval_set, wanted, own)
@@ -98,7 +98,7 @@ def own_models(sim: Simulator[Any], state: Any, t: int, clients: Sequence[Client
 
 
 def _scores_from_clients(
-    remote: Remote[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
+    remote: NetworkRuntime[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
 

@@ -38,7 +38,7 @@ from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator, Trace
 from unskew.runtime.memory import Memory
-from unskew.runtime.network import Remote, Runtime
+from unskew.runtime.network import NetworkRuntime, Runtime
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -330,7 +330,7 @@ class _Cell:
         experiment, setup, fed = run.experiment, run.setup, run.feds[self.seed]
         self.sim: Runtime
         self.sim, train = run.backend.runtime(experiment, self.method, setup, fed, index, run.pool)
-        elsewhere = isinstance(self.sim, Remote) and experiment.val_fraction > 0.0
+        elsewhere = isinstance(self.sim, NetworkRuntime) and experiment.val_fraction > 0.0
         self.eval_set: EvalSet = eval_set(fed, setup.device, validates=elsewhere)
         self.pooled = train is not fed
         self.bytes, self.cell_s = 0, 0.0
@@ -489,7 +489,7 @@ class _Cell:
                 logs.append("ledger", ({**where, **x._asdict()} for x in trace.transfers))
             logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
             logs.append("work", ({**where, **w._asdict()} for w in trace.work))
-        failures, sent = self.sim.apart()
+        failures, sent = self.sim.drain_records()
         logs.append("failures", ({**where, **asdict(f)} for f in failures))
         logs.append("network", ({**where, **s._asdict()} for s in sent))
         for part in reported:

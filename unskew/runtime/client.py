@@ -1,16 +1,16 @@
-"""A client that answers letters: its half of a deployment, whatever the network.
+"""The client's half of a deployment: answers the server's requests, whatever the network.
 
-Nothing is kept in the process, which may live for one letter only: what a client remembers lies in files.
+Nothing is kept in the process, which may live for one request only: what a client remembers is in files.
 
-    STATE/                           the client's own disk
-        draws.secret                 32 random bytes, from which noise and masks are drawn that the server must not know
-        <run>/<cell>/                by the run's random name, and by seed and method
-            000012-0001-0003         round 12, first start of the server, hop 3: one answer and all that came of it
+    STATE/                           on the client's own disk
+        draws.secret                 32 random bytes: the root of noise and masks that the server must not know
+        <run>/<cell>/                by the run's random name, and by the index of seed and method
+            000012-0001-0003         round 12, first server process, hop 3: one answer and its consequences
 
-An answer is one file: reply, memory from then on, values held for the round.  It is written whole or not at all, so a
-client that is killed has either answered or not begun, and an order that comes twice is answered twice with the same
-bytes.  The answers of the last two rounds before the present one stay, for a server that goes back to a checkpoint;
-what was done for a server that did is no part of the run any more, and is dropped.
+An answer is one file: the reply, the client's memory from then on, and the values it holds for the round.  The file is
+written atomically, so a client that is killed has either answered or not begun, and a request that comes twice gets the
+same bytes twice.  The answers of the last two rounds before the current one are kept for a server that resumes from a
+checkpoint; work for a server that did not finish its round is no longer part of the run, and is dropped.
 """
 
 import errno
@@ -39,17 +39,17 @@ from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.runtime.message import (
-    ASKED,
-    Answer,
+    REQUESTS,
+    ClientInfo,
     Envelope,
-    Evaluate,
-    Evaluated,
-    Fetch,
-    Fetched,
-    Introduction,
-    Order,
-    Place,
-    Refused,
+    EvaluationRequest,
+    EvaluationResult,
+    FetchRequest,
+    FetchResult,
+    Refusal,
+    RoundContext,
+    StepRequest,
+    StepResult,
     read,
     write,
 )
@@ -60,17 +60,17 @@ KEPT_ROUNDS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Desk:
-    """What a client has at hand for one seed and method.
+class Workspace:
+    """Everything a client needs to work on one seed and method.
 
     Attributes:
-        algorithm: Whose steps are run.
-        solo: Meets their requests.
-        me: (client, round, key) -> what the client knows about itself.
-        initial: The model it can build for itself.
+        algorithm: Method whose steps are run.
+        trainer: Does the local training that steps request.
+        me: (client, round, key) -> the client's view of itself.
+        initial: Initial model, which the client can build by itself.
         seed: Root of the run's randomness.
-        eval_set: Rows (None is all) of its test or training inputs that it tests itself on, by part.
-        keep_model: Writes the model it uses after training into its own folder.
+        eval_set: Rows (None is all) of the test or training inputs to evaluate on, by part.
+        keep_model: Writes the final model into the client's own folder; None keeps no model.
     """
 
     algorithm: Any
@@ -84,63 +84,62 @@ class Desk:
 
 @dataclass(frozen=True, eq=False)
 class ClientRuntime:
-    """One client.
+    """One client of a deployment.
 
     Attributes:
-        introduction: What it says of itself, without a nonce.
-        state: The folder it remembers in.
-        open_desk: The desk of a cell, by its number.
-        metrics: Whether it says how its training and its own tests went.
-        max_norm: Largest L2 norm of a message's floating-point tensors.
+        info: The client's description of itself, without a nonce.
+        state: Folder for all that it remembers.
+        open_workspace: Workspace of a cell, by the cell's index.
+        metrics: True to report training losses and own evaluations to the server.
+        max_norm: Largest L2 norm allowed for a message's floating-point tensors.
     """
 
-    introduction: Introduction
+    info: ClientInfo
     state: Path
-    open_desk: Callable[[int], Desk]
+    open_workspace: Callable[[int], Workspace]
     metrics: bool = True
     max_norm: float = 1e6
 
     @property
     def client(self) -> ClientId:
-        """Its number."""
-        return self.introduction.client
+        """Number of the client."""
+        return self.info.client
 
     def where(self, error: OSError) -> str:
-        """Which file an error is about; of the client's own folder without what lies above it."""
+        """Name the file an error is about, relative to the client's folder if it is in there."""
         name = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else self.state
         return str(name.relative_to(self.state.parent) if name.is_relative_to(self.state) else name)
 
     def answer(self, envelope: Envelope) -> Envelope:
-        """The reply to a letter; whatever is wrong with it, there is one."""
+        """Reply to a request; whatever is wrong with it, there is a reply."""
         nonce = ""
         try:
-            head = read(envelope, ASKED)
+            head = read(envelope, REQUESTS)
             nonce = head.nonce
-            if isinstance(head, Order):
-                return _order(self, head, envelope.parts)
-            if isinstance(head, Fetch):
+            if isinstance(head, StepRequest):
+                return _run_step(self, head, envelope.parts)
+            if isinstance(head, FetchRequest):
                 return _fetch(self, head)
-            if isinstance(head, Evaluate):
-                return _examine(self, head, envelope.parts)
-            mine = {name: getattr(self.introduction, name) for name in Introduction.__dataclass_fields__}
-            return write("hello", Introduction(**{**mine, "nonce": nonce}))
+            if isinstance(head, EvaluationRequest):
+                return _evaluate(self, head, envelope.parts)
+            return write("hello", replace(self.info, nonce=nonce))
         except UnskewError as error:
-            return write("refused", Refused(str(error), nonce))
+            return write("refused", Refusal(str(error), nonce))
         except OSError as error:
             text = f"cannot use {self.where(error)}: {error.strerror or type(error).__name__}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 text += "; make room on this client's disk, and it takes part again"
             print(f"client {self.client} {text}", file=sys.stderr, flush=True)
-            return write("refused", Refused(text, nonce))
+            return write("refused", Refusal(text, nonce))
         except Exception as error:
-            # Its text may quote the client's data: the server gets the kind, the client's own log the rest.
+            # The error's text may quote the client's data: only its type is sent, the client's own log has the rest.
             traceback.print_exc(file=sys.stderr)
-            return write("refused", Refused(f"{type(error).__name__}; the client's own log has more", nonce))
+            return write("refused", Refusal(f"{type(error).__name__}; the client's own log has more", nonce))
 
 
 # ---------------------------------------------------------------- answers on disk
-class _Name(NamedTuple):
-    """When an answer was given; ascending is the order they were given in."""
+class _AnswerId(NamedTuple):
+    """Position of an answer in the run; answers were given in ascending order."""
 
     round: int
     attempt: int
@@ -151,89 +150,89 @@ class _Name(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """An answer and all that came of it.
+class _StoredAnswer:
+    """An answer with its consequences, as it lies on disk.
 
     Attributes:
-        order: SHA-256 of what was asked.
-        answer, reply: What was answered.
-        memory: What the client remembers from then on, encoded.
+        request: SHA-256 of the request.
+        answer, reply: Head and payload of the answer.
+        memory: The client's memory from then on, encoded.
         held: Values that stay on the client for this round, encoded, by key.
     """
 
-    order: str
-    answer: Answer
+    request: str
+    answer: StepResult
     reply: bytes
     memory: bytes
     held: dict[str, bytes]
 
 
-def _folder(runtime: ClientRuntime, place: Place) -> Path:
-    if place.config != runtime.introduction.config:
+def _cell_folder(runtime: ClientRuntime, context: RoundContext) -> Path:
+    if context.config != runtime.info.config:
         raise WireError(
-            f"the server runs another experiment (SHA-256 {place.config[:12]}, "
-            f"here {runtime.introduction.config[:12]}); both sides need the same experiment.toml"
+            f"the server runs another experiment (SHA-256 {context.config[:12]}, "
+            f"here {runtime.info.config[:12]}); both sides need the same experiment.toml"
         )
-    if not place.run.isalnum() or len(place.run) > 64:
+    if not context.run.isalnum() or len(context.run) > 64:
         raise WireError("the name of a run must be up to 64 letters and digits")
-    starts = [a for a, _ in place.begun]
-    if not starts or starts != sorted(set(starts)) or min(place.cell, place.round, *starts) < 0:
-        raise WireError("a letter must say where in the run it belongs")
-    return runtime.state / place.run / str(place.cell)
+    starts = [a for a, _ in context.starts]
+    if not starts or starts != sorted(set(starts)) or min(context.cell, context.round, *starts) < 0:
+        raise WireError("a request must say where in the run it belongs")
+    return runtime.state / context.run / str(context.cell)
 
 
-def _names(folder: Path) -> list[_Name]:
+def _answer_ids(folder: Path) -> list[_AnswerId]:
     if not folder.is_dir():
         return []
     parts = (p.name.split("-") for p in folder.iterdir())
-    return sorted(_Name(*map(int, p)) for p in parts if len(p) == 3 and all(part.isdecimal() for part in p))
+    return sorted(_AnswerId(*map(int, p)) for p in parts if len(p) == 3 and all(part.isdecimal() for part in p))
 
 
-def _load(folder: Path, name: _Name) -> _Kept:
+def _load(folder: Path, name: _AnswerId) -> _StoredAnswer:
     try:
-        kept: _Kept = wire.decode((folder / str(name)).read_bytes(), _Kept)
+        kept: _StoredAnswer = wire.decode((folder / str(name)).read_bytes(), _StoredAnswer)
     except WireError as error:
         raise RunError(f"{folder / str(name)} is damaged ({error}); restore it from a copy") from None
     return kept
 
 
-def _save(folder: Path, name: _Name, kept: _Kept) -> None:
-    """Write an answer whole or not at all; on the disk before the server may hear of it."""
+def _save(folder: Path, name: _AnswerId, kept: _StoredAnswer) -> None:
+    """Write an answer atomically; it is on the disk before the server sees it."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / str(name), wire.encode(kept))
 
 
-def _tidy(folder: Path, names: list[_Name], now: _Name, place: Place) -> None:
-    """Drop what no server can ask for any more; the present round stays whole, it holds values."""
-    last = {n.round: n for n in names if n.round < now.round and place.counts(n.round, n.attempt)}
+def _drop_old_answers(folder: Path, names: list[_AnswerId], now: _AnswerId, context: RoundContext) -> None:
+    """Remove answers that no server can need any more; those of the current round stay, they hold values."""
+    last = {n.round: n for n in names if n.round < now.round and context.counts(n.round, n.attempt)}
     stay = {last[r] for r in sorted(last)[-KEPT_ROUNDS:]}
     for n in names:
         if n[:2] != now[:2] and n not in stay:
             (folder / str(n)).unlink(missing_ok=True)
     for other in folder.parent.iterdir():  # a server that goes back goes to the cell before this one at most
-        if other.name.isdecimal() and int(other.name) < place.cell - 1:
+        if other.name.isdecimal() and int(other.name) < context.cell - 1:
             rmtree(other, ignore_errors=True)
 
 
 @contextmanager
-def _alone(runtime: ClientRuntime) -> Iterator[None]:
-    """Let no second process answer for this client at the same time."""
+def _locked(runtime: ClientRuntime) -> Iterator[None]:
+    """Make sure that no second process answers for this client at the same time."""
     runtime.state.mkdir(parents=True, exist_ok=True)
     with (runtime.state / ".lock").open("w") as f:
         try:
             lock(f)
         except BlockingIOError:
-            raise RunError(f"client {runtime.client} is busy with an earlier letter") from None
+            raise RunError(f"client {runtime.client} is busy with an earlier request") from None
         yield
 
 
-def _latest(folder: Path, names: list[_Name], place: Place, since: int) -> _Kept | None:
-    """The last answer that is part of the run, of no later round than this.
+def _latest_answer(folder: Path, names: list[_AnswerId], context: RoundContext, since: int) -> _StoredAnswer | None:
+    """Load the last answer that is part of the run and not later than the request's round.
 
     Raises:
-        RunError: If the server knows of a later one: the client's memory was lost.
+        RunError: If the server knows of a later one, so the client's memory was lost.
     """
-    mine = [n for n in names if place.counts(n.round, n.attempt) and n.round <= place.round]
+    mine = [n for n in names if context.counts(n.round, n.attempt) and n.round <= context.round]
     if since > (mine[-1].round if mine else 0):
         raise RunError(
             f"what this client remembered of round {since} is gone; put {folder} back as it was, or begin the run anew"
@@ -241,18 +240,18 @@ def _latest(folder: Path, names: list[_Name], place: Place, since: int) -> _Kept
     return _load(folder, mine[-1]) if mine else None
 
 
-# ---------------------------------------------------------------- Order
-def _order(runtime: ClientRuntime, head: Order, parts: tuple[bytes, ...]) -> Envelope:
-    place, folder = head.place, _folder(runtime, head.place)
-    now = _Name(place.round, place.attempt, head.hop)
-    if place.round < max(place.begun[-1][1], 1) or head.hop < 0:
-        raise WireError(f"round {place.round} lies before this server began")
+# ---------------------------------------------------------------- running a step
+def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...]) -> Envelope:
+    context, folder = head.context, _cell_folder(runtime, head.context)
+    now = _AnswerId(context.round, context.attempt, head.hop)
+    if context.round < max(context.starts[-1][1], 1) or head.hop < 0:
+        raise WireError(f"round {context.round} lies before this server began")
     if len(parts) != 1 + len(head.moved):
         raise WireError(f"expected a message and {len(head.moved)} values, got {len(parts)} payloads")
     digest = _digest(head, parts)
-    with _alone(runtime):
-        names = _names(folder)
-        if now in names and (kept := _load(folder, now)).order == digest:
+    with _locked(runtime):
+        names = _answer_ids(folder)
+        if now in names and (kept := _load(folder, now)).request == digest:
             return _reply(runtime, kept, head.nonce)
         for n in reversed(names):
             if n.attempt > now.attempt or (n.attempt == now.attempt and n >= now):
@@ -260,42 +259,47 @@ def _order(runtime: ClientRuntime, head: Order, parts: tuple[bytes, ...]) -> Env
                     f"round {now.round}, hop {now.hop} of start {now.attempt} is over: "
                     f"round {n.round}, hop {n.hop} of start {n.attempt} was answered"
                 )
-        kept = _work(runtime, head, parts, folder, names, digest)
+        kept = _compute(runtime, head, parts, folder, names, digest)
         _save(folder, now, kept)
-        _tidy(folder, names, now, place)
+        _drop_old_answers(folder, names, now, context)
     return _reply(runtime, kept, head.nonce)
 
 
-def _digest(head: Order, parts: tuple[bytes, ...]) -> str:
-    """What an order asks for; the nonce and what the server knows of the client are no part of it."""
+def _digest(head: StepRequest, parts: tuple[bytes, ...]) -> str:
+    """Hash a request without its nonce and without what the server knows of the client."""
     whole = hashlib.sha256(repr((head.step, head.index, head.moved)).encode())
     for part in parts:
         whole.update(hashlib.sha256(part).digest())
     return whole.hexdigest()
 
 
-def _reply(runtime: ClientRuntime, kept: _Kept, nonce: str) -> Envelope:
+def _reply(runtime: ClientRuntime, kept: _StoredAnswer, nonce: str) -> Envelope:
     a = kept.answer
     told = (a.n, a.examples, a.losses) if runtime.metrics else (0, 0, ())
-    return write("ask", Answer(a.remembers, *told, nonce), kept.reply)
+    return write("ask", StepResult(a.remembers, *told, nonce), kept.reply)
 
 
-def _work(
-    runtime: ClientRuntime, head: Order, parts: tuple[bytes, ...], folder: Path, names: list[_Name], digest: str
-) -> _Kept:
-    """Do what is asked."""
-    place, client = head.place, runtime.client
-    desk = runtime.open_desk(place.cell)
-    steps, signatures = steps_of(desk.algorithm), wire.signatures(desk.algorithm)
+def _compute(
+    runtime: ClientRuntime,
+    head: StepRequest,
+    parts: tuple[bytes, ...],
+    folder: Path,
+    names: list[_AnswerId],
+    digest: str,
+) -> _StoredAnswer:
+    """Run the requested step."""
+    context, client = head.context, runtime.client
+    workspace = runtime.open_workspace(context.cell)
+    steps, signatures = steps_of(workspace.algorithm), wire.signatures(workspace.algorithm)
     if head.step not in steps:
         raise WireError(f"there is no step {head.step[:40]!r}; known: {', '.join(steps)}")
-    validator, memory_type = _guard(runtime, desk), wire.memory_type(desk.algorithm)
-    before = _latest(folder, names, place, head.since)
+    validator, memory_type = _validator(runtime, workspace), wire.memory_type(workspace.algorithm)
+    before = _latest_answer(folder, names, context, head.since)
     mine = None if before is None else wire.decode(before.memory, memory_type)
-    message = _message(runtime, head, parts, folder, validator, signatures[head.step].message, desk)
-    key = Key(desk.seed) / "round" / place.round / "client" / client / head.index
-    me = _me(runtime, desk, place, key, digest)
-    done = run_step(desk.trainer, StepJob(head.step, steps[head.step], me, message, mine))
+    message = _resolve_message(runtime, head, parts, folder, validator, signatures[head.step].message, workspace)
+    key = Key(workspace.seed) / "round" / context.round / "client" / client / head.index
+    me = _me(runtime, workspace, context, key, digest)
+    done = run_step(workspace.trainer, StepJob(head.step, steps[head.step], me, message, mine))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
@@ -307,27 +311,27 @@ def _work(
         return Held(client, key)
 
     encoded = wire.encode(map_keep(keep, reply))
-    answer = Answer(memory is not None, me.n, done.examples, done.losses, "")
-    return _Kept(digest, answer, encoded, wire.encode(memory), held)
+    answer = StepResult(memory is not None, me.n, done.examples, done.losses, "")
+    return _StoredAnswer(digest, answer, encoded, wire.encode(memory), held)
 
 
-def _me(runtime: ClientRuntime, desk: Desk, place: Place, key: Key, what: str) -> Me:
-    """What this client knows about itself, with private draws that nobody can repeat.
+def _me(runtime: ClientRuntime, workspace: Workspace, context: RoundContext, key: Key, what: str) -> Me:
+    """The client's view of itself, with private keys whose draws nobody else can repeat.
 
-    They depend on its data and on what it is asked to do.  Two uploads with the same noise tell their difference as it
-    is, so only an order that is the same to the byte, on the same data, may draw the same again.
+    They depend on its data and on the request.  Two uploads with the same noise would reveal their exact difference, so
+    only a request that is the same to the byte, on the same data, may draw the same noise again.
     """
-    own = Key(int.from_bytes(_secret(runtime), "big")) / runtime.introduction.data
-    asked = own / "ask" / place.run / place.cell / place.round / what
-    lasting = own / "lasting" / place.config / place.cell
-    return replace(desk.me(runtime.client, place.round, key), private=asked, lasting=lasting)
+    own = Key(int.from_bytes(_secret(runtime), "big")) / runtime.info.data
+    asked = own / "ask" / context.run / context.cell / context.round / what
+    lasting = own / "lasting" / context.config / context.cell
+    return replace(workspace.me(runtime.client, context.round, key), private=asked, lasting=lasting)
 
 
 def _secret(runtime: ClientRuntime) -> bytes:
-    """The client's own 32 random bytes, made when they are first asked for.
+    """Read the client's own 32 random bytes, which are made at the first use.
 
     Raises:
-        RunError: If they are damaged, or anybody but the owner of the file may read it.
+        RunError: If they are damaged, or anybody but the owner may read the file.
     """
     path = runtime.state / "draws.secret"
     name = path.relative_to(runtime.state.parent)
@@ -336,7 +340,7 @@ def _secret(runtime: ClientRuntime) -> bytes:
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             write_synced(temporary, secrets.token_bytes(32), PRIVATE)
-            with suppress(FileExistsError):  # another process of this client's was first: all go by that one
+            with suppress(FileExistsError):  # another process of this client was first: its secret counts
                 os.link(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -348,50 +352,50 @@ def _secret(runtime: ClientRuntime) -> bytes:
     return secret
 
 
-def _message(
+def _resolve_message(
     runtime: ClientRuntime,
-    head: Order,
+    head: StepRequest,
     parts: tuple[bytes, ...],
     folder: Path,
     validator: Validator,
     of: Any,
-    desk: Desk,
+    workspace: Workspace,
 ) -> Any:
-    """The message, with the values that were held in it."""
+    """Decode the message, with held values in place of their references."""
     message = validator.decode(parts[0], of)
-    held_type = wire.held_type(desk.algorithm)
+    held_type = wire.held_type(workspace.algorithm)
     moved = {h: validator.decode(data, held_type) for h, data in zip(head.moved, parts[1:], strict=True)}
-    found: list[Held] = []
+    references: list[Held] = []
 
-    def look(h: Held) -> Any:
-        found.append(h)
+    def resolve(h: Held) -> Any:
+        references.append(h)
         if h in moved:
             return moved[h]
         if h.owner != runtime.client:
             raise WireError(f"the message needs {h.key[:40]!r} of client {h.owner}, which did not come with it")
-        return wire.decode(_held(folder, head.place, h), held_type)
+        return wire.decode(_held(folder, head.context, h), held_type)
 
-    message = map_held(look, message)
-    # A value may stand only where its type may: the whole is built once more from its own bytes.
-    return wire.decode(wire.encode(message), of) if found else message
-
-
-def _guard(runtime: ClientRuntime, desk: Desk) -> Validator:
-    # A message may carry a model of everybody, as gossip's and clustered methods' do.
-    limit = limit_bytes(desk.initial, 4 + runtime.introduction.num_clients)
-    sizes = sizes_of(len(runtime.introduction.classes), desk.trainer.task.layout, desk.initial)
-    return Validator(desk.initial, limit, runtime.max_norm, sizes=sizes)
+    message = map_held(resolve, message)
+    # A held value may only stand where its type may: the message is decoded once more from its own bytes.
+    return wire.decode(wire.encode(message), of) if references else message
 
 
-# ---------------------------------------------------------------- Fetch, Examine
-def _fetch(runtime: ClientRuntime, head: Fetch) -> Envelope:
-    folder = _folder(runtime, head.place)
-    return write("fetch", Fetched(head.nonce), *(_held(folder, head.place, h) for h in head.held))
+def _validator(runtime: ClientRuntime, workspace: Workspace) -> Validator:
+    # A message may carry one model for each client, as those of gossip and clustered methods do.
+    limit = limit_bytes(workspace.initial, 4 + runtime.info.num_clients)
+    sizes = sizes_of(len(runtime.info.classes), workspace.trainer.task.layout, workspace.initial)
+    return Validator(workspace.initial, limit, runtime.max_norm, sizes=sizes)
 
 
-def _held(folder: Path, place: Place, held: Held) -> bytes:
+# ---------------------------------------------------------------- held values, evaluation
+def _fetch(runtime: ClientRuntime, head: FetchRequest) -> Envelope:
+    folder = _cell_folder(runtime, head.context)
+    return write("fetch", FetchResult(head.nonce), *(_held(folder, head.context, h) for h in head.held))
+
+
+def _held(folder: Path, context: RoundContext, held: Held) -> bytes:
     hop = held.key.partition("/")[0]
-    name = _Name(place.round, place.attempt, int(hop)) if hop.isdecimal() and len(hop) < 7 else None
+    name = _AnswerId(context.round, context.attempt, int(hop)) if hop.isdecimal() and len(hop) < 7 else None
     if name is None or not (folder / str(name)).is_file():
         raise WireError(f"there is no value {held.key[:40]!r}; held values live for one round")
     kept = _load(folder, name)
@@ -400,27 +404,27 @@ def _held(folder: Path, place: Place, held: Held) -> bytes:
     return kept.held[held.key]
 
 
-def _examine(runtime: ClientRuntime, head: Evaluate, parts: tuple[bytes, ...]) -> Envelope:
-    place, folder = head.place, _folder(runtime, head.place)
+def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[bytes, ...]) -> Envelope:
+    context, folder = head.context, _cell_folder(runtime, head.context)
     if not runtime.metrics and not head.last:
-        return write("examine", Evaluated((), head.nonce))
+        return write("evaluate", EvaluationResult((), head.nonce))
     if len(parts) != int(head.served):
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
-    desk = runtime.open_desk(place.cell)
-    model: Params | None = _guard(runtime, desk).decode(parts[0], Params) if head.served else None
-    personalise = getattr(desk.algorithm, "personalise", None)
+    workspace = runtime.open_workspace(context.cell)
+    model: Params | None = _validator(runtime, workspace).decode(parts[0], Params) if head.served else None
+    personalise = getattr(workspace.algorithm, "personalise", None)
     if personalise is not None:
-        kept = _latest(folder, _names(folder), place, head.since)
-        mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(desk.algorithm))
-        key = Key(desk.seed) / "round" / place.round / "client" / runtime.client / "personalise"
-        work = StepJob("personalise", personalise, _me(runtime, desk, place, key, "personalise"), model, mine)
-        model = run_step(desk.trainer, work).value
-    if head.last and model is not None and desk.keep_model is not None:
-        desk.keep_model(model)
+        kept = _latest_answer(folder, _answer_ids(folder), context, head.since)
+        mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(workspace.algorithm))
+        key = Key(workspace.seed) / "round" / context.round / "client" / runtime.client / "personalise"
+        work = StepJob("personalise", personalise, _me(runtime, workspace, context, key, "personalise"), model, mine)
+        model = run_step(workspace.trainer, work).value
+    if head.last and model is not None and workspace.keep_model is not None:
+        workspace.keep_model(model)
     scores = []
     for part in head.parts if runtime.metrics else ():
-        where, rows = desk.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
+        where, rows = workspace.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
         if model is not None and (rows is None or len(rows)):
-            correct, loss = desk.trainer.evaluate(model, where, rows)
+            correct, loss = workspace.trainer.evaluate(model, where, rows)
             scores.append((part, float(correct.double().mean()), float(loss.double().mean()), len(correct)))
-    return write("examine", Evaluated(tuple(scores), head.nonce))
+    return write("evaluate", EvaluationResult(tuple(scores), head.nonce))

@@ -1,6 +1,6 @@
-"""Plans and steps over Flower: the server's Grid, the clients' apps.  The only module that imports Flower.
+"""Deployments over Flower: the server's Grid and the clients' apps.  The only module that imports Flower.
 
-A generated Flower app points at two names of this module, and holds nothing else:
+A generated Flower app consists of two names in this module:
 
     [tool.flwr.app.components]
     serverapp = "unskew.runtime.flower:server_app"
@@ -11,15 +11,15 @@ A generated Flower app points at two names of this module, and holds nothing els
 Folders, written by `unskew.deploy` and read here:
 
     SERVER/                          context.run_config["folder"], an absolute path
-        experiment.toml              what is run
-        server.toml                  deadline_s = 600.0    seconds an exchange may take, unless the plan says
-                                     min_clients = 2       so many must have said hello before the first round ...
+        experiment.toml              the experiment
+        server.toml                  deadline_s = 600.0    longest time for an exchange unless the plan sets its own
+                                     min_clients = 2       clients that must be connected before the first round ...
                                      wait_s = 300.0        ... within so many seconds
-                                     max_norm = 1e6        optional: largest L2 norm a reply's tensors may have
-        nodes.json                   optional: {"0": "node id", ...}, whose registered key each node has; a node that
-                                     says it is another client, or has no key here, takes no part
+                                     max_norm = 1e6        largest L2 norm of a reply's tensors
+        nodes.json                   optional: {"0": "node id", ...}, the node that each client's key was registered
+                                     for; a node that claims another number, or has no key here, is rejected
         deployment.json              written here: the run's random name and how often a server was started
-        run/                         the run folder, as of a simulation; if it is there, it is gone on with
+        run/                         the run folder, as of a simulation; if there is one, its run is continued
     CLIENT/                          context.node_config["folder"], an absolute path
         client.toml                  client = 0            its number, 0 .. num_clients - 1
                                      num_clients = 3
@@ -28,17 +28,17 @@ Folders, written by `unskew.deploy` and read here:
                                      data_dir = "/abs"                optional: where named data lie
                                      metrics = true                   optional: false keeps losses, counts of trained
                                                                       examples and its own test results to itself
-        state/                       written here: what it remembers, by run and round; keep it over restarts
-        resident.json                optional: where the client's resident process listens, which then answers
+        state/                       written here: the client's memory, by run and round; keep it over restarts
+        resident.json                optional: socket of the client's resident process, which then answers
 
-Without `data` a client takes its shard of the experiment's own split, by its number: `--local`.
+Without `data` a client takes its part of the experiment's own split, by its number: `--local`.
 
-Both sides compare library version, resolved experiment, classes and model layout in the first exchange ("hello");
-who differs takes no part and the reason is in failures.jsonl.
+Both sides compare library version, resolved experiment, classes and model layout in the first exchange ("hello"); a
+client that differs is rejected, and the reason is in failures.jsonl.
 
-A letter is one Flower message: an ArrayRecord with one array, the payloads' bytes one after the other as they are, and
-a ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is a little
-longer than ours; an answer after ours is dropped.
+An envelope is one Flower message: an ArrayRecord with one array, the payloads' bytes one after another, and a
+ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is a little
+longer than ours; a reply after ours is dropped.
 
 Flower imports this module anew for each message, so at its top it imports nothing that loads PyTorch.
 """
@@ -62,44 +62,44 @@ from unskew.runtime.resident import Frame
 
 if TYPE_CHECKING:
     from unskew.runtime.client import ClientRuntime
-    from unskew.runtime.message import Envelope, Node, Outcome
+    from unskew.runtime.message import Delivery, Envelope, Node
 
-# What a deployment runs is put together above this layer, so it is named and not imported.
+# These modules lie above this layer, so they are named and not imported.
 SERVER = "unskew.deploy.server:serve"
-CLIENT = "unskew.deploy.client:open_site"
+CLIENT = "unskew.deploy.client:open_client"
 
 POLL_S = 0.15
 MARGIN_S = 30.0
-"""How much longer than our deadline Flower keeps a message, so that an answer on its way is not dropped before it."""
-HEAD, BODY, PARCEL = "head", "body", "parcel"
-# Bytes as they are: an array in NumPy's form would carry a header that says how much memory to take.
+"""Time beyond our deadline for which Flower keeps a message, so that a reply on its way is not dropped, seconds."""
+HEAD, BODY, PAYLOAD = "head", "body", "payload"
+# Raw bytes: an array in NumPy's format would carry a header that says how much memory to allocate.
 STYPE = "bytes"
 
 
-# ---------------------------------------------------------------- letters as Flower's records
+# ---------------------------------------------------------------- envelopes as Flower's records
 def pack(envelope: "Envelope") -> RecordDict:
-    """A letter as the content of a message."""
+    """Turn an envelope into the content of a Flower message."""
     return content_of(frame_of(envelope))
 
 
 def unpack(content: RecordDict) -> "Envelope":
-    """The letter in a message's content, whoever wrote it.
+    """Find the envelope in the content of a Flower message from elsewhere.
 
     Raises:
         WireError: If there is none.
     """
-    return letter_of(frame_in(content))
+    return envelope_of(frame_in(content))
 
 
 def content_of(frame: Frame) -> RecordDict:
-    """A frame as the content of a message."""
-    parcel = Array("uint8", (len(frame.parcel),), STYPE, frame.parcel)
+    """Turn a frame into the content of a Flower message."""
+    payload = Array("uint8", (len(frame.payload),), STYPE, frame.payload)
     head = ConfigRecord({"action": frame.action, "json": frame.head, "sizes": frame.sizes})
-    return RecordDict({BODY: ArrayRecord({PARCEL: parcel}), HEAD: head})
+    return RecordDict({BODY: ArrayRecord({PAYLOAD: payload}), HEAD: head})
 
 
 def frame_in(content: RecordDict) -> Frame:
-    """The frame in a message's content, whoever wrote it.
+    """Find the frame in the content of a Flower message from elsewhere.
 
     Raises:
         WireError: If there is none.
@@ -109,21 +109,21 @@ def frame_in(content: RecordDict) -> Frame:
         from unskew.runtime.membership import printable
 
         raise WireError(f"a message must hold {BODY} and {HEAD}, got {printable(str(sorted(content)), 80)}")
-    if set(body) != {PARCEL} or body[PARCEL].stype != STYPE or set(head) != {"action", "json", "sizes"}:
-        raise WireError("a message must hold one parcel of bytes, and an action, a head and lengths")
+    if set(body) != {PAYLOAD} or body[PAYLOAD].stype != STYPE or set(head) != {"action", "json", "sizes"}:
+        raise WireError("a message must hold one array of bytes, and an action, a head and lengths")
     action, text, sizes = head["action"], head["json"], head["sizes"]
     if not isinstance(action, str) or not isinstance(text, str) or not isinstance(sizes, str) or len(sizes) > 1 << 16:
         raise WireError("action, head and lengths of a message must be text")
-    return Frame(action, text, sizes, body[PARCEL].data)
+    return Frame(action, text, sizes, body[PAYLOAD].data)
 
 
 def frame_of(envelope: "Envelope") -> Frame:
-    """A letter as a frame."""
+    """Turn an envelope into a frame."""
     return Frame(envelope.action, envelope.head, json.dumps([len(p) for p in envelope.parts]), b"".join(envelope.parts))
 
 
-def letter_of(frame: Frame) -> "Envelope":
-    """The letter in a frame.
+def envelope_of(frame: Frame) -> "Envelope":
+    """Turn a frame back into an envelope.
 
     Raises:
         WireError: If the lengths are not those of its payloads.
@@ -136,17 +136,17 @@ def letter_of(frame: Frame) -> "Envelope":
         lengths = None
     if not isinstance(lengths, list) or not all(type(n) is int for n in lengths):
         raise WireError("the lengths of a message's payloads must be a list of whole numbers")
-    return Envelope(frame.action, frame.head, split(frame.parcel, lengths))
+    return Envelope(frame.action, frame.head, split(frame.payload, lengths))
 
 
 def framing(content: RecordDict, envelope: "Envelope") -> int:
-    """Bytes of a message's records beyond the payloads; what HTTP and TLS add is not known here."""
+    """Bytes of a message's records beyond the payloads; the bytes that HTTP and TLS add are not known here."""
     return sum(record.count_bytes() for record in content.values()) - envelope.payload
 
 
 # ---------------------------------------------------------------- the server's side
 class FlowerTransport:
-    """Letters over a Grid: pushed together, polled for in short steps, given up at our own deadline."""
+    """Sends envelopes over a Grid: pushed together, polled for at short intervals, given up at our own deadline."""
 
     def __init__(self, grid: Grid, poll_s: float = POLL_S) -> None:
         self.grid, self.poll_s = grid, poll_s
@@ -155,9 +155,9 @@ class FlowerTransport:
         """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
         return set(self.grid.get_node_ids())
 
-    def exchange(self, envelopes: "Mapping[Node, Envelope]", deadline_s: float) -> "dict[Node, Outcome]":
-        """Send all letters together; the replies in the order of the letters."""
-        from unskew.runtime.message import Outcome
+    def exchange(self, envelopes: "Mapping[Node, Envelope]", deadline_s: float) -> "dict[Node, Delivery]":
+        """Send all envelopes together; the deliveries in the same order."""
+        from unskew.runtime.message import Delivery
 
         end = time.monotonic() + deadline_s
         contents = {n: pack(envelope) for n, envelope in envelopes.items()}
@@ -169,10 +169,10 @@ class FlowerTransport:
         try:
             ids = list(self.grid.push_messages(messages))
         except Exception as error:  # the network's own errors have no common class
-            gone = Outcome(None, f"client lost: nothing could be sent ({type(error).__name__})", sent=False)
+            gone = Delivery(None, f"client lost: nothing could be sent ({type(error).__name__})", sent=False)
             return dict.fromkeys(envelopes, gone)
         ids += [""] * (len(messages) - len(ids))  # none at all come back if all together were too large
-        found = {n: Outcome(None, "client lost: the network does not know it", sent=False) for n in envelopes}
+        found = {n: Delivery(None, "client lost: the network does not know it", sent=False) for n in envelopes}
         waiting = {i: n for i, n in zip(ids, envelopes, strict=True) if i}
         broken: dict[str, str] = {}
         while waiting:
@@ -186,20 +186,20 @@ class FlowerTransport:
                 time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
         for message_id, node in waiting.items():
             unread = f"refused: its reply cannot be read ({broken[message_id]})" if message_id in broken else None
-            found[node] = Outcome(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
+            found[node] = Delivery(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
         return found
 
     def _pull(self, ids: set[str], broken: dict[str, str]) -> dict[str, Message]:
-        """What has come so far, by the letter it answers; what fails now may come in the next step."""
+        """Pull the replies that have come, by the message they answer; one that fails now may come at the next poll."""
         try:
             came = {m.metadata.reply_to_message_id: m for m in self.grid.pull_messages(ids)}
-            for i in ids:  # what failed before was the network, and no reply of theirs
+            for i in ids:  # an earlier failure was the network's, not that of a reply
                 broken.pop(i, None)
         except Exception as error:
             if len(ids) == 1:
                 broken.update(dict.fromkeys(ids, type(error).__name__))
                 return {}
-            # One reply that cannot even be unpacked must not take the others with it.
+            # One reply that cannot be unpacked must not take the others with it.
             return {k: v for i in sorted(ids) for k, v in self._pull({i}, broken).items()}
         return {i: m for i, m in came.items() if i in ids}
 
@@ -208,20 +208,20 @@ def _type_of(envelope: "Envelope") -> str:
     return "query.hello" if envelope.action == "hello" else "query.step"
 
 
-def _outcome(reply: Message, down: int) -> "Outcome":
-    from unskew.runtime.message import Outcome
+def _outcome(reply: Message, down: int) -> "Delivery":
+    from unskew.runtime.message import Delivery
 
     if reply.has_error():
-        return Outcome(None, _lost(reply.error.code, reply.error.reason or ""), down=down)
+        return Delivery(None, _lost(reply.error.code, reply.error.reason or ""), down=down)
     try:
         envelope = unpack(reply.content)
     except WireError as error:
-        return Outcome(None, f"refused: {error}", down=down)
-    return Outcome(envelope, down=down, up=framing(reply.content, envelope))
+        return Delivery(None, f"refused: {error}", down=down)
+    return Delivery(envelope, down=down, up=framing(reply.content, envelope))
 
 
 def _lost(code: int, reason: str) -> str:
-    """Flower's error codes in our words."""
+    """Describe one of Flower's error codes."""
     from unskew.runtime.membership import printable
 
     kind = {3: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
@@ -240,9 +240,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _end_with_parent() -> None:
-    """Leave when the process that started this one is gone: a run must never have two servers.
+    """End this process when its parent is gone: a run must never have two servers.
 
-    Flower looks for its parent by number, which a dead process keeps where nobody collects the dead (containers).
+    Flower looks for its parent by process number, which a dead process keeps if nobody waits for it (in containers).
     """
     parent = os.getppid()
 
@@ -260,35 +260,35 @@ client_app = ClientApp()
 
 @client_app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Say who this client is."""
+    """Answer with this client's description of itself."""
     return _reply(message, context)
 
 
 @client_app.query("step")
 def step(message: Message, context: Context) -> Message:
-    """Do what a letter asks."""
+    """Answer a request."""
     return _reply(message, context)
 
 
 def _reply(message: Message, context: Context) -> Message:
-    """Of the client's resident process if it has one, else of this process."""
+    """Let the client's resident process answer if it has one, else this process."""
     path = resident.where(_folder_of(context.node_config, "node_config"))
     if path is None:
-        return answer(message, _site_of(context))
+        return answer(message, _client_of(context))
     return Message(content_of(resident.ask(path, _frame_or_complaint(message))), reply_to=message)
 
 
 def answer(message: Message, client_runtime: "ClientRuntime") -> Message:
-    """A client's reply to a message."""
-    return Message(content_of(answered(client_runtime, _frame_or_complaint(message))), reply_to=message)
+    """Answer a message as this client."""
+    return Message(content_of(answer_frame(client_runtime, _frame_or_complaint(message))), reply_to=message)
 
 
-def answered(client_runtime: "ClientRuntime", frame: Frame) -> Frame:
-    """A client's reply to a frame; one that holds no letter is answered too."""
+def answer_frame(client_runtime: "ClientRuntime", frame: Frame) -> Frame:
+    """Answer a frame as this client; a frame without a valid envelope gets an answer too."""
     try:
-        envelope = letter_of(frame)
+        envelope = envelope_of(frame)
     except WireError as error:
-        envelope = letter_of(_complaint(error))
+        envelope = envelope_of(_complaint(error))
     return frame_of(client_runtime.answer(envelope))
 
 
@@ -300,11 +300,11 @@ def _frame_or_complaint(message: Message) -> Frame:
 
 
 def _complaint(error: WireError) -> Frame:
-    """Something nobody asks, so that the answer is a refusal with this text."""
+    """Make a frame with an unknown action, so that the answer is a refusal with this text."""
     return Frame(f"unreadable: {error}", "", "[]", b"")
 
 
-def _site_of(context: Context) -> "ClientRuntime":
+def _client_of(context: Context) -> "ClientRuntime":
     client_runtime: ClientRuntime = resolve_name(CLIENT)(_folder_of(context.node_config, "node_config"))
     return client_runtime
 

@@ -38,7 +38,7 @@ from unskew.protocol import (
     steps_of,
 )
 from unskew.runtime.memory import Memory
-from unskew.runtime.message import Sent
+from unskew.runtime.message import NetworkTransfer
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel, Even
@@ -198,7 +198,7 @@ class Simulator(Generic[S]):
             own = {c: done[c].value if c in done else alone[c][1] for c in clients}
         return {c: model for c, model in own.items() if model is not None}
 
-    def apart(self) -> tuple[list[Failure], list[Sent]]:
+    def drain_records(self) -> tuple[list[Failure], list[NetworkTransfer]]:
         """What happened beside the plan since this was last asked: in one process nothing does."""
         return [], []
 

@@ -1,6 +1,6 @@
-"""Which node of a network is which client.
+"""Membership: tells which node of the network is which client.
 
-A node says who it is when it is met first.  Nodes come and go: a client that was restarted may be a new node, so a
+A node introduces itself when it connects.  Nodes come and go: a client that was restarted may be a new node, so a
 client's number belongs to a node only as long as that node is connected.
 """
 
@@ -14,24 +14,24 @@ from dataclasses import dataclass, fields
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
 from unskew.runtime.message import (
-    ANSWERED,
+    REPLIES,
+    ClientInfo,
+    Delivery,
     Envelope,
     Hello,
-    Introduction,
     Node,
     Note,
-    Outcome,
-    Refused,
+    Refusal,
     Transport,
     read,
     write,
 )
 from unskew.tree import Params
 
-# A node that keeps silent is asked again after ten times as long as it was waited for.
+# A node that did not answer is greeted again after ten times the time it was given.
 PATIENCE = 10.0
 HELLO_S = 60.0
-"""Seconds that a round waits at most for new nodes to say who they are."""
+"""Longest time that a round waits for new nodes to introduce themselves, seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Expected:
     """What every client must have in common with the server.
 
     Attributes:
-        num_clients: Of the run.
+        num_clients: Number of clients in the run.
         library: Version of unskew.
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
@@ -52,8 +52,8 @@ class Expected:
     classes: tuple[str, ...]
     layout: str
 
-    def differs(self, found: Introduction) -> str | None:
-        """What is not as expected, in words; None if nothing is."""
+    def differs(self, found: ClientInfo) -> str | None:
+        """Describe the first difference from what is expected; None if there is none."""
         if not 0 <= found.client < self.num_clients:
             return f"it says it is client {found.client}, there are clients 0 to {self.num_clients - 1}"
         for name in (f.name for f in fields(self)):
@@ -83,23 +83,28 @@ def layout_hash(model: Params) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a client said of its data when it was met first: their SHA-256, and whether they are its own."""
+class DataIdentity:
+    """A client's data as it described them when it first connected.
+
+    Attributes:
+        data: SHA-256.
+        own: True if the client declared data of its own.
+    """
 
     data: str
     own: bool
 
 
 class Membership:
-    """Who is there.
+    """The clients that are connected, and the nodes they are connected as.
 
     Args:
-        post: The network.
-        run: The run's random name.
+        transport: The network.
+        run: Random name of the run.
         expected: What clients must have in common.
-        registered: Whose key each node has, where keys were registered; any other node then takes no part.
-        known: What clients said of their data when they were met first; those met now are added to it.
-        note: Told once of every node that is let in or kept out, and why.
+        registered: Client that each node's key belongs to, if keys were registered; other nodes are then rejected.
+        known: Data of the clients that connected before; those that connect now are added.
+        note: Called once for every node that is accepted or rejected, with the reason.
     """
 
     def __init__(
@@ -108,12 +113,12 @@ class Membership:
         run: str,
         expected: Expected,
         registered: Mapping[Node, ClientId] | None = None,
-        known: dict[ClientId, Known] | None = None,
+        known: dict[ClientId, DataIdentity] | None = None,
         note: Note = lambda text: None,
     ) -> None:
         self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
-        self.known: dict[ClientId, Known] = {} if known is None else known
-        self.kind: Known | None = None
+        self.known: dict[ClientId, DataIdentity] = {} if known is None else known
+        self.kind: DataIdentity | None = None
         self._node: dict[ClientId, Node] = {}
         self._refused: dict[Node, tuple[ClientId, str]] = {}
         self._again: dict[Node, float] = {}
@@ -122,16 +127,16 @@ class Membership:
 
     @property
     def present(self) -> tuple[ClientId, ...]:
-        """Clients that are connected, ascending, as of the last call."""
+        """Clients that are connected, ascending, as of the last `call`."""
         return tuple(sorted(self._node))
 
     def refused(self) -> list[tuple[ClientId, str]]:
-        """(client as it calls itself, reason) of nodes kept out since this was last asked, of those that said so."""
+        """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
         found, self._unreported = self._unreported, []
         return found
 
     def call(self, deadline_s: float = HELLO_S) -> None:
-        """Notice who is gone, and greet who is new."""
+        """Drop nodes that are gone, and greet new ones."""
         here = self.transport.nodes()
         for client, node in list(self._node.items()):
             if node not in here:
@@ -144,20 +149,20 @@ class Membership:
         hello = {n: write("hello", Hello(self.run, self.expected.config, nonces[n])) for n in new}
         if not hello:
             return
-        for node, outcome in self.transport.exchange(hello, deadline_s).items():
-            self._met(node, outcome, nonces[node], deadline_s)
+        for node, delivery in self.transport.exchange(hello, deadline_s).items():
+            self._admit(node, delivery, nonces[node], deadline_s)
 
     def settle(self, own: bool, data: str | None) -> None:
-        """From now on take part only clients with data of their own, or with these very data; others are sent away."""
-        self.kind = Known(data or "", own)
+        """Accept from now on only clients with data of their own, or only those with these very data."""
+        self.kind = DataIdentity(data or "", own)
         for client, node in list(self._node.items()):
             wrong = self._other_data(self.known[client])
             if wrong is not None:
                 del self._node[client], self.known[client]
-                self._keep_out(node, client, wrong)
+                self._reject(node, client, wrong)
 
-    def _other_data(self, found: Known) -> str | None:
-        """What is wrong with a client's data, as far as that can be told from here."""
+    def _other_data(self, found: DataIdentity) -> str | None:
+        """Describe what is wrong with a client's data, as far as the server can tell; None if nothing is."""
         if self.kind is None or found == self.kind or (found.own and self.kind.own):
             return None
         if found.own != self.kind.own:
@@ -166,7 +171,7 @@ class Membership:
         return "it divides another data set, or divides it otherwise, than the server does"
 
     def wait(self, at_least: int, wait_s: float, pause_s: float = 0.5) -> None:
-        """Greet nodes until so many clients are there.
+        """Greet nodes until `at_least` clients are connected.
 
         Raises:
             QuorumError: If they are not after `wait_s` seconds.
@@ -184,52 +189,52 @@ class Membership:
                 )
             time.sleep(pause_s)
 
-    def exchange(self, envelopes: Mapping[ClientId, Envelope], deadline_s: float) -> dict[ClientId, Outcome]:
-        """Send each client its letter; answered in that order."""
+    def exchange(self, envelopes: Mapping[ClientId, Envelope], deadline_s: float) -> dict[ClientId, Delivery]:
+        """Send each client its envelope; the deliveries in that order."""
         nodes = {c: self._node[c] for c in envelopes if c in self._node}
         found = self.transport.exchange({n: envelopes[c] for c, n in nodes.items()}, deadline_s) if nodes else {}
-        absent = Outcome(None, "client lost: it is not connected", sent=False)
+        absent = Delivery(None, "client lost: it is not connected", sent=False)
         return {c: found[nodes[c]] if c in nodes else absent for c in envelopes}
 
-    def _met(self, node: Node, outcome: Outcome, nonce: str, waited_s: float) -> None:
-        if outcome.reply is None:
-            # A node that is still busy with an old message, or died and is still listed.
+    def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
+        if delivery.reply is None:
+            # The node is still busy with an old message, or it died and is still listed.
             self._again[node] = time.monotonic() + PATIENCE * waited_s
-            self._keep_out(node, -1, f"it did not say hello ({outcome.lost})", for_now=True)
+            self._reject(node, -1, f"it did not introduce itself ({delivery.lost})", for_now=True)
             return
         try:
-            head = read(outcome.reply, {k: ANSWERED[k] for k in ("hello", "refused")})
+            head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused")})
         except WireError as error:
-            self._keep_out(node, -1, f"its hello is none: {error}")
+            self._reject(node, -1, f"its introduction cannot be read: {error}")
             return
-        if isinstance(head, Refused):
-            self._keep_out(node, -1, f"it refuses: {printable(head.reason)}")
+        if isinstance(head, Refusal):
+            self._reject(node, -1, f"it refuses: {printable(head.reason)}")
             return
         wrong = self.expected.differs(head)
         if head.nonce != nonce:
-            wrong = "its hello answers another question"
+            wrong = "its introduction answers another request"
         elif self.registered is not None and self.registered.get(node) != head.client:
             owner = self.registered.get(node)
             wrong = f"it says it is client {head.client}, its key is " + (
                 "not registered" if owner is None else f"client {owner}'s"
             )
         elif head.client in self._node:
-            # Its other self may only be listed still, for a minute after it died.
-            self._keep_out(node, head.client, f"client {head.client} is connected already, as another node", True)
+            # The earlier node may be dead and still listed, for up to a minute.
+            self._reject(node, head.client, f"client {head.client} is connected already, as another node", True)
             self._again[node] = time.monotonic() + 1.0
             return
-        now = Known(head.data, head.own)
+        now = DataIdentity(head.data, head.own)
         wrong = wrong or self._other_data(now)
         if wrong is None and self.known.get(head.client, now) != now:
             wrong = f"client {head.client} had other data when it was met first"
         if wrong is not None:
-            self._keep_out(node, head.client, wrong)
+            self._reject(node, head.client, wrong)
             return
         self._node[head.client] = node
         self.known[head.client] = now
         self.note(f"client {head.client} is here")
 
-    def _keep_out(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
+    def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
         reason = printable(reason)
         if not for_now:
             self._refused[node] = (client, reason)
@@ -237,10 +242,10 @@ class Membership:
             self._noted.add((node, reason))
             if client in range(self.expected.num_clients):
                 self._unreported.append((client, reason))
-            self.note(f"a node takes no part: {reason}")
+            self.note(f"a node is rejected: {reason}")
 
 
 def printable(text: str, longest: int = 300) -> str:
-    """What somebody else wrote, in one line fit for a terminal and a log."""
+    """Turn text from elsewhere into one line that is safe for a terminal and a log."""
     line = "".join(ch if ch.isprintable() else " " for ch in text[: longest + 1])
     return line if len(line) <= longest else line[: longest - 3] + "..."

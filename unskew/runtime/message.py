@@ -1,7 +1,7 @@
-"""What a server and its clients write to each other around a plan's messages, and what became of it.
+"""Envelopes: what a server and its clients send each other around a plan's messages, and how they are delivered.
 
-A letter is an action, a head of plain JSON and the encoded payloads the ledger weighs.  A head is a record of the types
-below and is built as one, like any message: nothing else can be in it.
+An envelope is an action, a head of plain JSON and the encoded payloads whose bytes the ledger counts.  A head is a
+record of one of the types below and is built like any message, so nothing else can be in it.
 """
 
 import itertools
@@ -20,39 +20,40 @@ COUNT = 1 << 53
 """No count in a message may be larger: beyond it a number is no longer exact as a float."""
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- requests
 @dataclass(frozen=True)
-class Place:
-    """Where in which run something is asked.
+class RoundContext:
+    """The run, cell and round that a request belongs to.
 
     Attributes:
-        run: The run's random name.
+        run: Random name of the run.
         config: SHA-256 of the resolved experiment.
-        cell: Which seed and method, counted from 0 in the run's order.
-        begun: (attempt, its first round) of each start of a server in this cell, ascending; the last one asks.
-        round: Counted from 1.
+        cell: Index of the seed and method, counted from 0 in the run's order.
+        starts: (attempt, first round) of every server process that has worked on this cell, ascending; the request
+            comes from the last one.
+        round: Round, counted from 1.
     """
 
     run: str
     config: str
     cell: int
-    begun: tuple[tuple[int, int], ...]
+    starts: tuple[tuple[int, int], ...]
     round: int
 
     @property
     def attempt(self) -> int:
-        """Whose server asks."""
-        return self.begun[-1][0]
+        """Number of the server process that sends the request, counted from 1 over the run."""
+        return self.starts[-1][0]
 
     def counts(self, round: int, attempt: int) -> bool:
-        """Whether what was done in `round` under `attempt` is part of the run: no later server began before it."""
-        known = any(a == attempt for a, _ in self.begun)
-        return known and all(round < first for a, first in self.begun if a > attempt)
+        """True if work done in `round` for server `attempt` is part of the run: no later server began before it."""
+        started = any(a == attempt for a, _ in self.starts)
+        return started and all(round < first for a, first in self.starts if a > attempt)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Who are you, and do we mean the same?"""
+    """Request for the client's `ClientInfo`, the first message to a new node."""
 
     run: str
     config: str
@@ -60,17 +61,17 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Order:
-    """Run a step.  Payloads: the message, then the values that `moved` names.
+class StepRequest:
+    """Request to run a step.  Payloads: the message, then the values that `moved` names.
 
     Attributes:
-        hop: Which exchange of the round, counted from 0.
-        index: How often this step was asked for before in this round.
-        since: The last round after which the server knows the client to remember something; 0 is none.
-        moved: Values the message carries that other clients held.
+        hop: Exchange of the round, counted from 0.
+        index: Number of earlier requests for this step in this round.
+        since: Last round after which, as far as the server knows, the client remembers something; 0 is none.
+        moved: Values in the message that other clients held.
     """
 
-    place: Place
+    context: RoundContext
     step: str
     hop: int
     index: int
@@ -80,26 +81,26 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Fetch:
-    """Send these held values.  No payload."""
+class FetchRequest:
+    """Request for held values.  No payload."""
 
-    place: Place
+    context: RoundContext
     held: tuple[Held, ...]
     nonce: str
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Test the model you use after this round on your own data.  Payload: the model you are served, if there is one.
+class EvaluationRequest:
+    """Request to evaluate the client's own model on its own data.  Payload: the model the server serves it, if any.
 
     Attributes:
-        parts: personal and val, what is asked for of them.
-        served: Whether a model comes with it.
-        since: As in `Order`.
-        last: Whether training is over, so that the client keeps this model.
+        parts: Parts of the client's data to evaluate on: personal, val or both.
+        served: True if a model is sent along.
+        since: As in `StepRequest`.
+        last: True if training is over, so that the client keeps its model.
     """
 
-    place: Place
+    context: RoundContext
     parts: tuple[str, ...]
     served: bool
     since: int
@@ -107,15 +108,20 @@ class Evaluate:
     nonce: str
 
 
-# ---------------------------------------------------------------- what is answered
+# ---------------------------------------------------------------- replies
 @dataclass(frozen=True)
-class Introduction:
-    """Who I am.  Everything but `client` and `data` must be the server's own.
+class ClientInfo:
+    """A client's description of itself.  All but `client`, `data` and `own` must agree with the server's.
 
     Attributes:
-        data: SHA-256 of the data; with the experiment's own split, of data set and division.
-        own: Whether it declared data of its own.
+        client: Number of the client, from 0.
+        num_clients: Number of clients in the federation.
+        library: Version of unskew.
+        config: SHA-256 of the resolved experiment.
+        classes: Names of the task's classes.
         layout: SHA-256 of the model's tensor names, shapes and element types.
+        data: SHA-256 of the data; with the experiment's own split, of data set and split.
+        own: True if the client declared data of its own.
     """
 
     client: ClientId
@@ -130,14 +136,14 @@ class Introduction:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The step is done.  Payload: the reply.
+class StepResult:
+    """Result of a step.  Payload: the step's reply.
 
     Attributes:
-        remembers: Whether the client keeps something for later rounds.
-        n: Its training examples; 0 where it does not say.
-        examples: Examples that went through its optimisations; 0 where it does not say.
-        losses: Mean training loss of each optimisation; empty where it does not say.
+        remembers: True if the client keeps something for later rounds.
+        n: Number of the client's training examples; 0 if it keeps that to itself.
+        examples: Number of examples processed in training; 0 if the client keeps that to itself.
+        losses: Mean training loss of each local optimisation; empty if the client keeps them to itself.
     """
 
     remembers: bool
@@ -148,8 +154,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """Payloads: the values, in the order asked."""
+class FetchResult:
+    """Held values as payloads, in the order of the request."""
 
     nonce: str
 
@@ -163,39 +169,46 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """(part, accuracy, loss, examples) of each part that has examples."""
+class EvaluationResult:
+    """(part, accuracy, loss, number of examples) for each part that has examples."""
 
     scores: tuple[tuple[str, float, float, int], ...]
     nonce: str
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Not done, and why."""
+class Refusal:
+    """Answer of a client that did not do what was requested, with the reason."""
 
     reason: str
     nonce: str
 
 
-Head = Hello | Order | Fetch | Evaluate | Introduction | Answer | Fetched | Evaluated | Refused
-ASKED: Mapping[str, type] = {"hello": Hello, "ask": Order, "fetch": Fetch, "examine": Evaluate}
-ANSWERED: Mapping[str, type] = {
-    "hello": Introduction,
-    "ask": Answer,
-    "fetch": Fetched,
-    "examine": Evaluated,
-    "refused": Refused,
+Request = Hello | StepRequest | FetchRequest | EvaluationRequest
+Reply = ClientInfo | StepResult | FetchResult | EvaluationResult | Refusal
+Header = Request | Reply
+REQUESTS: Mapping[str, type] = {
+    "hello": Hello,
+    "ask": StepRequest,
+    "fetch": FetchRequest,
+    "evaluate": EvaluationRequest,
+}
+REPLIES: Mapping[str, type] = {
+    "hello": ClientInfo,
+    "ask": StepResult,
+    "fetch": FetchResult,
+    "evaluate": EvaluationResult,
+    "refused": Refusal,
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """One message on the network, in either direction; whoever received it has built nothing of it yet.
+    """One message on the network, in either direction, not yet decoded by whoever received it.
 
     Attributes:
-        action: hello, ask, fetch, examine; of a reply also refused.
-        head: JSON.
+        action: hello, ask, fetch or evaluate; in a reply also refused.
+        head: JSON of a `Header`.
         parts: Encoded payloads.
     """
 
@@ -205,32 +218,34 @@ class Envelope:
 
     @property
     def payload(self) -> int:
-        """Bytes of the encoded payloads."""
+        """Size of the encoded payloads, bytes."""
         return sum(map(len, self.parts))
 
 
-def write(action: str, head: Head, *parts: bytes) -> Envelope:
-    """A letter with this head and these payloads."""
+def write(action: str, head: Header, *parts: bytes) -> Envelope:
+    """Make an envelope with this head and these payloads."""
     body, _ = wire.flatten(head)
     return Envelope(action, json.dumps(body, separators=(",", ":"), ensure_ascii=False), parts)
 
 
 def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
-    """The head of a letter that somebody else wrote.
+    """Decode the head of an envelope that came from elsewhere.
 
     Raises:
-        WireError: If it is not the head its action calls for, or holds a number that no head may hold.
+        WireError: If it is not a head of the type that goes with its action.
     """
     if envelope.action not in heads:
-        raise WireError(f"a letter must be one of {', '.join(heads)}, got {envelope.action[:40]!r}")
+        raise WireError(f"the action of a message must be one of {', '.join(heads)}, got {envelope.action[:40]!r}")
     if len(envelope.head) > HEAD_BYTES:
-        raise WireError(f"the head of a letter has {len(envelope.head)} characters, more than the {HEAD_BYTES} allowed")
+        raise WireError(
+            f"the head of a message has {len(envelope.head)} characters, more than the {HEAD_BYTES} allowed"
+        )
     try:
         body = json.loads(envelope.head, parse_constant=_refuse_constant)
         if "\\u" in envelope.head:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can spell half a surrogate pair: no text
     except (ValueError, RecursionError) as error:
-        raise WireError(f"the head of a letter is no JSON: {str(error)[:100]}") from None
+        raise WireError(f"the head of a message is not JSON: {str(error)[:100]}") from None
     return wire.build(heads[envelope.action], body, {})
 
 
@@ -239,10 +254,10 @@ def _refuse_constant(name: str) -> Any:
 
 
 def split(payload: bytes, sizes: list[int]) -> tuple[bytes, ...]:
-    """The payloads of a letter that were joined to one array of bytes.
+    """Split payloads that were joined into one array of bytes.
 
     Raises:
-        WireError: If the sizes are not those of its parts.
+        WireError: If the sizes do not add up to its length.
     """
     if any(n < 0 for n in sizes) or sum(sizes) != len(payload):
         raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {len(payload)} bytes came")
@@ -250,16 +265,16 @@ def split(payload: bytes, sizes: list[int]) -> tuple[bytes, ...]:
     return tuple(payload[end - n : end] for end, n in zip(ends, sizes, strict=True))
 
 
-# ---------------------------------------------------------------- how it is carried
+# ---------------------------------------------------------------- delivery
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What became of a letter.
+class Delivery:
+    """Outcome of sending an envelope.
 
     Attributes:
-        reply: What came back; None if nothing did.
-        lost: Why nothing did.
-        sent: Whether the letter left at all.
-        down, up: Bytes the network put around letter and reply.
+        reply: The reply; None if none came back.
+        lost: Reason why none came back.
+        sent: False if the envelope was never sent.
+        down, up: Bytes that the network added to request and reply.
     """
 
     reply: Envelope | None
@@ -270,27 +285,27 @@ class Outcome:
 
 
 class Transport(Protocol):
-    """A star: the server can write to every node and get one reply; nodes cannot write to each other."""
+    """A star network: the server sends to any node and gets one reply; nodes do not reach each other."""
 
     def nodes(self) -> set[Node]:
-        """Who is connected now."""
+        """Nodes that are connected now."""
         ...
 
-    def exchange(self, envelopes: Mapping[Node, Envelope], deadline_s: float) -> dict[Node, Outcome]:
-        """Send all letters together and wait for the replies, at most `deadline_s` seconds."""
+    def exchange(self, envelopes: Mapping[Node, Envelope], deadline_s: float) -> dict[Node, Delivery]:
+        """Send all envelopes together and wait for the replies, at most `deadline_s` seconds."""
         ...
 
 
-class Sent(NamedTuple):
-    """One letter that was put on the network, for the record.
+class NetworkTransfer(NamedTuple):
+    """One envelope that really crossed the network: a row of network.jsonl.
 
     Attributes:
-        round, hop: Of the exchange it belongs to; the hop is -1 for evaluations.
-        client: Who got or wrote it.
+        round, hop: Exchange it belongs to; the hop is -1 for evaluations.
+        client: Client that received or sent it.
         way: down to the client, or up to the server.
-        what: ask, fetch (a held value on its way through the server) or examine.
-        payload: Bytes of encoded payload: for ask and fetch, what the ledger counts.
-        framing: Bytes around it: head and the network's own records.
+        what: ask, fetch (a held value relayed by the server) or evaluate.
+        payload: Size of the encoded payloads, bytes: for ask and fetch, what the ledger counts.
+        framing: Bytes around them: the head and the network's own records.
     """
 
     round: int

@@ -1,12 +1,12 @@
-"""A plan whose clients are elsewhere: the server's half of a deployment, whatever the network.
+"""The server's half of a deployment: runs a plan on clients that are reached over a network, whatever the network.
 
-It meets a plan's requests as the simulator does, with the same keys, the same hops and the same rows in the ledger, but
-its clients are reached by letters.  The network is a star: a value held by one client and sent to another is fetched
-and passed on.  The ledger keeps what the plan meant (device to device); what really went up and down is kept beside
-it, as `Sent` rows.
+It answers a plan's requests as the simulator does, with the same keys, the same hops and the same rows in the ledger,
+but it reaches its clients by messages.  The network is a star: a value held by one client and sent to another is
+fetched and passed on.  The ledger records what the plan meant (device to device); what really went up and down is
+recorded beside it, as `NetworkTransfer` rows.
 
-A reply counts once it is known to answer this very letter, to be of the type the step declares and to be a message
-this run can have (`guard.py`).  What is not is a failure of that client, as a reply that never came.
+A reply counts if it answers this very request, has the type that the step declares and can be a message of this run
+(`validation.py`).  Any other reply is a failure of that client, like a reply that never came.
 """
 
 import secrets
@@ -51,19 +51,19 @@ from unskew.runtime.in_process import Effort, Failure, Simulator, Trace
 from unskew.runtime.membership import Membership, printable
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
-    ANSWERED,
-    Answer,
+    REPLIES,
+    Delivery,
     Envelope,
-    Evaluate,
-    Evaluated,
-    Fetch,
-    Fetched,
-    Order,
-    Outcome,
-    Place,
-    Refused,
+    EvaluationRequest,
+    EvaluationResult,
+    FetchRequest,
+    FetchResult,
+    NetworkTransfer,
+    Refusal,
+    RoundContext,
     Score,
-    Sent,
+    StepRequest,
+    StepResult,
     read,
     write,
 )
@@ -78,15 +78,15 @@ NO_HOP = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """What a server knows of the task.
+class ServerModel:
+    """What the server knows of the task and its model.
 
     Attributes:
-        num_classes: Of the task.
-        layout: The model's tensor names.
-        initial: The model every client can build for itself.
-        initialise: A fresh model for a key.
-        server_trainer: Does the server's own local work; None where it does none.
+        num_classes: Number of classes of the task.
+        layout: Names of the model's tensors.
+        initial: Initial model, which every client can build by itself.
+        initialise: Makes a fresh model from a key.
+        server_trainer: Does the server's own local training; None if it does none.
     """
 
     num_classes: int
@@ -97,13 +97,13 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """How a deployment deals with its clients.
+class Limits:
+    """Bounds on what clients may do.
 
     Attributes:
-        deadline_s: Seconds an exchange may take, unless the plan says otherwise.
+        deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
         max_norm: Largest L2 norm of a reply's floating-point tensors.
-        models: How many models a reply may be as large as, four times over.
+        models: Number of models that a reply may carry (see `limit_bytes`).
     """
 
     deadline_s: float = 600.0
@@ -111,35 +111,36 @@ class Terms:
     models: int = 8
 
 
-class Remote(Generic[S]):
-    """One algorithm on clients that are elsewhere; used as `Simulator` is.
+class NetworkRuntime(Generic[S]):
+    """Runs one method on clients that are reached over a network; used like `Simulator`.
 
-    Client memory stays with the clients.  Here is only, by client, the last round after which it remembered something;
-    a client that no longer does is refused by itself, in words.
+    Client memory stays with the clients.  The server only keeps, by client, the last round after which it remembered
+    something; a client that has lost its memory refuses to take part and says so.
 
     Args:
-        algorithm: What to run.
-        model: What it is run on.
-        num_clients: Of the federation, present or not.
-        roll: Who is there.
-        executor: Grades the global model; trains nothing.
-        begin: (first round) -> the starts of a server in this cell, this one included: `Place.begun`.
-        cell: Which seed and method, counted from 0.
+        algorithm: Method to run.
+        model: Task and model it is run on.
+        num_clients: Number of clients of the federation, connected or not.
+        membership: Clients that are connected.
+        executor: Evaluates the global model; trains nothing.
+        begin: (first round) -> server processes that have worked on this cell, including this one:
+            `RoundContext.starts`.
+        cell: Index of seed and method, counted from 0.
         seed: Root of all randomness.
         clients_per_round: Cohort size.
         outage: Losses on top of the real ones.
         channel: Answers `Probe`.
-        terms: Deadlines and bounds.
+        limits: Deadlines and bounds.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
-        ConfigError: If the cohort is nobody, or the method pools all data in one place.
+        ConfigError: If the cohort is empty, or the method pools all data in one place.
     """
 
     def __init__(
         self,
         algorithm: Algorithm[S],
-        model: Model,
+        model: ServerModel,
         num_clients: int,
         membership: Membership,
         executor: Executor,
@@ -150,7 +151,7 @@ class Remote(Generic[S]):
         clients_per_round: int | None = None,
         outage: Outage | None = None,
         channel: Channel | None = None,
-        terms: Terms | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if clients_per_round is not None and clients_per_round < 1:
             raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
@@ -160,7 +161,7 @@ class Remote(Generic[S]):
         self.clients = tuple(range(num_clients))
         self.key, self.cell = Key(seed), cell
         self.cohort = clients_per_round or num_clients
-        self.outage, self.channel, self.terms = outage or Outage(), channel or Even(), terms or Terms()
+        self.outage, self.channel, self.limits = outage or Outage(), channel or Even(), limits or Limits()
         self.memory, self.memory_type = Memory(), int
         self._begin = begin
         self._begun: tuple[tuple[int, int], ...] = ()
@@ -169,13 +170,13 @@ class Remote(Generic[S]):
         self._held_type = wire.held_type(algorithm)
         wire.memory_type(algorithm)
         limit, sizes = (
-            limit_bytes(model.initial, self.terms.models),
+            limit_bytes(model.initial, self.limits.models),
             sizes_of(model.num_classes, model.layout, model.initial),
         )
-        self._guard = Validator(model.initial, limit, self.terms.max_norm, 0, sizes)
+        self._validator = Validator(model.initial, limit, self.limits.max_norm, 0, sizes)
         self._admit: Callable[[str, Any, Params, Layout], None] | None = getattr(algorithm, "admit", None)
         self._failures: list[Failure] = []
-        self._sent: list[Sent] = []
+        self._sent: list[NetworkTransfer] = []
 
     # ------------------------------------------------------------------ rounds
     def start(self) -> S:
@@ -183,13 +184,13 @@ class Remote(Generic[S]):
         return self.algorithm.init(self.model.initial, self._federation(0))
 
     def round(self, state: S, t: int) -> tuple[S, Trace]:
-        """Round `t`, counted from 1: the next state, and what happened.
+        """Run round `t`, counted from 1; the next state, and a record of what happened.
 
         Raises:
             QuorumError: If too few clients replied, or one that holds what the plan collects is gone.
         """
         self.membership.call()
-        exchange = _Round(self, t)
+        exchange = _NetworkRound(self, t)
         try:
             new: S = drive(self.algorithm.round(state, self._federation(t)), exchange.answer)
             self.memory.commit(t)
@@ -201,79 +202,78 @@ class Remote(Generic[S]):
     def evaluate_on_clients(
         self, state: S, t: int, parts: Sequence[str], last: bool = False
     ) -> dict[str, dict[ClientId, Score]]:
-        """Scores of each client's own model on its own data after round `t`, by part: personal, val.
+        """Let each client evaluate its own model on its own data after round `t`; scores by part: personal, val.
 
-        A client tests itself; one that does not answer is absent, and among the failures.  After the last round it
-        keeps the model.
+        A client that does not answer is absent from the scores, and among the failures.  After the last
+        round the client keeps its model.
         """
-        place = self._place(t, t + 1)
+        context = self._place(t, t + 1)
         envelopes, nonces = {}, {}
         for c in self.clients:
             served = self.algorithm.serve(state, c)
             nonces[c] = secrets.token_hex(16)
-            head = Evaluate(place, tuple(parts), served is not None, self.known(c), last, nonces[c])
-            envelopes[c] = write("examine", head, *([] if served is None else [wire.encode(served)]))
-        found: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
-        for c, outcome in self.transport("examine", t, NO_HOP, envelopes, self.terms.deadline_s).items():
+            head = EvaluationRequest(context, tuple(parts), served is not None, self.known(c), last, nonces[c])
+            envelopes[c] = write("evaluate", head, *([] if served is None else [wire.encode(served)]))
+        by_part: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
+        for c, delivery in self.transport("evaluate", t, NO_HOP, envelopes, self.limits.deadline_s).items():
             try:
-                head = self.opened(outcome, "examine", Evaluated, nonces[c], 0)
-                self._guard.check(head)
+                head = self.open_reply(delivery, "evaluate", EvaluationResult, nonces[c], 0)
+                self._validator.check(head)
                 scores = {name: Score(a, loss, float(n)) for name, a, loss, n in head.scores}
                 if not scores.keys() <= set(parts) or any(not 0 <= s.accuracy <= 1 or s.n < 1 for s in scores.values()):
                     raise WireError("scores must be accuracies in [0, 1] on at least one example of what was asked for")
             except WireError as error:
-                self._failures.append(Failure(t, c, "examine", printable(str(error))))
+                self._failures.append(Failure(t, c, "evaluate", printable(str(error))))
                 continue
             for name, score in scores.items():
-                found[name][c] = score
-        return found
+                by_part[name][c] = score
+        return by_part
 
-    def apart(self) -> tuple[list[Failure], list[Sent]]:
-        """What happened beside the plan since this was last asked: failures, and letters that were really sent."""
+    def drain_records(self) -> tuple[list[Failure], list[NetworkTransfer]]:
+        """Return failures outside the plan, and all network transfers, since the last call."""
         failures, sent = self._failures, self._sent
         self._failures, self._sent = [], []
         return failures, sent
 
-    # ------------------------------------------------------------------ letters
+    # ------------------------------------------------------------------ messages
     def transport(
         self, what: str, t: int, hop: int, envelopes: Mapping[ClientId, Envelope], deadline_s: float
-    ) -> dict[ClientId, Outcome]:
-        """Send letters and note what went to and fro."""
-        failed = [Failure(t, c, "hello", reason) for c, reason in self.membership.refused()]
-        self._failures.extend(failed)
-        outcomes = self.membership.exchange(envelopes, deadline_s)
-        for c, outcome in outcomes.items():
-            if outcome.sent:
-                self._sent.append(Sent(t, hop, c, "down", what, envelopes[c].payload, outcome.down))
-            if outcome.reply is not None:
-                self._sent.append(Sent(t, hop, c, "up", what, outcome.reply.payload, outcome.up))
-        return outcomes
+    ) -> dict[ClientId, Delivery]:
+        """Send envelopes, and record what went to and fro."""
+        self._failures.extend(Failure(t, c, "hello", reason) for c, reason in self.membership.refused())
+        deliveries = self.membership.exchange(envelopes, deadline_s)
+        for c, delivery in deliveries.items():
+            if delivery.sent:
+                self._sent.append(NetworkTransfer(t, hop, c, "down", what, envelopes[c].payload, delivery.down))
+            if delivery.reply is not None:
+                self._sent.append(NetworkTransfer(t, hop, c, "up", what, delivery.reply.payload, delivery.up))
+        return deliveries
 
-    def opened(self, outcome: Outcome, action: str, of: type, nonce: str, parts: int) -> Any:
-        """The head of the reply to a letter.
+    def open_reply(self, delivery: Delivery, action: str, of: type, nonce: str, parts: int) -> Any:
+        """Decode the head of the reply to a request.
 
         Raises:
-            WireError: If there is none, it is a refusal, or it is no reply to this letter.
+            WireError: If there is no reply, it is a refusal, or it answers another request.
         """
-        if outcome.reply is None:
-            raise WireError(outcome.lost)
-        head = read(outcome.reply, {action: of, "refused": ANSWERED["refused"]})
+        if delivery.reply is None:
+            raise WireError(delivery.lost)
+        head = read(delivery.reply, {action: of, "refused": REPLIES["refused"]})
         if head.nonce != nonce:
-            raise WireError("refused: a reply to another letter, sent again")
-        if isinstance(head, Refused):
+            raise WireError("refused: a reply to another request, sent again")
+        if isinstance(head, Refusal):
             raise WireError(f"client error: {printable(head.reason)}")
-        if len(outcome.reply.parts) != parts:
-            raise WireError(f"refused: expected {parts} payloads, got {len(outcome.reply.parts)}")
+        if len(delivery.reply.parts) != parts:
+            raise WireError(f"refused: expected {parts} payloads, got {len(delivery.reply.parts)}")
         return head
 
     def known(self, client: ClientId) -> int:
-        """The last round after which the client is known to remember something; 0 is none."""
+        """Last round after which the client is known to remember something; 0 is none."""
         return int(self.memory.get(client) or 0)
 
-    def _place(self, t: int, first: int) -> Place:
+    def _place(self, t: int, first: int) -> RoundContext:
         if not self._begun:
             self._begun = self._begin(first)
-        return Place(self.membership.run, self.membership.expected.config, self.cell, self._begun, t)
+        return RoundContext(self.membership.run, self.membership.expected.config, self.cell, self._begun, t)
 
     def _federation(self, t: int) -> Federation:
         return Federation(
@@ -290,16 +290,16 @@ class Remote(Generic[S]):
         )
 
 
-Runtime = Simulator[Any] | Remote[Any]
-"""Whoever answers a plan."""
+Runtime = Simulator[Any] | NetworkRuntime[Any]
+"""Runs plans: in this process, or over a network."""
 
 
-class _Round:
-    """The requests of one round."""
+class _NetworkRound:
+    """Answers the requests of one round's plan."""
 
-    def __init__(self, remote: Remote[Any], t: int) -> None:
-        self.remote, self.t = remote, t
-        self.place = remote._place(t, t)
+    def __init__(self, runtime: NetworkRuntime[Any], t: int) -> None:
+        self.runtime, self.t = runtime, t
+        self.context = runtime._place(t, t)
         self.trace = Trace()
         self.hop = 0
         self.asked: Counter[str] = Counter()
@@ -316,18 +316,18 @@ class _Round:
 
     # ------------------------------------------------------------------ Ask
     def ask(self, want: Ask) -> dict[ClientId, Any]:
-        remote, t = self.remote, self.t
-        if want.step not in remote._steps:
+        runtime, t = self.runtime, self.t
+        if want.step not in runtime._steps:
             raise ProtocolError(
-                f"the plan asks for {want.step!r}, which is not marked @step; known: {list(remote._steps)}"
+                f"the plan asks for {want.step!r}, which is not marked @step; known: {list(runtime._steps)}"
             )
-        strangers = [c for c in want.to if c not in range(len(remote.clients))]
+        strangers = [c for c in want.to if c not in range(len(runtime.clients))]
         if strangers:
             raise ProtocolError(f"round {t}, step {want.step!r}: no such client: {strangers[:5]}")
         lost: dict[ClientId, str] = {}
         fates = {c: self.fate(want.step, c) for c in want.to}
         reached = {c: m for c, m in want.to.items() if fates[c] != "unreachable"}
-        deadline_s = remote.terms.deadline_s if want.timeout_s is None else want.timeout_s
+        deadline_s = runtime.limits.deadline_s if want.timeout_s is None else want.timeout_s
         moving = {c: _held_elsewhere(m, c) for c, m in reached.items()}
         values = self.fetch([h for held in moving.values() for h in held], deadline_s)
         encoded = {i: wire.encode(m) for i, m in {id(m): m for m in reached.values()}.items()}
@@ -338,11 +338,13 @@ class _Round:
                 lost[c] = f"what it was to be sent could not be fetched: {gone[0]}"
                 continue
             nonces[c] = secrets.token_hex(16)
-            head = Order(self.place, want.step, self.hop, self.asked[want.step], remote.known(c), moving[c], nonces[c])
+            head = StepRequest(
+                self.context, want.step, self.hop, self.asked[want.step], runtime.known(c), moving[c], nonces[c]
+            )
             envelopes[c] = write("ask", head, encoded[id(m)], *(values[h].data for h in moving[c]))
-        outcomes = remote.transport("ask", t, self.hop, envelopes, deadline_s)
+        deliveries = runtime.transport("ask", t, self.hop, envelopes, deadline_s)
         for c in envelopes:
-            if outcomes[c].sent:
+            if deliveries[c].sent:
                 message = reached[c]
                 self.charge(SERVER, node(c), len(encoded[id(message)]), wire.kind(message))
                 for h in moving[c]:
@@ -350,7 +352,7 @@ class _Round:
         replies: dict[ClientId, Any] = {}
         for c in envelopes:
             try:
-                reply, size = self.receive(want.step, c, outcomes[c], nonces[c])
+                reply, size = self.receive(want.step, c, deliveries[c], nonces[c])
             except WireError as error:
                 lost[c] = printable(str(error))  # it may quote the client
                 continue
@@ -374,66 +376,66 @@ class _Round:
         return replies
 
     def fate(self, step: str, client: ClientId) -> Any:
-        key = self.remote.key / "round" / self.t / "outage" / step / self.asked[step] / client
-        return self.remote.outage.fate(key)
+        key = self.runtime.key / "round" / self.t / "outage" / step / self.asked[step] / client
+        return self.runtime.outage.fate(key)
 
-    def receive(self, step: str, client: ClientId, outcome: Outcome, nonce: str) -> tuple[Any, int]:
-        """A reply and its length, once it is one; what the client says of its work is noted.
+    def receive(self, step: str, client: ClientId, delivery: Delivery, nonce: str) -> tuple[Any, int]:
+        """Check a reply and return it with its size in bytes; the client's report of its work goes into the trace.
 
         Raises:
-            WireError: If it is lost or refused, and why.
+            WireError: If the reply is lost or refused, with the reason.
         """
-        remote = self.remote
-        head = remote.opened(outcome, "ask", Answer, nonce, 1)
-        assert outcome.reply is not None
-        (data,) = outcome.reply.parts
+        runtime = self.runtime
+        head = runtime.open_reply(delivery, "ask", StepResult, nonce, 1)
+        assert delivery.reply is not None
+        (data,) = delivery.reply.parts
         try:
-            remote._guard.check(head)
-            reply = remote._guard.decode(data, remote._signatures[step].reply)
+            runtime._validator.check(head)
+            reply = runtime._validator.decode(data, runtime._signatures[step].reply)
             for path, held in held_at(reply).items():
                 self.own(held, client, path)
-            if remote._admit is not None:
-                remote._admit(step, reply, remote.model.initial, remote.model.layout)
+            if runtime._admit is not None:
+                runtime._admit(step, reply, runtime.model.initial, runtime.model.layout)
         except WireError as error:
             raise WireError(f"refused: {error}") from None
         self.trace.losses.extend((head.n, loss) for loss in head.losses)
         if head.examples:
             self.trace.work.append(Effort(self.t, self.hop, client, head.examples))
         if head.remembers:
-            remote.memory.stage(client, self.t)
+            runtime.memory.stage(client, self.t)
         return reply, len(data)
 
     def own(self, held: Held, client: ClientId, path: str) -> None:
-        """A client may hold values for itself only, made in this very exchange, and each in its own place."""
+        """Refuse a held value that is not the client's own, from this very exchange, and in its own field."""
         if held != Held(client, f"{self.hop}{path}"):
             raise WireError(
                 f"client {client} claims to hold {held.key[:40]!r} of client {held.owner} (at {path or 'top'})"
             )
 
     def sketch(self, step: str, message: Any) -> Any:
-        """A reply as the step makes it of training that ends where it began; None where that cannot be told.
+        """Make the reply that the step would give if training changed nothing; None if that cannot be done here.
 
-        Nobody has sent it, and of its numbers nothing is used: it says which tensors such a reply has.
+        None of its numbers are used: it only tells which tensors such a reply has.
         """
-        remote = self.remote
-        classes = remote.model.num_classes
-        key = remote.key / "sketch"
+        runtime = self.runtime
+        classes = runtime.model.num_classes
+        key = runtime.key / "sketch"
         me = Me(
             NOBODY,
             classes,
             torch.ones(classes, dtype=torch.int64),
             self.t,
             key,
-            remote.model.layout,
-            remote.model.initial,
+            runtime.model.layout,
+            runtime.model.initial,
             key,
             key,
         )
         try:
             message = map_held(lambda h: self.sketched[h.key], message)
-            reply, _ = drive(remote._steps[step](me, message, None), partial(_untrained, round=self.t))
+            reply, _ = drive(runtime._steps[step](me, message, None), partial(_untrained, round=self.t))
         except Exception:
-            # Local code without data, a memory that is not there: then other clients' replies must do.
+            # The step runs code on data or memory that is not here: only the other replies can be compared then.
             return None
 
         def keep(value: Keep, path: str) -> Held:
@@ -445,35 +447,37 @@ class _Round:
 
     # ------------------------------------------------------------------ held values
     def fetch(self, held: Sequence[Held], deadline_s: float) -> dict[Held, Any]:
-        """The encoded values, all owners asked together; a `WireError` in the place of one that did not come.
+        """Fetch held values, from all owners at once; a `WireError` stands for a value that did not come.
 
-        Nothing is kept beyond the exchange that needs it: a hop's models are all the server ever holds of them.
+        Values are dropped after the exchange that needs them, so the server never holds more than one hop's models.
         """
-        remote = self.remote
+        runtime = self.runtime
         by_owner: dict[ClientId, list[Held]] = {}
         for h in dict.fromkeys(held):
             by_owner.setdefault(h.owner, []).append(h)
         if not by_owner:
             return {}
         nonces = {c: secrets.token_hex(16) for c in by_owner}
-        envelopes = {c: write("fetch", Fetch(self.place, tuple(mine), nonces[c])) for c, mine in by_owner.items()}
-        outcomes = remote.transport("fetch", self.t, self.hop, envelopes, deadline_s)
+        envelopes = {
+            c: write("fetch", FetchRequest(self.context, tuple(mine), nonces[c])) for c, mine in by_owner.items()
+        }
+        deliveries = runtime.transport("fetch", self.t, self.hop, envelopes, deadline_s)
         values: dict[Held, Any] = {}
         for c, mine in by_owner.items():
             try:
-                remote.opened(outcomes[c], "fetch", Fetched, nonces[c], len(mine))
-                reply = outcomes[c].reply
+                runtime.open_reply(deliveries[c], "fetch", FetchResult, nonces[c], len(mine))
+                reply = deliveries[c].reply
                 assert reply is not None
                 for h, data in zip(mine, reply.parts, strict=True):
-                    values[h] = self.kept(data)
+                    values[h] = self.checked(data)
             except WireError as error:
                 self.missing(values, mine, printable(str(error)))
-        # What stood in the same field of their replies.
+        # Values that were in the same field of different clients' replies are compared.
         alike: dict[str, dict[int, Any]] = {}
         sketches: dict[str, Any] = {}
         everything = list(values)
         for i, h in enumerate(everything):
-            if isinstance(values[h], _Value):
+            if isinstance(values[h], _FetchedValue):
                 field = h.key.partition("/")[2]
                 alike.setdefault(field, {})[i] = values[h].value
                 sketches[field] = self.sketched.get(h.key)
@@ -482,40 +486,40 @@ class _Round:
                 self.missing(values, [everything[i]], f"refused: {why}")
         return values
 
-    def kept(self, data: bytes) -> "_Value":
+    def checked(self, data: bytes) -> "_FetchedValue":
         try:
-            value = self.remote._guard.decode(data, self.remote._held_type)
+            value = self.runtime._validator.decode(data, self.runtime._held_type)
         except WireError as error:
             raise WireError(f"refused: {error}") from None
-        return _Value(value, data, wire.kind(value))
+        return _FetchedValue(value, data, wire.kind(value))
 
     def missing(self, values: dict[Held, Any], held: Sequence[Held], why: str) -> None:
-        """Note that what one client holds did not come."""
+        """Record that values held by one client did not come."""
         owner = held[0].owner
         values.update(dict.fromkeys(held, WireError(f"client {owner}: {why}")))
         self.trace.failures.append(Failure(self.t, owner, "held value", why))
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, want: Collect) -> list[Any]:
-        values = self.fetch(want.held, self.remote.terms.deadline_s)
+        values = self.fetch(want.held, self.runtime.limits.deadline_s)
         lost = {h.owner: v for h, v in values.items() if isinstance(v, WireError)}
-        came = sum(isinstance(values[h], _Value) for h in want.held)
+        came = sum(isinstance(values[h], _FetchedValue) for h in want.held)
         if lost and (want.at_least is None or came < want.at_least):
             raise QuorumError(
                 f"round {self.t}: {len(want.held)} held values are collected, and those of clients "
                 f"{', '.join(map(str, sorted(lost)))} did not come ({next(iter(lost.values()))})"
             )
         for h in want.held:
-            if isinstance(values[h], _Value):
+            if isinstance(values[h], _FetchedValue):
                 self.charge(node(h.owner), SERVER, len(values[h].data), values[h].kind)
         self.hop += 1
-        return [values[h].value if isinstance(values[h], _Value) else None for h in want.held]
+        return [values[h].value if isinstance(values[h], _FetchedValue) else None for h in want.held]
 
     def probe(self, want: Probe) -> Tensor:
-        """Client-to-client block of the modelled channel: a deployment does not measure its links."""
-        remote = self.remote
-        nodes = len(remote.clients) + 1
-        gamma = remote.channel.spectral_efficiency(remote.key / "channel", self.t, want.hop, nodes)
+        """Client-to-client block of the modelled channel; a deployment does not measure its links."""
+        runtime = self.runtime
+        nodes = len(runtime.clients) + 1
+        gamma = runtime.channel.spectral_efficiency(runtime.key / "channel", self.t, want.hop, nodes)
         return torch.as_tensor(gamma)[1:, 1:]
 
     def charge(self, src: int, dst: int, size: int, kind: Any) -> None:
@@ -524,8 +528,8 @@ class _Round:
 
 
 @dataclass(frozen=True, eq=False)
-class _Value:
-    """A held value on its way: checked, and as the bytes it came in."""
+class _FetchedValue:
+    """A fetched value, checked, with the bytes it came in."""
 
     value: Any
     data: bytes
@@ -541,13 +545,13 @@ def _untrained(request: Any, round: int) -> Any:
 
 
 def _held_elsewhere(message: Any, client: ClientId) -> tuple[Held, ...]:
-    """Values in a message that another client holds, each once."""
-    found: dict[Held, None] = {}
+    """Find the values in a message that other clients hold, each once."""
+    elsewhere: dict[Held, None] = {}
 
-    def look(h: Held) -> Held:
+    def collect(h: Held) -> Held:
         if h.owner != client:
-            found[h] = None
+            elsewhere[h] = None
         return h
 
-    map_held(look, message)
-    return tuple(found)
+    map_held(collect, message)
+    return tuple(elsewhere)

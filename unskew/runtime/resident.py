@@ -1,10 +1,10 @@
-"""The wire between a client's short-lived processes and the one that stays.
+"""The connection between a client's short-lived processes and its resident one.
 
-Flower starts a process for each message.  That process is thin: it hands what came to the client's resident process,
-which has PyTorch, the data and the network at hand, over a Unix socket that only its owner can reach.  A frame is an
-action, a head, the payloads' lengths and the payloads joined, each as it came; nothing is interpreted here.
+Flower starts a process for each message.  That process only forwards the message to the client's resident process, in
+which PyTorch, data and network are loaded, over a Unix socket that only its owner can open.  A frame is an action, a
+head, the lengths of the payloads and the payloads joined, all as they arrived; nothing is interpreted here.
 
-    CLIENT/resident.json     {"socket": "..."}: there is a resident process, and there it listens
+    CLIENT/resident.json     {"socket": "..."}: the socket of the client's resident process
 """
 
 import json
@@ -22,24 +22,24 @@ from typing import NamedTuple
 from unskew.errors import WireError
 
 FILE = "resident.json"
-HOPELESS = 2
-"""Exit code of a resident whose settings or data cannot be used: starting it again is of no use."""
+UNUSABLE = 2
+"""Exit code of a resident process whose settings or data cannot be used: starting it again would not help."""
 START_S = 120.0
-"""How long a message waits for a resident process that is just being started."""
+"""Time that a message waits for a resident process that is just being started, seconds."""
 _LENGTHS = struct.Struct("!4Q")
 
 
 class Frame(NamedTuple):
-    """A letter, as it came: action, head and lengths are text, the parcel is all payloads one after the other."""
+    """An envelope as it arrived: action, head and lengths are text; the payload is all payloads joined."""
 
     action: str
     head: str
     sizes: str
-    parcel: bytes
+    payload: bytes
 
 
 def where(folder: Path) -> Path | None:
-    """The socket of a client's resident process; None if it has none."""
+    """Find the socket of a client's resident process; None if it has none."""
     try:
         return Path(json.loads((folder / FILE).read_text("utf-8"))["socket"])
     except FileNotFoundError:
@@ -47,10 +47,10 @@ def where(folder: Path) -> Path | None:
 
 
 def ask(path: Path, frame: Frame, start_s: float = START_S) -> Frame:
-    """The resident's answer.
+    """Send a frame to the resident process and return its answer.
 
     Raises:
-        WireError: If there is no resident within `start_s` seconds, or it ends before it has answered.
+        WireError: If no such process appears within `start_s` seconds, or it ends before it has answered.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         until = time.monotonic() + start_s
@@ -70,7 +70,7 @@ def ask(path: Path, frame: Frame, start_s: float = START_S) -> Frame:
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket that only this user can connect to; whoever does waits until it is answered."""
+    """Open a socket that only this user can connect to; connections queue up until they are answered."""
     old = os.umask(0o177)
     try:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -84,27 +84,27 @@ def listen(path: Path) -> socket.socket:
 
 
 def answer_all(listener: socket.socket, answer: Callable[[Frame], Frame]) -> None:
-    """Answer one frame after the other, for ever; what goes wrong with one does not concern the next."""
+    """Answer one frame after another, forever; a failure with one does not affect the next."""
     while True:
         s, _ = listener.accept()
         with s:
             try:
                 _send(s, answer(_receive(s)))
-            except (OSError, ValueError):  # whoever asked is gone, or sent what is no text
+            except (OSError, ValueError):  # the sender is gone, or sent something that is not text
                 traceback.print_exc(limit=0, file=sys.stderr)
 
 
 def _send(s: socket.socket, frame: Frame) -> None:
-    parts = [frame.action.encode(), frame.head.encode(), frame.sizes.encode(), frame.parcel]
-    *texts, parcel = parts
+    parts = [frame.action.encode(), frame.head.encode(), frame.sizes.encode(), frame.payload]
+    *texts, payload = parts
     s.sendall(b"".join([_LENGTHS.pack(*map(len, parts)), *texts]))
-    if parcel:  # whoever has all of it may have answered and gone: not even nothing can be sent then
-        s.sendall(parcel)
+    if payload:  # a receiver that has it all may have answered and closed: even sending nothing would fail
+        s.sendall(payload)
 
 
 def _receive(s: socket.socket) -> Frame:
-    action, head, sizes, parcel = (_exactly(s, n) for n in _LENGTHS.unpack(_exactly(s, _LENGTHS.size)))
-    return Frame(action.decode(), head.decode(), sizes.decode(), parcel)
+    action, head, sizes, payload = (_exactly(s, n) for n in _LENGTHS.unpack(_exactly(s, _LENGTHS.size)))
+    return Frame(action.decode(), head.decode(), sizes.decode(), payload)
 
 
 def _exactly(s: socket.socket, n: int) -> bytes:

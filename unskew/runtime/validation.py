@@ -1,7 +1,7 @@
-"""What a message from outside must be beyond its type, before anything is done with it.
+"""Validation of messages from other machines, beyond their type, before they are used.
 
-The codec builds only what a step's signature names.  This module refuses what has the right type and is still no
-message of this run: tensors that are not the model's, NaN and infinity, norms and counts beyond reason, too many bytes.
+The codec builds only what a step's signature names.  This module refuses messages of the right type that cannot belong
+to this run: tensors that are not the model's, NaN and infinity, absurd norms and counts, too many bytes.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ _HOLDING = (tuple, list, dict, Mapping, Sequence)
 
 @dataclass(frozen=True, eq=False)
 class Validator:
-    """What messages may be.
+    """Bounds on messages.
 
     Attributes:
         like: The model; a table of named tensors must hold tensors of it, in its shapes and element types.
-        max_bytes: Length of an encoded message.
-        max_norm: L2 norm of all floating-point tensors of a message together.
+        max_bytes: Largest size of an encoded message, bytes.
+        max_norm: Largest L2 norm of all floating-point tensors of a message together.
         least: Smallest whole number in a message: 0 in replies, which hold counts and choices.
-        sizes: Lengths of the dimensions that types name, as in `Float[Tensor, "classes features"]`; of another name
-            only that it is one length in all of a message.
+        sizes: Lengths of the dimensions that types name, as in `Float[Tensor, "classes features"]`; a dimension of any
+            other name must have one length throughout a message.
     """
 
     like: Params
@@ -46,20 +46,20 @@ class Validator:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def decode(self, data: bytes, of: Any) -> Any:
-        """The value of type `of` that `data` holds.
+        """Decode and check a value of type `of`.
 
         Raises:
-            WireError: If the bytes are no such value, or it is one that may not be.
+            WireError: If the bytes are no such value, or `check` refuses it.
         """
         value = wire.decode(data, of, self.max_bytes)
         self.check(value, of)
         return value
 
     def check(self, value: Any, of: Any = Any) -> None:
-        """Refuse a value of type `of` that is yet no message of this run.
+        """Refuse a value of type `of` that cannot be a message of this run.
 
         Raises:
-            WireError: Naming the place and what is wrong there.
+            WireError: Naming the field and what is wrong with it.
         """
         for path, table, part_names in _tables(value):
             for name, t in table.items():
@@ -105,24 +105,24 @@ class Validator:
 
 
 def limit_bytes(like: Params, models: int) -> int:
-    """Bytes allowed to a message that may carry so many models: four times their size and a mebibyte."""
+    """Largest size of a message that may carry `models` models, bytes: four times their size and a mebibyte."""
     return (1 << 20) + 4 * models * sum(t.numel() * t.element_size() for t in like.values())
 
 
 def sizes_of(classes: int, layout: Layout, model: Params) -> dict[str, int]:
-    """What both sides know of the lengths of dimensions: `classes`, and `features` that the last layer sees."""
+    """Lengths of the dimensions that both sides know: `classes`, and `features`, the inputs of the last layer."""
     last = model.get(layout.classifier) if layout.classifier is not None else None
     return {"classes": classes, **({"features": last.shape[1]} if last is not None and last.ndim == 2 else {})}
 
 
 def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[ClientId, str]:
-    """Whose reply has another outline than the other replies to the same ask, and what is odd about it.
+    """Find replies whose structure differs from the others' to the same request; the reason by client.
 
     One step sends the same parts of the model from every client, and in each field tensors of one element type and
-    number of dimensions; a reply that does not was made by something else, and averaged it would end the round.  A
-    tensor that is the whole value, one that was kept on a client, has one shape on all.  The majority of those who fill
-    a field decides; between equal parties, the one that names more.  A `sketch` of the reply, as the step makes it of
-    no training, has a vote too: so a client that is alone cannot leave parts of the model out.
+    number of dimensions.  A reply that does not was made by something else, and averaging it would end the round.  A
+    held tensor that is a whole value has the same shape on all clients.  The majority of those that fill a field
+    decides; in a tie, the side that names more tensors.  A `sketch`, the reply that the step makes without training,
+    has a vote too, so that a client that is alone cannot leave out parts of the model.
     """
     outlines = {c: dict(_outline(r)) for c, r in replies.items()}
     sketched = dict(_outline(sketch))
@@ -140,7 +140,7 @@ def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[Client
 
 
 def _outline(reply: Any, path: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By place: the names in each table of tensors; element type and dimensions of each tensor in a record's field."""
+    """Yield by path the names in each table of tensors, and element type and dimensions of each other tensor."""
     if isinstance(reply, Tensor):
         yield path, (str(reply.dtype), f"{reply.ndim} dimensions" if path else str(tuple(reply.shape)))
     elif is_record(reply):
@@ -161,9 +161,9 @@ def _square(t: Tensor, path: str) -> float:
 def _tables(
     value: Any, path: str = "", part_names: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Mapping[str, Tensor], frozenset[str]]]:
-    """Tables of tensors by name with their paths; tables with other keys are no models.
+    """Yield tables of tensors by name, with their paths; tables with other keys are not models.
 
-    A record that keeps something else in such a table says so with an attribute `part_names`, the names it may have.
+    A record that keeps something else in such a table declares it by an attribute `part_names`, the names allowed.
     """
     if isinstance(value, dict):
         if all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
@@ -180,7 +180,7 @@ def _tables(
 
 
 Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
-"""What a value may be: the members of its type, each with what `Annotated` says of it."""
+"""The members of a type, each with its `Annotated` metadata."""
 
 
 def _kinds(of: Any, said: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -197,7 +197,7 @@ def _kinds(of: Any, said: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any
 
 
 def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, Kinds]]:
-    """Leaves with their paths and what their types say; of a value whose type is not known nothing."""
+    """Yield leaves with their paths and declared types; nothing for a value whose type is not known."""
     kinds = list(_kinds(of))
     if is_record(value):
         kind: type = type(value)
@@ -215,7 +215,7 @@ def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, K
 
 
 def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, int | tuple[int, ...]]]:
-    """Named dimensions of a tensor that is of this type, and how long they are; of `*name`, all its lengths."""
+    """Yield the named dimensions of a tensor of this type with their lengths; for `*name`, all its lengths."""
     free = [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]
     if free:
         (i,) = free
@@ -237,7 +237,7 @@ _BOUNDS: tuple[tuple[type, str, Callable[[Any, Any], bool], str], ...] = (
 
 
 def _broken(number: float, said: Sequence[Any]) -> str | None:
-    """The first bound of its type that a number does not keep, in words."""
+    """Describe the first declared bound that a number violates; None if it violates none."""
     for each in said:
         for bound in each if isinstance(each, GroupedMetadata) else (each,):
             for kind, name, holds, words in _BOUNDS:
@@ -247,7 +247,7 @@ def _broken(number: float, said: Sequence[Any]) -> str | None:
 
 
 def _shown(number: float) -> str:
-    """A number that somebody else wrote; one of thousands of digits by its length."""
+    """Format a number from elsewhere; one with thousands of digits by its length."""
     if isinstance(number, int):
         return str(number) if abs(number) <= COUNT else f"one of {number.bit_length()} bits"
     return f"{number:g}"

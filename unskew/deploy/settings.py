@@ -1,0 +1,95 @@
+"""The settings files of a deployment's folders: server.toml, client.toml and network.toml."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Ge, Gt, Interval
+
+from unskew.errors import ConfigError, DeployError
+from unskew import schema
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address at which a server listens, or is reached: network.toml.
+
+    Attributes:
+        host: Host name or IP address.
+        port: The one port of the SuperLink.
+    """
+
+    host: str
+    port: Annotated[int, Interval(ge=1, le=65535)]
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def here(self) -> "Address":
+        """Address for programs on the same machine."""
+        wildcards = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return Address(wildcards.get(self.host, self.host), self.port)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Settings of a server: server.toml.
+
+    Attributes:
+        min_clients: Number of clients that must be connected before the first round.
+        deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
+        wait_s: Longest time to wait for those clients, seconds.
+        max_norm: Largest L2 norm of all floating-point tensors of a reply together.
+    """
+
+    min_clients: Annotated[int, Ge(1)]
+    deadline_s: Annotated[float, Gt(0.0)] = 600.0
+    wait_s: Annotated[float, Gt(0.0)] = 300.0
+    max_norm: Annotated[float, Gt(0.0)] = 1e6
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """Settings of a client: client.toml.
+
+    Attributes:
+        client: Number of the client, from 0.
+        num_clients: Number of clients in the federation.
+        experiment: Path of experiment.toml, absolute or relative to the client's folder.
+        data: The client's own data, in the syntax of `task.data`, a path absolute or relative to the client's folder.
+            None takes the client's part of the experiment's split; an empty text must be filled in before the start.
+        data_dir: Folder of named data sets.
+        metrics: False keeps losses, counts of trained examples and own evaluations from the server.
+    """
+
+    client: Annotated[int, Ge(0)]
+    num_clients: Annotated[int, Ge(1)]
+    experiment: str = "experiment.toml"
+    data: str | None = None
+    data_dir: str | None = None
+    metrics: bool = True
+
+
+def read_settings(path: Path, kind: type[T]) -> T:
+    """Read and check one of the settings files of a folder.
+
+    Raises:
+        DeployError: If there is no such file: the folder is not one that was packed.
+        ConfigError: If the file is not TOML, or a setting in it is unknown or not allowed.
+    """
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DeployError(
+            f"{path.parent} has no {path.name}; it is not a folder that unskew deploy pack made"
+        ) from None
+    except OSError as error:
+        raise DeployError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    settings: T = schema.build(kind, table, "", str(path))
+    return settings
