@@ -631,7 +631,7 @@ HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
     ),
     "an array of NumPy's": (
         lambda q, r: Message(
-            RecordDict({**r.content, "body": ArrayRecord({"parcel": Array("uint8", (1,), "numpy.ndarray", b"x")})}),
+            RecordDict({**r.content, "body": ArrayRecord({"payload": Array("uint8", (1,), "numpy.ndarray", b"x")})}),
             reply_to=q,
         ),
         "one array of bytes",
@@ -846,7 +846,7 @@ def test_an_app_that_is_not_told_its_folder_says_so(tmp_path: Path) -> None:
 
 def test_payloads_lie_in_flowers_records_as_they_are() -> None:
     content = pack(Envelope("ask", "{}", (b"abc", b"", b"de")))
-    array = content["body"]["parcel"]
+    array = content["body"]["payload"]
     assert isinstance(array, Array)
     assert (array.dtype, array.shape, array.data) == ("uint8", (5,), b"abcde")
     assert unpack(content).parts == (b"abc", b"", b"de")
