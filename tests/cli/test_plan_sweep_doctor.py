@@ -198,7 +198,9 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     card = here / "out" / "runs" / points[1].name / "run.json"
     own = json.loads(card.read_text())
     card.write_text(json.dumps({**own, "config_sha256": sweep.config.fingerprint(points[1].experiment)}))
-    monkeypatch.setattr(sweep.Crowd.__init__, "__defaults__", ((sys.executable, "-c", "import sys; sys.exit('no')"),))
+    monkeypatch.setattr(
+        sweep.SweepRunner.__init__, "__defaults__", ((sys.executable, "-c", "import sys; sys.exit('no')"),)
+    )
     said = unskew("sweep", "s.toml", "--out", "out")
     assert said.code == 1
     assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: no"

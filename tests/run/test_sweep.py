@@ -18,7 +18,7 @@ from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
 from unskew.run import sweep
 from unskew.run.loop import Interrupted
-from unskew.run.sweep import Crowd, Point, check, expand, write_points
+from unskew.run.sweep import Point, SweepRunner, check, expand, write_points
 
 BASE = """
 name = "base"
@@ -64,9 +64,9 @@ def points(tmp_path: Path, table: str) -> tuple[Point, ...]:
     return expand(write(tmp_path, table))[1]
 
 
-def crowd(made: Sequence[Point], out: Path, said: list[str] | None = None, jobs: int = 2) -> Crowd:
+def runner(made: Sequence[Point], out: Path, said: list[str] | None = None, jobs: int = 2) -> SweepRunner:
     said = [] if said is None else said
-    return Crowd(made, out, jobs, said.append, (sys.executable, "-c", FAKE))
+    return SweepRunner(made, out, jobs, said.append, (sys.executable, "-c", FAKE))
 
 
 # ---------------------------------------------------------------- from one file to many
@@ -175,7 +175,7 @@ def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run
 def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.2, 0.4] }')
-    results = crowd(made, tmp_path / "out", said).run()
+    results = runner(made, tmp_path / "out", said).run()
     assert [(r.point, r.status) for r in results] == [
         ("001-mu=0.1", "done"),
         ("002-mu=0.2", "failed"),
@@ -193,13 +193,13 @@ def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
 def test_what_is_done_is_left_alone_what_was_stopped_is_resumed_what_failed_is_tried_again(tmp_path: Path) -> None:
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.2, 0.4] }')
     out = tmp_path / "out"
-    crowd(made, out).run()
+    runner(made, out).run()
     runs = [out / "runs" / p.name for p in made]
     (runs[0] / "order").write_text("untouched")
     (runs[2] / "summary.json").unlink()
     (runs[2] / "run.json").write_text(json.dumps({"config_sha256": config.fingerprint(made[2].experiment)}))
     said: list[str] = []
-    results = crowd(made, out, said).run()
+    results = runner(made, out, said).run()
     assert [r.status for r in results] == ["done", "failed", "done"]
     assert [(r / "order").read_text() for r in runs] == ["untouched", "run", "resume"]
     assert said[0] == "[1/3] 001-mu=0.1: was done already"
@@ -211,23 +211,23 @@ def test_what_is_done_is_left_alone_what_was_stopped_is_resumed_what_failed_is_t
 def test_a_point_that_was_stopped_before_its_report_gets_one(tmp_path: Path) -> None:
     (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
     out = tmp_path / "out"
-    crowd(made, out).run()
+    runner(made, out).run()
     folder = out / "runs" / point.name
     (folder / "run.json").write_text(json.dumps({"config_sha256": config.fingerprint(point.experiment)}))
     (folder / "report.html").unlink()
-    crowd(made, out).run()
+    runner(made, out).run()
     assert (folder / "order").read_text() == "resume"
     assert (folder / "report.html").exists()
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    crowd(points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }'), out).run()
+    runner(points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }'), out).run()
     with pytest.raises(RunError, match=r"001-mu=0.1.toml is not of this one\); choose another --out"):
-        crowd(points(tmp_path, 'grid = { "methods.0.mu" = [0.4] }'), out).run()
+        runner(points(tmp_path, 'grid = { "methods.0.mu" = [0.4] }'), out).run()
     same = write(tmp_path, 'grid = { "methods.0.mu" = [0.1] }', BASE.replace("rounds = 3", "rounds = 4"))
     with pytest.raises(RunError, match="holds another sweep"):
-        crowd(expand(same)[1], out).run()
+        runner(expand(same)[1], out).run()
 
 
 def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path) -> None:
@@ -236,30 +236,30 @@ def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"config_sha256": "other"}')
     with pytest.raises(RunError, match="is the run of another experiment"):
-        crowd(made, tmp_path / "out").run()
+        runner(made, tmp_path / "out").run()
 
 
 def test_no_more_processes_run_at_once_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = [0]
-    begin, end = Crowd._begin, Crowd._end
+    begin, end = SweepRunner._begin, SweepRunner._end
     now: list[str] = []
 
-    def begun(self: Crowd, point: Point, file: Path) -> object:
+    def begun(self: SweepRunner, point: Point, file: Path) -> object:
         now.append(point.name)
         most[0] = max(most[0], len(now))
         return begin(self, point, file)
 
-    def ended(self: Crowd, child: sweep._Child) -> None:
+    def ended(self: SweepRunner, child: sweep._PointProcess) -> None:
         now.remove(child.point.name)
         end(self, child)
 
-    monkeypatch.setattr(Crowd, "_begin", begun)
-    monkeypatch.setattr(Crowd, "_end", ended)
+    monkeypatch.setattr(SweepRunner, "_begin", begun)
+    monkeypatch.setattr(SweepRunner, "_end", ended)
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.5, 0.6, 0.7, 0.8, 0.9] }')
-    assert {r.status for r in crowd(made, tmp_path / "out", jobs=2).run()} == {"done"}
+    assert {r.status for r in runner(made, tmp_path / "out", jobs=2).run()} == {"done"}
     assert most == [2]
     with pytest.raises(ConfigError, match="--jobs must be at least 1, got 0"):
-        crowd(made, tmp_path / "out", jobs=0)
+        runner(made, tmp_path / "out", jobs=0)
 
 
 def test_a_process_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_a_process_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     script = "import os, sys; sys.exit(' '.join(os.environ[n] for n in sys.argv[1:4]))"
     # The last line of what a failed process said is its error.
     command = (sys.executable, "-c", script, *sweep.THREAD_VARIABLES)
-    (result,) = Crowd(made, tmp_path / "out", 1, lambda _: None, command).run()
+    (result,) = SweepRunner(made, tmp_path / "out", 1, lambda _: None, command).run()
     assert result.error == "1 1 1"
 
 
@@ -296,7 +296,7 @@ def test_ctrl_c_is_handed_to_the_children_and_nothing_new_is_begun(tmp_path: Pat
     said: list[str] = []
     before = signal.getsignal(sign)
     with pytest.raises(Interrupted, match=r"stopped by request, 1 of 3 points done in .*; give the same command again"):
-        crowd(made, out, said, jobs=1).run()
+        runner(made, out, said, jobs=1).run()
     thread.join()
     assert signal.getsignal(sign) is before
     assert (child / "stopped").exists()
@@ -309,17 +309,17 @@ def test_a_child_that_was_being_begun_when_ctrl_c_came_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3, 0.4] }')
-    begin, ready = Crowd._begin, tmp_path / "out" / "runs" / made[0].name / "ready"
+    begin, ready = SweepRunner._begin, tmp_path / "out" / "runs" / made[0].name / "ready"
 
-    def pressed(self: Crowd, point: Point, file: Path) -> object:
+    def pressed(self: SweepRunner, point: Point, file: Path) -> object:
         child = begin(self, point, file)
         until(ready.exists)
         signal.raise_signal(signal.SIGINT)
         return child
 
-    monkeypatch.setattr(Crowd, "_begin", pressed)
+    monkeypatch.setattr(SweepRunner, "_begin", pressed)
     with pytest.raises(Interrupted, match="0 of 2 points done"):
-        crowd(made, tmp_path / "out", jobs=1).run()
+        runner(made, tmp_path / "out", jobs=1).run()
     assert (ready.parent / "stopped").exists()
 
 
@@ -328,23 +328,23 @@ def test_no_child_outlives_a_sweep_that_goes_wrong(tmp_path: Path, monkeypatch: 
     """In a thread too, where no signal is heard."""
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3, 0.1] }')
     ready = tmp_path / "out" / "runs" / made[0].name / "ready"
-    begun: list[sweep._Child] = []
-    begin = Crowd._begin
+    begun: list[sweep._PointProcess] = []
+    begin = SweepRunner._begin
 
-    def noted(self: Crowd, point: Point, file: Path) -> sweep._Child:
+    def noted(self: SweepRunner, point: Point, file: Path) -> sweep._PointProcess:
         begun.append(begin(self, point, file))
         until(ready.exists)
         return begun[-1]
 
-    def full(self: Crowd, results: Sequence[sweep.Result]) -> None:
+    def full(self: SweepRunner, results: Sequence[sweep.PointResult]) -> None:
         raise RunError("no space left")
 
-    monkeypatch.setattr(Crowd, "_begin", noted)
-    monkeypatch.setattr(Crowd, "_write", full)
+    monkeypatch.setattr(SweepRunner, "_begin", noted)
+    monkeypatch.setattr(SweepRunner, "_write", full)
 
     def runs() -> None:
         with pytest.raises(RunError, match="no space left"):
-            crowd(made, tmp_path / "out").run()
+            runner(made, tmp_path / "out").run()
 
     if main:
         runs()

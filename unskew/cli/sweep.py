@@ -25,7 +25,7 @@ from unskew.cli.options import (
 from unskew.cli.tables import in_lines, in_percent, in_seconds
 
 if TYPE_CHECKING:
-    from unskew.run.sweep import Point, Result
+    from unskew.run.sweep import Point, PointResult
 
 
 def sweep(
@@ -51,7 +51,7 @@ def sweep(
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
     from unskew import machine
-    from unskew.run.sweep import Crowd, check, expand
+    from unskew.run.sweep import SweepRunner, check, expand
 
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
@@ -60,10 +60,10 @@ def sweep(
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    crowd = Crowd(points, folder, jobs if jobs is not None else machine.cores(), say)
+    runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say)
     check(points)
     say(f"{name}: {len(points)} point{'s' * (len(points) != 1)} in {folder}")
-    results = crowd.run()
+    results = runner.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: json.loads((r.folder / "summary.json").read_text("utf-8")) for r in done}
     if as_json:
@@ -83,7 +83,7 @@ def sweep(
 
 
 def _as_json(
-    name: str, points: "Sequence[Point]", results: "Sequence[Result]", summaries: dict[str, dict[str, Any]]
+    name: str, points: "Sequence[Point]", results: "Sequence[PointResult]", summaries: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     settings = {p.name: dict(p.settings) for p in points}
     prints = "\n".join(f"{point} {s['fingerprint']}" for point, s in summaries.items())

@@ -1,16 +1,16 @@
-"""A run on disk: what is in its folder, written so that nothing is ever lost or half there.
+"""The folder of a run, written so that nothing is ever lost or half written.
 
-    run.json          what ran, where, with what: written once at the start
+    run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
     data.npz          the examples, where they were given as values and no file names them
-    partition.json    who holds which examples, per seed, with hashes
+    partition.json    examples of each client, per seed, with hashes
     metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
     work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
     info.jsonl        {"method", "seed", "round", "type", "info"}: what a method reports
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
-                      "framing"}: what was really put on the network
+                      "framing"}: messages that really crossed the network
     checkpoints/      the last two, each a folder of its own
     models/           the final models of each method and seed: the global one, and every client's own
     summary.json      the table of results: written once at the end
@@ -32,13 +32,13 @@ from unskew.files import sync_folder, write_atomically
 from unskew.lock import lock
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
-# Written from the first row on: not every run has one.
+# Created with the first row: not every run has one.
 RARE = ("network",)
 
 
 @contextmanager
 def explained(path: Path, folder: Path | None) -> Iterator[None]:
-    """Turn a failure of the disk into one sentence that says how to go on: with the run in `folder`, or from anew."""
+    """Turn a disk error into one sentence that says how to continue: with the run in `folder`, or by a new command."""
     try:
         yield
     except OSError as error:
@@ -51,12 +51,12 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
 
 
 def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> None:
-    """Make the run's folder with its first files: under another name, then renamed, so it is a run or not there.
+    """Make the run's folder with its first files atomically: under another name, then renamed.
 
     A file is given as its text, or as a function that writes it.
 
     Raises:
-        RunError: If there is something at that place already, or the disk refuses.
+        RunError: If the path exists already, or the disk refuses.
     """
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
@@ -82,8 +82,8 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
 # One encoder for all rows: `json.dumps` makes one for each, a third of the time that a row takes.
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
-# A lock lives as long as any process holds the open file: forked workers must let go of it at once, or a run that was
-# killed could not be resumed before they have noticed.
+# A lock lives as long as any process holds the open file: forked workers must close it at once, or a run that was
+# killed could not be resumed before they have ended.
 _LOCKS: set[IO[str]] = set()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: [f.close() for f in _LOCKS])
@@ -94,7 +94,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Let no second process write to this folder.
 
     Raises:
-        RunError: If another one does, or the file system has no locks.
+        RunError: If another process writes to it, or the file system has no locks.
     """
     with explained(folder / ".lock", folder):
         f = (folder / ".lock").open("w")
@@ -111,7 +111,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Logs:
-    """The append-only logs of one run; a round's rows reach the disk together, when it is over."""
+    """The append-only logs of one run; the rows of a round are written together at its end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -133,14 +133,14 @@ class Logs:
                 self._files[name].write(lines.encode())
 
     def flush(self) -> None:
-        """End a round: its rows go to the operating system, where they survive the death of this process."""
+        """End a round: pass its rows to the operating system, where they survive the death of this process."""
         for name, f in self._files.items():
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 f.flush()
                 self._whole[name] = f.tell()
 
     def sync(self) -> dict[str, int]:
-        """Put everything on the disk; the length of each log at the end of the last round."""
+        """Sync all logs to the disk; the length of each at the end of the last round, bytes."""
         for name, f in self._files.items():
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 os.fsync(f.fileno())
@@ -154,7 +154,7 @@ class Logs:
 
 
 def cut(folder: Path, lengths: Mapping[str, int]) -> None:
-    """Shorten the logs to what a checkpoint has seen.
+    """Cut the logs to the lengths that a checkpoint recorded.
 
     Raises:
         RunError: If a log is shorter than that, so that rows are missing.
@@ -173,10 +173,10 @@ def cut(folder: Path, lengths: Mapping[str, int]) -> None:
 
 
 def require_done(folder: Path) -> None:
-    """Refuse a folder without a run, or with one that has not reached its end.
+    """Refuse a folder without a run, or with a run that is not done.
 
     Raises:
-        RunError: Saying which of the two it is.
+        RunError: Naming which of the two it is.
     """
     if not (folder / "summary.json").exists():
         read_json(folder / "run.json")
@@ -184,10 +184,10 @@ def require_done(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of the run.
+    """Read a JSON file of the run.
 
     Raises:
-        RunError: If it is missing or no JSON object.
+        RunError: If it is missing, or not a JSON object.
     """
     try:
         value = json.loads(path.read_text("utf-8"))
@@ -201,5 +201,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder of ours; what cannot be removed is left."""
+    """Remove a folder of ours; files that cannot be removed are left."""
     shutil.rmtree(path, ignore_errors=True)

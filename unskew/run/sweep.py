@@ -1,20 +1,20 @@
-"""Many runs of one experiment with other settings: a grid, a list, or both.
+"""Sweeps: many runs of one experiment with different settings, given as a grid, a list, or both.
 
     [sweep]
     grid = { "methods.0.mu" = [0.01, 0.1], "split.alpha" = [0.1, 1.0] }
     list = [ { "rounds" = 50, "local.lr" = 0.05 } ]
 
-The grid's points are all combinations, in the order written; those of the list follow.  A key is the dotted path that
-`--set` takes.  Every point becomes a file of its own, and all of them are checked before any is run.
+The points of the grid are all combinations, in the order written; those of the list follow.  A key is a dotted path as
+for `--set`.  Every point becomes a file of its own, and all of them are checked before any is run.
 
     OUT/points/001-mu=0.01,alpha=0.1.toml    the experiment of a point
     OUT/runs/001-mu=0.01,alpha=0.1/          its run folder
-    OUT/logs/001-mu=0.01,alpha=0.1.txt       what its process said
-    OUT/sweep.json                           how each point went
+    OUT/logs/001-mu=0.01,alpha=0.1.txt       the output of its process
+    OUT/sweep.json                           the result of each point
 
-Each point is a process of its own, one per core, so it trains one client after the other on one thread unless the file
-says otherwise.  A sweep that was stopped goes on when it is started again: points that are done, their report
-included, are left alone.
+Each point is a process of its own, one per core, so it trains one client after another on one thread unless the file
+says otherwise.  A sweep that was stopped continues when it is started again: points that are done, including their
+report, are not run again.
 """
 
 import itertools
@@ -55,10 +55,10 @@ class Point:
     """One run of a sweep.
 
     Attributes:
-        name: Number and settings, as its files are called.
-        settings: What differs from the experiment, by dotted path.
-        experiment: The whole.
-        text: The file that says so.
+        name: Number and settings; the name of its files.
+        settings: Settings that differ from the sweep's experiment, by dotted path.
+        experiment: The experiment of this point.
+        text: Content of its TOML file.
     """
 
     name: str
@@ -68,16 +68,16 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Result:
-    """How a point went.
+class PointResult:
+    """Result of a point.
 
     Attributes:
-        point: Its name.
-        status: "open" points were not begun or were stopped on the way.
-        folder: Its run folder.
-        seconds: Of the whole run by its own clock, however often it was stopped; of this process where it came to no
-            end; 0 if it was not begun.
-        error: The last line of a failed point's process.
+        point: Name of the point.
+        status: "open" if the point was not started, or was stopped before its end.
+        folder: Run folder.
+        seconds: Duration of the whole run, over all its processes; of this process if the run did not end; 0 if it was
+            not started.
+        error: Last line of a failed point's output.
     """
 
     point: str
@@ -89,10 +89,10 @@ class Result:
 
 # ---------------------------------------------------------------- from one file to many
 def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point, ...]]:
-    """The sweep's name and points; all of them are experiments that can be read.
+    """Read a sweep's name and points from its file.
 
     Raises:
-        ConfigError: If there is no [sweep], it is empty, or a point describes no possible experiment; names the point.
+        ConfigError: If there is no [sweep], it is empty, or a point is not a valid experiment; names the point.
     """
     raw = config.override(config.read_toml(path), overrides)
     table = raw.pop("sweep", None)
@@ -102,14 +102,16 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
             """--set 'sweep.grid={"split.alpha"=[0.1,1.0]}', or use unskew run"""
         )
     name = raw.get("name", "experiment")
-    chosen = [*_grid(table, path), *_list(table, path)]
+    combinations = [*_grid(table, path), *_list(table, path)]
     unknown = sorted(table.keys() - {"grid", "list"})
     if unknown:
         raise ConfigError(f"unknown key sweep.{unknown[0]} (sweep has: grid, list) ({path})")
-    if not chosen:
+    if not combinations:
         raise ConfigError(f"the sweep in {path} is empty: give sweep.grid or sweep.list at least one point")
-    short = _short([key for settings in chosen for key in settings])
-    points = tuple(_point(raw, settings, i, len(chosen), short, path) for i, settings in enumerate(chosen, start=1))
+    short = _short_names([key for settings in combinations for key in settings])
+    points = tuple(
+        _point(raw, settings, i, len(combinations), short, path) for i, settings in enumerate(combinations, start=1)
+    )
     seen: dict[str, str] = {}
     for point in points:
         same = seen.setdefault(config.fingerprint(point.experiment), point.name)
@@ -143,8 +145,8 @@ def _list(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-def _short(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each path, or the whole where two paths would be called alike."""
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Last part of each path, or the whole path if two have the same last part."""
     last = {key: key.rpartition(".")[2] for key in keys}
     names = list(last.values())
     return {key: name if names.count(name) == 1 else key for key, name in last.items()}
@@ -163,10 +165,10 @@ def _point(
         if isinstance(table.setdefault("runtime", {}), dict):
             table["runtime"].setdefault("executor", "sequential")
             table["runtime"].setdefault("threads", 1)
-        made = config.parse(table, str(path))
+        parsed = config.parse(table, str(path))
     except ConfigError as error:
         raise ConfigError(f"point {name}: {error}; nothing was run") from None
-    return Point(name, dict(settings), made, tomli_w.dumps(table))
+    return Point(name, dict(settings), parsed, tomli_w.dumps(table))
 
 
 def _plain(value: Any) -> str:
@@ -174,7 +176,7 @@ def _plain(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it on one line."""
+    """Write a value as TOML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -183,21 +185,21 @@ def _toml(value: Any) -> str:
 
 
 def check(points: Sequence[Point]) -> None:
-    """Refuse what a run would refuse before its first round: data, splits, cohorts, networks, local steps.
+    """Refuse points that a run would refuse before its first round: data, splits, cohorts, networks, local steps.
 
     Raises:
         ConfigError, DataError, ProtocolError: Naming the point.
     """
-    benches: dict[str, Setup] = {}
+    setups: dict[str, Setup] = {}
     for point in points:
         experiment = point.experiment
         try:
             # Points that differ in methods or splits only share data and network.
             key = repr((experiment.task, experiment.runtime))
-            if key not in benches:
-                benches.clear()
-                benches[key] = run_setup.prepare(experiment)
-            setup = benches[key]
+            if key not in setups:
+                setups.clear()
+                setups[key] = run_setup.prepare(experiment)
+            setup = setups[key]
             feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
             for method in experiment.methods:
                 run_setup.check_method(experiment, method, setup, feds)
@@ -209,7 +211,7 @@ def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
     """Write each point's file; the files by point.
 
     Raises:
-        RunError: If there are files of another sweep.
+        RunError: If the folder holds files of another sweep.
     """
     folder = out / "points"
     with explained(folder, None):
@@ -228,15 +230,15 @@ def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
 
 
 # ---------------------------------------------------------------- running
-class Crowd:
+class SweepRunner:
     """Runs the points of a sweep, each in a process of its own.
 
     Args:
-        points: In the order they are begun.
-        out: The sweep's folder.
-        jobs: How many at once.
-        say: Told a line whenever a point ends.
-        command: How `unskew` is called.
+        points: Points, in the order they are started.
+        out: Folder of the sweep.
+        jobs: Number of processes at a time.
+        say: Called with a line whenever a point ends.
+        command: Command line of `unskew`.
     """
 
     def __init__(
@@ -252,14 +254,14 @@ class Crowd:
         if out.exists() and not out.is_dir():
             raise RunError(f"{out} is a file, no folder of a sweep; choose another --out")
         self.points, self.out, self.jobs, self.say, self.command = points, out, jobs, say, command
-        self.results: dict[str, Result] = {}
+        self.results: dict[str, PointResult] = {}
         self._stops = 0
 
-    def run(self) -> list[Result]:
-        """Bring every point to its end; failures are results too, and the rest goes on.
+    def run(self) -> list[PointResult]:
+        """Run every point to its end; a failed point is a result too, and the others go on.
 
         Raises:
-            Interrupted: If the user stopped the sweep; its points stand at checkpoints.
+            Interrupted: If the user stopped the sweep; its points can be continued from their checkpoints.
             RunError: If the folder holds another sweep.
         """
         files = write_points(self.points, self.out)
@@ -267,17 +269,17 @@ class Crowd:
             with explained(self.out / part, None):
                 (self.out / part).mkdir(exist_ok=True)
         waiting = deque(p for p in self.points if not self._was_done(p))
-        running: dict[str, _Child] = {}
-        with self._listening(running):
+        running: dict[str, _PointProcess] = {}
+        with self._forwarding_signals(running):
             while running or (waiting and not self._stops):
                 while waiting and len(running) < self.jobs and not self._stops:
                     point = waiting.popleft()
                     running[point.name] = self._begin(point, files[point.name])
-                self._tell(running)
+                self._forward_stops(running)
                 for name in [n for n, child in running.items() if child.process.poll() is not None]:
                     self._end(running.pop(name))
                 time.sleep(POLL_S)
-        results = [self.results.get(p.name) or Result(p.name, "open", self._folder(p), 0.0) for p in self.points]
+        results = [self.results.get(p.name) or PointResult(p.name, "open", self._folder(p), 0.0) for p in self.points]
         self._write(results)
         if self._stops:
             done = sum(r.status == "done" for r in results)
@@ -298,11 +300,11 @@ class Crowd:
         # The report comes last: a run that was stopped before it has still to write it.
         if not all((folder / name).exists() for name in ("summary.json", "report.html")):
             return False
-        self.results[point.name] = Result(point.name, "done", folder, _run_seconds(folder))
-        self.say(f"{self._count()} {point.name}: was done already")
+        self.results[point.name] = PointResult(point.name, "done", folder, _run_seconds(folder))
+        self.say(f"{self._counter()} {point.name}: was done already")
         return True
 
-    def _begin(self, point: Point, file: Path) -> "_Child":
+    def _begin(self, point: Point, file: Path) -> "_PointProcess":
         folder = self._folder(point)
         if (folder / "run.json").exists():
             order = ["resume", str(folder)]
@@ -316,32 +318,32 @@ class Crowd:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **threads},
-            # Ctrl-C in a terminal reaches the whole group at once; the children are told by us, once.
+            # Ctrl-C in a terminal would reach the whole group at once; children get it from us, once.
             start_new_session=True,
         )
-        return _Child(point, process, log, time.monotonic())
+        return _PointProcess(point, process, log, time.monotonic())
 
-    def _end(self, child: "_Child") -> None:
+    def _end(self, child: "_PointProcess") -> None:
         child.log.close()
         seconds = time.monotonic() - child.begun
         point, folder = child.point, self._folder(child.point)
         if child.process.returncode == 0 and (folder / "summary.json").exists():
             seconds = _run_seconds(folder)
-            self.results[point.name] = Result(point.name, "done", folder, seconds)
-            self.say(f"{self._count()} {point.name}: done in {seconds:.0f} s{_accuracy(folder)}")
+            self.results[point.name] = PointResult(point.name, "done", folder, seconds)
+            self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_accuracy(folder)}")
         elif self._stops:
-            self.results[point.name] = Result(point.name, "open", folder, seconds)
-            self.say(f"{self._count()} {point.name}: stopped")
+            self.results[point.name] = PointResult(point.name, "open", folder, seconds)
+            self.say(f"{self._counter()} {point.name}: stopped")
         else:
             error = _last_line(Path(child.log.name)) or f"exit code {child.process.returncode}"
-            self.results[point.name] = Result(point.name, "failed", folder, seconds, error)
-            self.say(f"{self._count()} {point.name}: FAILED after {seconds:.0f} s: {error}")
+            self.results[point.name] = PointResult(point.name, "failed", folder, seconds, error)
+            self.say(f"{self._counter()} {point.name}: FAILED after {seconds:.0f} s: {error}")
         self._write(list(self.results.values()))
 
-    def _count(self) -> str:
+    def _counter(self) -> str:
         return f"[{len(self.results)}/{len(self.points)}]"
 
-    def _write(self, results: Sequence[Result]) -> None:
+    def _write(self, results: Sequence[PointResult]) -> None:
         settings = {p.name: p.settings for p in self.points}
         rows = [
             {
@@ -358,16 +360,16 @@ class Crowd:
         with explained(path, None):
             write_atomically(path, json.dumps({"schema": SCHEMA, "points": rows}, indent=1, default=str))
 
-    def _tell(self, running: Mapping[str, "_Child"]) -> None:
-        """Hand on what was heard: a run takes a first signal for "after this round" and a second for "now"."""
+    def _forward_stops(self, running: Mapping[str, "_PointProcess"]) -> None:
+        """Forward requests to stop: a run stops after its round at the first signal, and at once at the second."""
         for child in running.values():
-            while child.told < self._stops:
+            while child.stops_sent < self._stops:
                 child.process.send_signal(signal.SIGINT)
-                child.told += 1
+                child.stops_sent += 1
 
     @contextmanager
-    def _listening(self, running: Mapping[str, "_Child"]) -> Iterator[None]:
-        """Ctrl-C (or SIGTERM, SIGHUP) is told to the children, who save and end; a second one ends them at once."""
+    def _forwarding_signals(self, running: Mapping[str, "_PointProcess"]) -> Iterator[None]:
+        """Forward Ctrl-C (or SIGTERM, SIGHUP) to the children, which save and end; a second one ends them at once."""
 
         def asked(times: int) -> None:
             self._stops = times
@@ -381,21 +383,21 @@ class Crowd:
                 if running:  # only if something went wrong here
                     self._stops = max(self._stops, 1)
                 while any(child.process.poll() is None for child in running.values()):
-                    self._tell(running)
+                    self._forward_stops(running)
                     time.sleep(POLL_S)
                 for child in running.values():
                     child.log.close()
 
 
 @dataclass(eq=False)
-class _Child:
-    """A point's process, what it says, when it began, and how often it was told to stop."""
+class _PointProcess:
+    """A point's process, its log, the time it was started, and the number of stop signals sent to it."""
 
     point: Point
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     begun: float
-    told: int = 0
+    stops_sent: int = 0
 
 
 def _last_line(log: Path) -> str:
@@ -408,11 +410,11 @@ def _run_seconds(folder: Path) -> float:
 
 
 def _accuracy(folder: Path) -> str:
-    """The best of the methods in a few words; nothing if no model was graded."""
+    """Describe the accuracy of the best method; empty if no model was evaluated."""
     try:
         rows = read_json(folder / "summary.json")["rows"]
     except UnskewError:
         return ""
-    found = {r["method"]: r["mean"] for r in rows if r["metric"] == "global.accuracy"}
-    best = max(found, key=lambda m: found[m], default=None)
-    return "" if best is None else f", {best} {100 * found[best]:.1f} %"
+    means = {r["method"]: r["mean"] for r in rows if r["metric"] == "global.accuracy"}
+    best = max(means, key=lambda m: means[m], default=None)
+    return "" if best is None else f", {best} {100 * means[best]:.1f} %"
