@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from unskew import schema
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.deploy.settings import ClientConfig, read_settings
 from unskew.errors import ConfigError, WireError

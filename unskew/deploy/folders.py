@@ -28,7 +28,6 @@ from typing import Any
 
 import tomli_w
 
-from unskew import schema
 from unskew.data.sources import SOURCES
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from unskew import schema
 from unskew.deploy import folders, launch
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable

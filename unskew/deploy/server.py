@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from unskew import schema
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.deploy.client import split_hash
 from unskew.deploy.settings import ServerConfig, read_settings

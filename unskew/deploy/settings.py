@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Gt, Interval
 
-from unskew.errors import ConfigError, DeployError
 from unskew import schema
+from unskew.errors import ConfigError, DeployError
 
 T = TypeVar("T")
 
