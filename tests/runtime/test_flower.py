@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,17 @@ from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, rea
 from unskew.runtime.network import Limits, NetworkRuntime
 
 NETWORK = "perceptron"
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only waiting moves on: no deadline passes because the machine is busy."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += max(seconds, 0.05)
+
+    monkeypatch.setattr(flower, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
 
 
 def deployed(case: str, folder: Path, **options: Any) -> Deployed:
