@@ -62,7 +62,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def meant(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """What a sentence about an unknown word goes on with: the known one most like it; nothing if none is.
+    """The end of a sentence about an unknown word: the known one most like it; empty if none is.
 
     >>> meant("mnits", ["mnist", "digits"]), meant("x", ["mnist", "digits"])
     ('; did you mean mnist?', '')
@@ -75,7 +75,7 @@ _SHORT = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "
 
 
 def shortage(error: BaseException) -> str | None:
-    """What to say if memory ran out, on the processor or on a device; None if this error is about something else.
+    """The message if memory ran out, on the processor or on a device; None if this error is about something else.
 
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes."))[:50]
     'memory ran out (8000 bytes more were wanted); lowe'
@@ -84,8 +84,8 @@ def shortage(error: BaseException) -> str | None:
     # PyTorch's own class is known by its name: it is not worth importing PyTorch for.
     known = isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", MemoryShortage.__name__)
     refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
-    said = isinstance(error, RuntimeError) and any(s in text for s in _SHORT)
-    if not (known or refused or said):
+    reported = isinstance(error, RuntimeError) and any(s in text for s in _SHORT)
+    if not (known or refused or reported):
         return None
     if isinstance(error, MemoryShortage):
         return text

@@ -1,4 +1,4 @@
-"""How much memory this machine and this process have, how many cores, and of what kind."""
+"""Memory of this machine and this process, and its cores: how many, and of what kind."""
 
 import os
 import platform
@@ -23,14 +23,14 @@ def cores() -> int:
 
 
 def processor() -> str:
-    """What the processor is called, with family and model where it tells: "AMD EPYC" alone is several generations."""
+    """The processor's name, with family and model where it tells: "AMD EPYC" alone is several generations."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor()
-    told = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
-    numbers = [f"{what} {told[key]}" for what, key in (("family", "cpu family"), ("model", "model")) if key in told]
-    return ", ".join([told.get("model name", "unknown"), *numbers])
+    fields = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    numbers = [f"{what} {fields[key]}" for what, key in (("family", "cpu family"), ("model", "model")) if key in fields]
+    return ", ".join([fields.get("model name", "unknown"), *numbers])
 
 
 def resident() -> int:
@@ -55,8 +55,8 @@ def total() -> int | None:
 
 def available() -> int | None:
     """Bytes that can still be taken without swapping, a container's limit included; None where nobody tells."""
-    found = [n for n in (_meminfo("MemAvailable"), _below_limit()) if n is not None]
-    return min(found, default=None)
+    limits = [n for n in (_meminfo("MemAvailable"), _below_limit()) if n is not None]
+    return min(limits, default=None)
 
 
 def _meminfo(name: str) -> int | None:

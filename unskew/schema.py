@@ -69,7 +69,7 @@ ALIASES = {
 
 
 def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """What a file may set: (annotation, default) by name, the default `...` where there is none.
+    """The settings a file may hold: (annotation, default) by name, the default `...` where there is none.
 
     Left out is what no file can say: parameters that take functions.
 
@@ -82,7 +82,7 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
         signature = inspect.signature(target)
     except (TypeError, ValueError, NameError) as error:
         raise ConfigError(f"the settings of {_name(target)} cannot be read from its signature: {error}") from None
-    found: dict[str, tuple[Any, Any]] = {}
+    settings: dict[str, tuple[Any, Any]] = {}
     for name, p in signature.parameters.items():
         if name in skip:
             continue
@@ -92,8 +92,8 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
         if not any(_is_code(t) for t in _types(hints[name])):
-            found[name] = (hints[name], ... if p.default is p.empty else p.default)
-    return found
+            settings[name] = (hints[name], ... if p.default is p.empty else p.default)
+    return settings
 
 
 def build(
@@ -217,9 +217,9 @@ _SIGNS = {
 
 def sentence(error: pydantic.ValidationError, place: str) -> str:
     """The first finding as one sentence."""
-    found = error.errors(include_url=False)
+    findings = error.errors(include_url=False)
     # In a union every member complains; the deepest complaint is about the member that was meant.
-    item = max(found, key=lambda e: (e["type"] not in {"none_required", "literal_error"}, len(e["loc"])))
+    item = max(findings, key=lambda e: (e["type"] not in {"none_required", "literal_error"}, len(e["loc"])))
     keys = _keys(item)
     dotted = ".".join([p for p in (place, *keys) if p])
     context = item.get("ctx", {})
@@ -236,7 +236,7 @@ def sentence(error: pydantic.ValidationError, place: str) -> str:
         bound = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
         return f"{dotted} must have a length of {bound}, got {context['actual_length']}"
     if kind in _WANTED:
-        words = [e["ctx"]["expected"] for e in found if e["type"] == "literal_error" and _keys(e) == keys]
+        words = [e["ctx"]["expected"] for e in findings if e["type"] == "literal_error" and _keys(e) == keys]
         return f"{dotted} must be {' or '.join([_WANTED[kind], *words])}, got {got}"
     text = str(context["error"]) if kind == "value_error" and "error" in context else item["msg"]
     return f"{dotted}: {text}, got {got}" if kind != "value_error" else f"{dotted}: {text}"
@@ -247,7 +247,7 @@ def _keys(finding: Mapping[str, Any]) -> list[str]:
 
 
 def _is_member(part: str) -> bool:
-    """Whether pydantic put this into a location to name a type of a union or a constraint, not a key."""
+    """True if pydantic put this into a location to name a type of a union or a constraint, not a key."""
     return part in {"int", "float", "str", "bool", "none", "json-or-python[json]"} or part[:1].isupper() or "[" in part
 
 
@@ -304,7 +304,7 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
 
 
 def allows_none(hint: Any) -> bool:
-    """Whether the word "none" stands for nothing here: where nothing is allowed and text is not."""
+    """True where the word "none" stands for nothing: where nothing is allowed and text is not."""
     members = _types(hint)
     return type(None) in members and str not in members
 

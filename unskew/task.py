@@ -1,4 +1,4 @@
-"""What is learned: a network, its loss, and which tensors play which part.  No data, no device, no optimiser."""
+"""A task: a network, its loss, and which tensors play which part.  No data, no device, no optimiser."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -176,7 +176,7 @@ def check_network(task: Task, examples: Tensor) -> None:
 
 
 def _draws(m: nn.Module) -> bool:
-    """Whether a layer draws random numbers in training.  Draws of a network's own forward pass cannot be seen."""
+    """True for a layer that draws random numbers in training.  Draws of a network's own forward pass cannot be seen."""
     if isinstance(m, nn.modules.dropout._DropoutNd):
         return m.p > 0
     if isinstance(m, nn.RNNBase | nn.MultiheadAttention):

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def is_record(value: object) -> bool:
-    """Whether `value` is a dataclass instance."""
+    """True for a dataclass instance."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
@@ -66,8 +66,8 @@ def require_names(got: Collection[str], expected: Collection[str], what: str) ->
         "and besides": [n for n in got if n not in expected],
     }
     if any(wrong.values()):
-        said = ", ".join(f"{how} {', '.join(names)}" for how, names in wrong.items() if names)
-        raise WireError(f"{what} has {len(expected)} tensors, got {len(got)}: {said}")
+        differences = ", ".join(f"{how} {', '.join(names)}" for how, names in wrong.items() if names)
+        raise WireError(f"{what} has {len(expected)} tensors, got {len(got)}: {differences}")
 
 
 def zeros_like(params: Mapping[str, Tensor]) -> Params:

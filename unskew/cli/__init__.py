@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _setting_instead(error: "click.NoSuchOption") -> str | None:
-    """What to write for an option that is a setting of the experiment; None where the command takes no settings."""
+    """A sentence for an option that is a setting of the experiment; None where the command takes no settings."""
     from unskew.experiment.config import setting_named
 
     if error.ctx is None or all(parameter.name != "settings" for parameter in error.ctx.command.params):

@@ -48,7 +48,7 @@ def list_(
 
 
 def catalogue(kind: str) -> dict[str, str]:
-    """What there is of a kind: a line about each, by name."""
+    """Everything of a kind: a line about each, by name."""
     if kind == "methods":
         from unskew.algorithms import TABLE
 

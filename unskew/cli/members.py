@@ -14,9 +14,9 @@ MOST_ROWS = 40
 
 def should_join(record: Record) -> list[Table | str]:
     """For each method that forms groups a table of its clients, or where these are many a sentence alone."""
-    found = joining(record)
-    small = sum(len(j.members) for j in found) <= MOST_ROWS
-    return [part for j in found for part in ((clients(j), j.words) if small else (j.words,))]
+    methods = joining(record)
+    small = sum(len(j.members) for j in methods) <= MOST_ROWS
+    return [part for j in methods for part in ((clients(j), j.words) if small else (j.words,))]
 
 
 def clients(j: Joining) -> Table:
@@ -30,15 +30,15 @@ def clients(j: Joining) -> Table:
         ("alone", [_accuracy(m.accuracy_alone) for m in j.members]),
         ("gain", ["–" if m.gain is None else points(m.gain) for m in j.members]),
     ]
-    told = []
+    notes = []
     if any(m.utility is not None for m in j.members):
-        told.append("utility: agreement with the group less what a small group costs, and that of being alone")
-    told.append("accuracy: percent, on the client's own test data" + (f", and under {j.base}" if j.base else ""))
+        notes.append("utility: agreement with the group less what a small group costs, and that of being alone")
+    notes.append("accuracy: percent, on the client's own test data" + (f", and under {j.base}" if j.base else ""))
     if any(m.gain is not None for m in j.members):
-        told.append("gain: points; who is alone now may have learned in a group before")
+        notes.append("gain: points; who is alone now may have learned in a group before")
     table = Table(
         title=f"Should I join? {escape(j.method)}, seed {j.seed}, round {j.round}",
-        caption=escape("; ".join(told)),
+        caption=escape("; ".join(notes)),
         box=SIMPLE,
         padding=(0, 1),
         pad_edge=False,

@@ -57,11 +57,11 @@ def show(forecast: "Forecast", console: Console) -> None:
     console.print(_costs(forecast))
     console.print(_memory(forecast))
     trained = f"in {forecast.workers} worker processes" if forecast.executor == "workers" else "in this process"
-    whole = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
+    time = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
     limit = "" if forecast.limit is None else f" of {human_bytes(forecast.limit)} to be had"
     peak = human_bytes(max(forecast.peak, forecast.everything))
     for line in (
-        f"whole run: {whole} ({forecast.seeds} seed{'s' * (forecast.seeds != 1)}, {forecast.rounds} rounds, {trained})",
+        f"whole run: {time} ({forecast.seeds} seed{'s' * (forecast.seeds != 1)}, {forecast.rounds} rounds, {trained})",
         f"peak memory: {peak}{limit}; training and evaluation do not add up",
         "energy: not predicted, nothing here measures power",
         *forecast.notes,

@@ -71,14 +71,14 @@ def price(
         run = read(folder)
         at, tariff = _preset(channel, ledger, run)
         costs = priced(run.trainings, tariff.channel, tariff.spectrum, tariff.energy, LEDGERS[ledger], run.model_bytes)
-        found = bill(run, costs, target)
+        costs_of_run = bill(run, costs, target)
         several = len(runs) > 1
-        rows += [{**row, "method": f"{name}/{row['method']}"} if several else row for row in found.rows]
-        remarks += [f"{name}: {remark}" if several else remark for remark in found.remarks]
+        rows += [{**row, "method": f"{name}/{row['method']}"} if several else row for row in costs_of_run.rows]
+        remarks += [f"{name}: {remark}" if several else remark for remark in costs_of_run.remarks]
         tariffs[name] = {"channel": at, "settings": plain(tariff)}
     if as_json:
-        whole = {"run": " ".join(tariffs), "ledger": LEDGERS[ledger], "target": target, "tariffs": tariffs}
-        print(json.dumps({**whole, "rows": rows, "remarks": remarks}))
+        document = {"run": " ".join(tariffs), "ledger": LEDGERS[ledger], "target": target, "tariffs": tariffs}
+        print(json.dumps({**document, "rows": rows, "remarks": remarks}))
         return
     console = Console()
     where = ", ".join(dict.fromkeys(t["channel"] for t in tariffs.values()))

@@ -56,10 +56,11 @@ def train(
     torch.set_num_threads(1)  # how sums are rounded depends on it
     say("reading and drawing the public images")
     data, hashes = public(data_dir, Key(seed) / "prior" / "public")
-    made = trained(data, hashes, seed, training, say)
-    for name, content in made.files().items():
+    result = trained(data, hashes, seed, training, say)
+    for name, content in result.files().items():
         write_atomically(out / name, content)
-    say(f"{out}: {len(made.weights):,} bytes, SHA-256 {made.card['sha256'][:16]}...; use it with prior = {str(out)!r}")
+    digest = result.card["sha256"][:16]
+    say(f"{out}: {len(result.weights):,} bytes, SHA-256 {digest}...; use it with prior = {str(out)!r}")
 
 
 @prior.command()
@@ -81,5 +82,5 @@ def show(
     for name, value in card.items():
         inner = value.items() if isinstance(value, dict) else ()
         print(name if inner else f"{name}: {value}")
-        for part, found in inner:
-            print(f"  {part}: {found}")
+        for part, entry in inner:
+            print(f"  {part}: {entry}")

@@ -39,23 +39,23 @@ def compare(
         for name, s in zip(names, summaries, strict=True)
         for row in s["rows"]
     ]
-    whole = {
+    comparison = {
         "run": " ".join(names),
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
         "rows": rows,
     }
     if as_json:
-        print(json.dumps(whole))
+        print(json.dumps(comparison))
     else:
         from unskew.report.members import joining
 
         console = Console()
-        console.print(results(whole))
+        console.print(results(comparison))
         for name, record in zip(names, records, strict=True):
             for j in joining(record):
                 console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
-    damages = [f"{name}: {found}" for name, r in zip(names, records, strict=True) for found in discrepancies(r)]
+    damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
     for remark in (*incomparable(records, names), *damages):
         print(remark, file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)

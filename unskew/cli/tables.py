@@ -48,7 +48,7 @@ def results(summary: dict[str, Any]) -> Table:
 
 
 def run_names(folders: list[Path]) -> list[str]:
-    """What the runs are called: their folders' names, or the paths where two folders have the same name."""
+    """Names of the runs: their folders' names, or the paths where two folders have the same name."""
     places = [folder.resolve() for folder in folders]
     twice = next((folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:

@@ -207,9 +207,9 @@ def inputs_of(
     for c, (mean, std) in enumerate(moments):
         table = standardised(mean, std)
         levels.append((float(table[0]), float(table[brightest])))
-        for whole, part in ((train, scaled), (test, scaled_test)):
-            for start in range(0, len(whole), ROWS):  # an index widens to int64: in slices it stays small
-                part[start : start + ROWS, c] = torch.from_numpy(table[whole[start : start + ROWS, ..., c]])
+        for images, part in ((train, scaled), (test, scaled_test)):
+            for start in range(0, len(images), ROWS):  # an index widens to int64: in slices it stays small
+                part[start : start + ROWS, c] = torch.from_numpy(table[images[start : start + ROWS, ..., c]])
     known = all(black < white for black, white in levels)  # a constant channel has lost its level
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
     return scaled, scaled_test, tuple(levels) if known else None, Inputs("images", means, deviations)
@@ -235,7 +235,7 @@ def _shaped(x: Array) -> Array:
 
 
 def is_images(x: Array) -> bool:
-    """Whether these are uint8 images, (N, H, W) or with one or three channels last."""
+    """True for uint8 images, (N, H, W) or with one or three channels last."""
     return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
 
 

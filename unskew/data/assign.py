@@ -301,10 +301,10 @@ def largest_remainder(weights: Floats, total: int) -> Ints:
     if total == 0:
         return np.zeros(len(weights), np.int64)
     exact = weights / weights.sum() * total
-    whole: Ints = np.floor(exact).astype(np.int64)
-    short = total - int(whole.sum())
-    whole[np.argsort(whole - exact, kind="stable")[:short]] += 1
-    return whole
+    counts: Ints = np.floor(exact).astype(np.int64)
+    short = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+    return counts
 
 
 def log_dirichlet(alpha: float, shape: tuple[int, int], key: Key) -> Floats:

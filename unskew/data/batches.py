@@ -1,4 +1,4 @@
-"""Which examples make up which step of a client's local training."""
+"""Batches: the examples of each step of a client's local training."""
 
 import functools
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def num_steps(
     min_batch: int = 1,
     drop_last: bool = False,
 ) -> int:
-    """How many steps `plan` makes of the same arguments, without making it; refuses what `plan` refuses."""
+    """Count the steps that `plan` makes of the same arguments, without making it; refuse what `plan` refuses."""
     layout = _layout(n, batch_size, min_batch, drop_last)
     if (epochs is None) == (steps is None):
         raise ConfigError(f"give either epochs or steps, got epochs={epochs} and steps={steps}")

@@ -1,4 +1,4 @@
-"""How much clients' distributions overlap: FedDistr's entanglement, and shares that have a given one.
+"""Overlap of clients' distributions: FedDistr's entanglement, and shares that have a given one.
 
 "Disentangling data distribution for Federated Learning" (FedDistr, 2024), Definitions 1 and 2.  Equation numbers in
 brackets are the paper's, those with a dash this file's.
@@ -90,8 +90,8 @@ def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
     columns = [
         c for c in (labels if kind != "domains" else None, domains if kind != "labels" else None) if c is not None
     ]
-    found: Ints = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return found
+    numbers: Ints = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return numbers
 
 
 # ---------------------------------------------------------------- shares with a given entanglement
@@ -162,16 +162,16 @@ def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
     for _ in range(STEPS // 2):
         middle = 0.5 * (low + high)
         table = draw(float(np.exp(middle)))
-        found = _average(table)
-        if abs(found - xi) < least:
-            best, least = table, abs(found - xi)
-        low, high = (middle, high) if found < xi else (low, middle)
+        reached = _average(table)
+        if abs(reached - xi) < least:
+            best, least = table, abs(reached - xi)
+        low, high = (middle, high) if reached < xi else (low, middle)
     return best
 
 
 def _average(table: Floats) -> float:
-    found = coefficients(table)
-    pairs = found[np.triu_indices(len(found), 1)]
+    overlaps = coefficients(table)
+    pairs = overlaps[np.triu_indices(len(overlaps), 1)]
     return float(pairs.mean()) if len(pairs) else 0.0
 
 

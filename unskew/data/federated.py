@@ -89,7 +89,7 @@ class FederatedData:
         return [value.pop() for value in values] if all(len(value) == 1 for value in values) else None
 
     def entanglement(self, bases: str = "both") -> Entanglement:
-        """How much the clients' training parts overlap; `bases` is as in `unskew.data.split.Entangled`.
+        """Overlap of the clients' training parts; `bases` is as in `unskew.data.split.Entangled`.
 
         Raises:
             DataError: If domains are asked for and there are none.

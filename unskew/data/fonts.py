@@ -109,8 +109,8 @@ def printed(labels: npt.NDArray[Any], key: Key) -> npt.NDArray[np.uint8]:
         row = (cos * y - sin * x) / point
         column = (cos * x + sin * y) / (point * _up(stretch[i])) + _up(slant[i]) * row
         d = _distance(cells[face[i], labels[i]], column, row)
-        for side, there, digit in neighbours:
-            k = np.flatnonzero(there[i])
+        for side, present, digit in neighbours:
+            k = np.flatnonzero(present[i])
             f, own, other = face[i][k], labels[i][k], digit[i][k]
             away = side * (half[f, own] + half[f, other] + gap[i][k])
             d[k] = np.maximum(d[k], _distance(cells[f, other], column[k] - _up(away), row[k]))
@@ -131,7 +131,7 @@ def _up(values: Floats) -> Floats:
 
 
 def _far_from(back: Floats, candidates: Floats) -> Floats:
-    """Of each image's candidates (n, k, 3) the first with CONTRAST to the background (n, 3), else the farthest."""
+    """The first of each image's candidates (n, k, 3) with CONTRAST to the background (n, 3), else the farthest."""
     far = np.abs(candidates @ _LUMA - (back @ _LUMA)[:, None])
     best: Floats = np.take_along_axis(candidates, np.minimum(far, CONTRAST).argmax(1)[:, None, None], 1)[:, 0]
     return best
@@ -153,8 +153,8 @@ def _distance(cells: npt.NDArray[np.float32], column: Floats, row: Floats) -> Fl
     corner = np.arange(len(cells))[:, None, None] * CELL**2 + top * CELL + left
     upper = flat[corner] * (1 - x) + flat[corner + 1] * x
     lower = flat[corner + CELL] * (1 - x) + flat[corner + CELL + 1] * x
-    found: Floats = upper * (1 - y) + lower * y
-    return found
+    distance: Floats = upper * (1 - y) + lower * y
+    return distance
 
 
 def _spread(coarse: Floats, wide: int) -> Floats:
@@ -227,7 +227,7 @@ def _outlines(path: Path) -> list[Floats]:
 
 
 def _inside(edges: Floats) -> npt.NDArray[np.bool_]:
-    """Which points of a cell an outline winds around, (CELL, CELL)."""
+    """The points of a cell that an outline winds around, (CELL, CELL)."""
     rows = np.arange(CELL) + 0.5
     (x0, y0), (x1, y1) = edges[:, 0].T, edges[:, 1].T
     edge, row = np.nonzero((y0[:, None] <= rows) != (y1[:, None] <= rows))

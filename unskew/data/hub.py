@@ -31,7 +31,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Reference:
-    """Which part of which repository; the fields but the first two are the options of a source."""
+    """A part of a repository; the fields but the first two are the options of a source."""
 
     repository: str
     name: str
@@ -47,8 +47,8 @@ class Reference:
 
 
 @dataclass(frozen=True, eq=False)
-class Fetched:
-    """What came, under the keys of the plain layout of `unskew.data.sources`; texts are lists, not arrays."""
+class HubData:
+    """Examples from the hub, by the keys of the layout of `unskew.data.sources`; texts are lists, not arrays."""
 
     content: dict[str, Any]
     texts: bool
@@ -76,7 +76,7 @@ _OPTIONS = tuple(f.name for f in fields(Reference) if f.name not in ("repository
 
 
 def parse(source: str) -> Reference:
-    """What `source`, with or without its `hub:`, refers to.
+    """The repository, and the part of it, that `source` refers to, with or without its `hub:`.
 
     Raises:
         DataError: If it names no repository, or an option is unknown, empty, given twice or contradicts another.
@@ -100,18 +100,18 @@ def parse(source: str) -> Reference:
     size = given.pop("size", None)
     if size is not None and not (size.isdecimal() and 1 <= int(size) <= 1024):
         raise DataError(f"{source}: size must be a whole number of pixels in 1..1024, got {size!r}")
-    whole: dict[str, Any] = {**given, **({} if size is None else {"size": int(size)})}
+    options: dict[str, Any] = {**given, **({} if size is None else {"size": int(size)})}
     if place in KNOWN:
-        return replace(KNOWN[place], **whole)
+        return replace(KNOWN[place], **options)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
         near = meant(f"hub:{place}", [f"hub:{name}" for name in KNOWN], 0.75)
         raise DataError(
             f"{source} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}, got {place!r}{near}"
         )
-    return Reference(place, place, **whole)
+    return Reference(place, place, **options)
 
 
-def fetch(reference: Reference) -> Fetched:
+def fetch(reference: Reference) -> HubData:
     """Both parts of a data set, from the hub or from the cache that `datasets` keeps.
 
     Raises:
@@ -140,7 +140,7 @@ def fetch(reference: Reference) -> Fetched:
         content["domain_train"] = _numbers(train, reference.domain, domains, where, "domain")
         if domains is not None:
             content["domains"] = np.array(domains, dtype=np.str_)
-    return Fetched(content, reference.text is not None)
+    return HubData(content, reference.text is not None)
 
 
 def _part(reference: Reference, split: str, where: str) -> Any:
@@ -158,21 +158,21 @@ def _part(reference: Reference, split: str, where: str) -> Any:
 
 
 def _why(error: Exception) -> str:
-    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     kind = type(error).__name__
     if kind == "DatasetNotFoundError":
-        return f"there is no such data set on the hub, or it is not public ({said}); check OWNER/NAME"
+        return f"there is no such data set on the hub, or it is not public ({text}); check OWNER/NAME"
     if isinstance(error, ValueError):  # a configuration or split that is not there: the text lists those that are
-        return f"{said}; set config=, train= or test= accordingly"
-    if "script" in said and isinstance(error, RuntimeError):
+        return f"{text}; set config=, train= or test= accordingly"
+    if "script" in text and isinstance(error, RuntimeError):
         return (
-            f"it can only be loaded by running code from the hub, which unskew does not do ({said}); use another copy"
+            f"it can only be loaded by running code from the hub, which unskew does not do ({text}); use another copy"
         )
-    if isinstance(error, OSError | TimeoutError) or "connect" in f"{kind} {said}".lower():
+    if isinstance(error, OSError | TimeoutError) or "connect" in f"{kind} {text}".lower():
         return (
-            f"the hub could not be reached and the cache has no copy ({kind}: {said}); check the network and try again"
+            f"the hub could not be reached and the cache has no copy ({kind}: {text}); check the network and try again"
         )
-    return f"it could not be loaded ({kind}: {said})"
+    return f"it could not be loaded ({kind}: {text})"
 
 
 # ---------------------------------------------------------------- columns to arrays
@@ -190,8 +190,8 @@ def _names(parts: Sequence[Any], name: str, where: str, option: str) -> tuple[st
     own = getattr(_features(parts[0]).get(name), "names", None)
     if own is not None:
         return tuple(str(n) for n in own)
-    found = {v for column in columns for v in column}
-    return tuple(sorted(found)) if found and all(isinstance(v, str) for v in found) else None
+    values = {v for column in columns for v in column}
+    return tuple(sorted(values)) if values and all(isinstance(v, str) for v in values) else None
 
 
 def _features(part: Any) -> Mapping[str, Any]:
@@ -245,8 +245,8 @@ def _image(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
         image = value.convert("L" if value.mode in ("1", "L", "LA") else "RGB")
         return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
     array = np.asarray(value)
-    whole = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255
-    if not whole or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3))):
+    is_bytes = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255
+    if not is_bytes or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3))):
         raise DataError(
             f"{where}: an image, or whole numbers 0..255 of shape (H, W) or (H, W, 3), is needed, "
             f"got {array.dtype} of shape {array.shape}; say which column with image=..."

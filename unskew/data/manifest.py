@@ -50,8 +50,8 @@ def read_manifest(path: Path) -> Manifest:
     except ValueError as error:
         raise DataError(f"the manifest {path} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        found = content.get("schema") if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"the manifest {path} must be a JSON object of schema {SCHEMA}, got {found}")
+        got = content.get("schema") if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"the manifest {path} must be a JSON object of schema {SCHEMA}, got {got}")
     kinds = {
         "dataset": str,
         "dataset_sha256": str,
@@ -63,11 +63,11 @@ def read_manifest(path: Path) -> Manifest:
     }
     for name, kind in kinds.items():
         if type(content.get(name)) is not kind:
-            found = type(content[name]).__name__ if name in content else "nothing"
-            raise DataError(f"the manifest {path} must have {name} as {kind.__name__}, got {found}")
+            got = type(content[name]).__name__ if name in content else "nothing"
+            raise DataError(f"the manifest {path} must have {name} as {kind.__name__}, got {got}")
     if not isinstance(content["split"].get("name"), str):
-        found = content["split"].get("name", "nothing")
-        raise DataError(f"the manifest {path} must have split.name as a word for how it was divided, got {found!r}")
+        got = content["split"].get("name", "nothing")
+        raise DataError(f"the manifest {path} must have split.name as a word for how it was divided, got {got!r}")
     clients = _clients(path, content["clients"], content["n"])
     sha256 = index_sha256([[part.tolist() for part in parts] for parts in clients])
     if sha256 != content["sha256"]:

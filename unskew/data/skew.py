@@ -1,4 +1,4 @@
-"""How far apart clients are: measures on a table of label counts, (clients, classes)."""
+"""Skew between clients: measures on a table of label counts, (clients, classes)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def label_counts(clients: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64], num_classes: int) -> Counts:
-    """How many examples of each class each client has, (clients, classes)."""
+    """Count the examples of each class at each client, (clients, classes)."""
     return np.stack([np.bincount(labels[indices], minlength=num_classes) for indices in clients])
 
 

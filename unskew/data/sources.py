@@ -1,4 +1,4 @@
-"""Where data comes from: scikit-learn's digits, files in a plain layout, and the usual names looked up in a folder.
+"""Data sets by name: scikit-learn's digits, files in a plain layout, and the usual names looked up in a folder.
 
 Nothing is unpickled, and nothing is downloaded unless a source begins with `hub:` (`unskew.data.hub`).  uint8 images
 are brought to [0, 1] and standardised per channel with mean and standard deviation of the *training* part; the test
@@ -192,10 +192,10 @@ def _named(source: Source, root: Path) -> Dataset:
             if file.is_file():
                 return _imdb(source, file)
         raise _missing(source.name, files)
-    found = _found(source.name, root)
-    if found is None:
+    file_and_arrays = _found(source.name, root)
+    if file_and_arrays is None:
         raise _missing(source.name, files)
-    file, arrays = found
+    file, arrays = file_and_arrays
     return _assemble(source.name, arrays, file, Key(0) / source.name / "test", source.classes)
 
 
@@ -236,9 +236,9 @@ def _domain(name: str, root: Path) -> Part:
         arrays = _digits()
         arrays["x_train"] = ((arrays["x_train"].astype(np.int64) * 255 + 8) // 16).astype(np.uint8)  # from 0..16
         return _part_of(name, arrays)
-    found = _found(name, root)
-    assert found is not None, name
-    file, arrays = found
+    file_and_arrays = _found(name, root)
+    assert file_and_arrays is not None, name
+    file, arrays = file_and_arrays
     return _placed(file, lambda: _part_of(name, arrays))
 
 
@@ -246,8 +246,8 @@ def _part_of(name: str, arrays: _Arrays) -> Part:
     content = divided(name, content_of(name, arrays), Key(0) / name / "test")
     for key in ("x_train", "x_test"):
         if not is_images(content[key]):
-            found = f"{content[key].dtype} of shape {content[key].shape}"
-            raise DataError(f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), got {found}")
+            got = f"{content[key].dtype} of shape {content[key].shape}"
+            raise DataError(f"{name}: {key} must be uint8 images (N, H, W) or (N, H, W, 3), got {got}")
     return Part(content["x_train"], content["y_train"], content["x_test"], content["y_test"])
 
 

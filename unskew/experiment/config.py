@@ -47,7 +47,7 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What is learned from what.
+    """The data and the network.
 
     Attributes:
         data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
@@ -70,7 +70,7 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class Stop:
-    """When a method's training ends before its last round.
+    """Conditions under which a method's training ends before its last round.
 
     Attributes:
         accuracy: Accuracy over all clients' validation examples reaches this fraction; the test set decides nothing.
@@ -85,7 +85,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How the work is done; recorded, because another executor or device agrees only within rounding.
+    """The machinery that does the work; recorded, because another executor or device agrees only within rounding.
 
     Attributes:
         executor: auto chooses by rule: stacked on CUDA; on a CPU workers, or sequential where there is one core or
@@ -109,11 +109,11 @@ class Runtime:
 
 @dataclass(frozen=True)
 class World:
-    """What is true outside the algorithms.
+    """The world around the clients.
 
     Attributes:
-        outage: Which clients a round loses.
-        channel: What a method that probes its links is told: even, or radio.
+        outage: Probabilities that a round loses a client.
+        channel: Quality of the links, for methods that probe them: even, or radio.
     """
 
     outage: Outage = Outage()
@@ -144,7 +144,7 @@ class Method:
 
     @property
     def is_fedavg(self) -> bool:
-        """Whether this is FedAvg as published, which others are compared with; not its relatives of the same class."""
+        """True for FedAvg as published, which others are compared with; not for its relatives of the same class."""
         return self.name == "fedavg" and not self.algorithm.personal and not self.algorithm.terms
 
 
@@ -291,7 +291,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file says.
+    """The table in a TOML file.
 
     Raises:
         ConfigError: If the file is missing or is no TOML.
@@ -342,10 +342,10 @@ def _entry(entries: Sequence[Any], part: str, key: str) -> int:
 
 def _value(text: str) -> Any:
     try:
-        found = tomllib.loads(f"v = {text}")
+        table = tomllib.loads(f"v = {text}")
     except (ValueError, RecursionError):
         return text.strip()
-    return found["v"] if len(found) == 1 else text
+    return table["v"] if len(table) == 1 else text
 
 
 def _copy(value: Any) -> Any:

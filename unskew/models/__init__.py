@@ -179,7 +179,7 @@ def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:
 
 
 def _takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
-    """Whether a factory wants the shape of an example and the number of classes; one of fixed sizes need not."""
+    """True if a factory wants the shape of an example and the number of classes; one of fixed sizes need not."""
     parameters = inspect.signature(factory).parameters.values()
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return any(p.default is p.empty or p.name in ("input_shape", "num_classes") for p in by_position)

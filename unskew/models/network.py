@@ -1,4 +1,4 @@
-"""What all networks share: the split into body and head, named layers, normalisation, the check on image shapes."""
+"""Parts that networks share: the split into body and head, named layers, normalisation, the check on image shapes."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal, final

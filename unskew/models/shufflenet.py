@@ -29,8 +29,8 @@ class Unit(nn.Module):
         self, inside: int, outside: int, stride: Literal[1, 2], norm: Literal["batch", "group"], groups: int
     ) -> None:
         super().__init__()
-        made = outside if stride == 1 else outside - inside
-        middle = made // 4
+        added = outside if stride == 1 else outside - inside
+        middle = added // 4
         first = 1 if inside == _STEM else _GROUPS  # too few maps to split
         self.residual = stack(
             conv1=nn.Conv2d(inside, middle, 1, groups=first, bias=False),
@@ -40,8 +40,8 @@ class Unit(nn.Module):
             conv2=nn.Conv2d(middle, middle, 3, stride=stride, padding=1, groups=middle, bias=False),
             norm2=norm_layer(norm, middle, groups),
             relu2=nn.ReLU(),
-            conv3=nn.Conv2d(middle, made, 1, groups=_GROUPS, bias=False),
-            norm3=norm_layer(norm, made, groups),
+            conv3=nn.Conv2d(middle, added, 1, groups=_GROUPS, bias=False),
+            norm3=norm_layer(norm, added, groups),
         )
         self.shortcut = stack(mean=nn.AvgPool2d(3, stride=2, padding=1) if stride == 2 else None)
 
