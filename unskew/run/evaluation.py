@@ -67,12 +67,15 @@ def evaluate(
     """
     wanted = set(which)
     if isinstance(sim, NetworkRuntime):
-        whole, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last)
+        on_global, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last)
     else:
-        whole, scores = _scores(sim, state, t, eval_set, wanted, own)
+        on_global, scores = _scores(sim, state, t, eval_set, wanted, own)
     metrics: list[Metric] = []
-    if whole is not None:
-        metrics += [Metric("global.accuracy", whole.accuracy, whole.n), Metric("global.loss", whole.loss, whole.n)]
+    if on_global is not None:
+        metrics += [
+            Metric("global.accuracy", on_global.accuracy, on_global.n),
+            Metric("global.loss", on_global.loss, on_global.n),
+        ]
     for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
         metrics += _reduced(name, scores[name], last)
     if "val" in scores:
@@ -105,9 +108,9 @@ def _scores_from_clients(
     After the last round every client is asked, even for no score: it then keeps its model.
     """
     model = remote.algorithm.serve(state, None) if "global" in wanted else None
-    whole = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))
+    on_global = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
-    return whole, remote.evaluate_on_clients(state, t, parts, last) if parts or last else {}
+    return on_global, remote.evaluate_on_clients(state, t, parts, last) if parts or last else {}
 
 
 def _scores(
@@ -137,10 +140,10 @@ def _scores(
             jobs["personal_on_global", first] = EvalJob(own[first], "test")
     graded = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
 
-    whole = None if model is None else _score(graded["global", 0])
+    on_global = None if model is None else _score(graded["global", 0])
     names = [*parts, *(["personal_on_global"] if "personal_on_global" in wanted else [])]
     by_client = {name: _by_client(graded, name, sharing, parts.get(name)) for name in names}
-    return whole, {name: {c: _score(g) for c, g in of_part.items()} for name, of_part in by_client.items()}
+    return on_global, {name: {c: _score(g) for c, g in of_part.items()} for name, of_part in by_client.items()}
 
 
 def _sharing(own: OwnModels) -> dict[ClientId, list[ClientId]]:

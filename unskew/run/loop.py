@@ -97,8 +97,8 @@ def start(
             **setup.given.files,
         },
     )
-    with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as watching:
-        return _Run(experiment, folder, setup, feds, watching, backend=backend).go()
+    with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
+        return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
 
 
 def resume(
@@ -131,13 +131,13 @@ def resume(
         if changed and not force:
             raise RunError(
                 f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
-                "use --force to go on all the same"
+                "use --force to resume all the same"
             )
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
             raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
-        with trackers.tracking(experiment, folder, callback or NoCallback()) as watching:
-            return _Run(experiment, folder, setup, feds, watching, saved, backend).go()
+        with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
+            return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -204,11 +204,11 @@ def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int],
         times.append(now)
         on_request(len(times))
 
-    old = {s: signal.signal(s, on_signal) for s in signals}
+    previous = {s: signal.signal(s, on_signal) for s in signals}
     try:
         yield
     finally:
-        for s, handler in old.items():
+        for s, handler in previous.items():
             signal.signal(s, handler)
 
 
@@ -334,8 +334,8 @@ class _Cell:
         self.eval_set: EvalSet = eval_set(fed, setup.device, validates=elsewhere)
         self.pooled = train is not fed
         self.bytes, self.cell_s = 0, 0.0
-        self.round = self.at = 0  # the last that is done, and the one being done
-        self.state: Any  # at the end of the last that is done
+        self.round = self.at = 0  # the last finished round, and the one in progress
+        self.state: Any  # at the end of the last finished round
         self.warned: set[str] = set()
         self.accuracy: float | None = None
         self.loss: float | None = None
@@ -350,10 +350,10 @@ class _Cell:
         try:
             self.rounds()
         except (DivergedError, QuorumError, ProtocolError) as error:
-            named = type(error)(f"{self.method.label}, seed {self.seed}: {error}")
-            if isinstance(named, DivergedError):
-                named.where = (self.method.label, self.seed, self.at)
-            raise named from error
+            explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {error}")
+            if isinstance(explained_error, DivergedError):
+                explained_error.where = (self.method.label, self.seed, self.at)
+            raise explained_error from error
         except WorkerError as error:
             raise WorkerError(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; "
@@ -446,7 +446,7 @@ class _Cell:
         )
 
     def evaluate(self, state: Any, t: int, last: bool) -> list[Metric]:
-        """All metrics of a state; what the last evaluation makes of the clients' models stays for the end."""
+        """All metrics of a state; the clients' models of the last evaluation stay until they are saved."""
         which = self.run.experiment.evaluate
         if last and isinstance(self.sim, Simulator) and needs_own_models(self.eval_set, which):
             self.own_models = own_models(self.sim, state, t, range(len(self.eval_set.test)))
@@ -499,12 +499,12 @@ class _Cell:
         logs.flush()
 
     def notice(self, metrics: list[Metric], t: int) -> None:
-        found = {m.name: m.value for m in metrics if m.client is None}
-        if "global.accuracy" in found or "personal.accuracy.mean" in found:
-            self.evaluated, self.is_personal = t, "global.accuracy" not in found
-        self.accuracy = found.get("global.accuracy", found.get("personal.accuracy.mean", self.accuracy))
-        self.loss = found.get("global.loss", found.get("personal.loss.mean", self.loss))
-        self.val_accuracy = found.get("val.accuracy", self.val_accuracy)
+        values = {m.name: m.value for m in metrics if m.client is None}
+        if "global.accuracy" in values or "personal.accuracy.mean" in values:
+            self.evaluated, self.is_personal = t, "global.accuracy" not in values
+        self.accuracy = values.get("global.accuracy", values.get("personal.accuracy.mean", self.accuracy))
+        self.loss = values.get("global.loss", values.get("personal.loss.mean", self.loss))
+        self.val_accuracy = values.get("val.accuracy", self.val_accuracy)
 
     def reached(self) -> str | None:
         """The reason for which this cell may end early, if there is one."""
@@ -551,7 +551,7 @@ class _Cell:
         )
 
     def end(self) -> None:
-        """Keep the models, note the final state's hash, and stand at the start of the next cell."""
+        """Save the models, note the final state's hash, and move to the start of the next cell."""
         run = self.run
         notes = list(getattr(self.sim.executor, "notes", ()))
         if notes:
@@ -559,22 +559,21 @@ class _Cell:
             run.callback.note(f"{self.method.label}, seed {self.seed}: {'; '.join(notes)}")
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         run.done = (*run.done, checkpoint.digest(files))
-        self.keep_models()
+        self.save_models()
         checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
 
-    def keep_models(self) -> None:
-        """Keep the global model, and the model of every client that does not keep its own."""
+    def save_models(self) -> None:
+        """Save the global model and, unless they are elsewhere, the clients' own."""
         run, setup, fed = self.run, self.run.setup, self.run.feds[self.seed]
         task = models.task_card(run.experiment.task, setup.dataset, setup.task.layout)
         card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names)
+        global_model = self.sim.algorithm.serve(self.state, None)
         with explained(run.folder / "models", run.folder):
-            models.save(
-                run.folder / "models", task, card, self.sim.algorithm.serve(self.state, None), self.final_models()
-            )
+            models.save(run.folder / "models", task, card, global_model, self.final_models())
         self.own_models = None
 
     def final_models(self) -> Iterator[OwnModels]:
-        """The models the clients use after training, those of a few clients at a time."""
+        """The models the clients use after training, a few clients' at a time."""
         if self.own_models is not None:
             yield self.own_models
         elif isinstance(self.sim, Simulator):

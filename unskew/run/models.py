@@ -370,15 +370,11 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     Raises:
         RunError: If it has none.
     """
-    found = [_label_and_seed(p) for p in sorted((folder / "models").glob("*-seed*.json"))]
-    if not found:
+    parts = (p.name.removesuffix(".json").rpartition("-seed") for p in (folder / "models").glob("*-seed*.json"))
+    named = sorted((unquote(label), int(seed)) for label, _, seed in parts if seed.isdecimal())
+    if not named:
         raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
-    return sorted(found)
-
-
-def _label_and_seed(path: Path) -> tuple[str, int]:
-    label, _, seed = path.name.removesuffix(".json").rpartition("-seed")
-    return unquote(label), int(seed)
+    return named
 
 
 def find(
@@ -509,16 +505,16 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _with_weights(module: nn.Module, card: ModelCard, tensors: Params) -> nn.Module:
-    there = _tensors(module)
+    present = _tensors(module)
     for layer in card.task.layers:
         shape = tuple(tensors[layer].shape) if layer in tensors else None
-        if layer not in there or shape != tuple(there[layer].shape):
-            has = tuple(there[layer].shape) if layer in there else "no such tensor"
+        if layer not in present or shape != tuple(present[layer].shape):
+            has = tuple(present[layer].shape) if layer in present else "no such tensor"
             raise ConfigError(
                 f"{type(module).__name__} is not the network that was trained: {layer} must be {shape}, got {has}"
             )
     with torch.no_grad():
         for layer in card.task.layers:
-            there[layer].copy_(tensors[layer])
+            present[layer].copy_(tensors[layer])
     object.__setattr__(module, "unskew", card)  # mypy and nn.Module take an attribute for a tensor or a module
     return module.eval()
