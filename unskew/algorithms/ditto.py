@@ -19,36 +19,25 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average
+from unskew.algorithms.fedavg import Averaging, Trained, Weights
 from unskew.algorithms.fedprox import Proximal
-from unskew.protocol import ClientId, Federation, Fitted, Me, Plan, Sgd, SgdConfig, Step, ask, step
+from unskew.protocol import Fitted, Me, Sgd, SgdConfig, Step, step
 from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class Ditto:
+class Ditto(Averaging):
     """A global and an own model for every client.
 
     Attributes:
         lam: Strength of the pull; 0 trains v_k alone.  The paper chooses from .05, .1, .2, 1 and 2.
         personal_epochs: Passes over a client's data for v_k; None does as much work as `local`.
         local: The clients' optimisation, of both models.
-        weighting: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        weighting, server: Of the global model, as in FedAvg.
     """
 
     lam: Annotated[float, Ge(0.0)] = 1.0
     personal_epochs: Annotated[int, Ge(1)] | None = None
-    local: SgdConfig = SgdConfig()
-    weighting: Weighting = "samples"
-
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model."""
-        return Weights(params)
-
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """As FedAvg (eq. 1)."""
-        replies = (yield from ask(self.train, {c: state for c in fed.sample()})).values()
-        return Weights(average([r.params for r in replies], [r.n for r in replies], self.weighting))
 
     @step
     def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
@@ -69,7 +58,3 @@ class Ditto:
         """This client's own model, or the global one as long as it has none."""
         yield from ()
         return mine or params
-
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The global model."""
-        return state.params

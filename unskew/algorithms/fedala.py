@@ -32,9 +32,9 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Gt, Interval
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average
+from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weights
 from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Federation, Fitted, Layout, Me, Plan, Sgd, SgdConfig, Step, ask, step
+from unskew.protocol import Federation, Fitted, Layout, Me, Sgd, SgdConfig, Step, step
 from unskew.tree import Params, map_params
 
 PASSES = 10  # that must agree before W_k counts as settled
@@ -54,7 +54,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class FedALA:
+class FedALA(Averaging):
     """Adaptive local aggregation.
 
     Attributes:
@@ -64,7 +64,7 @@ class FedALA:
         start_epochs: Most passes when W_k is learned for the first time.
         settled: Standard deviation of ten passes' losses below which that ends.
         local: The clients' optimisation; its batch size is that of W_k too.
-        weighting: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        weighting, server: As in FedAvg.
 
     Raises:
         ConfigError: In `init`, if `layers` name no parameter.
@@ -75,22 +75,15 @@ class FedALA:
     data_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.8
     start_epochs: Annotated[int, Ge(1)] = 20
     settled: Annotated[float, Gt(0.0)] = 0.1
-    local: SgdConfig = SgdConfig()
-    weighting: Weighting = "samples"
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model."""
+    def init(self, params: Params, fed: Federation) -> Averaged:
+        """The initial model, and a server at rest."""
         if not self.top(fed.layout):
             raise ConfigError(
                 f"FedALA's layers = {list(self.layers)} name no parameter of this model; name layers that it has, "
                 "or take fedavg"
             )
-        return Weights(params)
-
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """As FedAvg."""
-        replies = (yield from ask(self.train, {c: state for c in fed.sample()})).values()
-        return Weights(average([r.params for r in replies], [r.n for r in replies], self.weighting))
+        return super().init(params, fed)
 
     @step
     def train(self, me: Me, msg: Weights, mine: Mixture | None) -> Step[tuple[Trained, Mixture | None]]:
@@ -132,10 +125,6 @@ class FedALA:
         """The global model, mixed with this client's own and not yet trained."""
         model, _ = yield from self.mix(me, params, mine)
         return model
-
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The global model."""
-        return state.params
 
 
 def mixed(received: Params, own: Params, w: Params) -> Params:

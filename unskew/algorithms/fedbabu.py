@@ -15,26 +15,27 @@ Departures None.  The head is outside the optimisation, where the authors' code 
            evaluation and is forgotten after it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average, completed, without
+from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weighting, Weights, completed, without
 from unskew.algorithms.fedrep import restricted, shares_something
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import Federation, Layout, Me, Step, sgd, step
 from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class FedBABU:
+class FedBABU(Averaging):
     """Body aggregation, body update.
 
     Attributes:
         finetune: What a client adapts before it uses the model; "none" takes the global model as it is.
         finetune_epochs: Passes over its training data for that.
         local: The clients' optimisation; fine-tuning differs in its epochs and in what it trains.
-        weighting: "uniform" weighs all bodies alike, "samples" by training examples.
+        weighting: "uniform" weights all bodies alike, "samples" by training examples.
+        server: As in FedAvg.
         fixed: What stays at its initial value; nothing makes it FedAvg.
 
     Raises:
@@ -43,21 +44,17 @@ class FedBABU:
 
     finetune: Literal["head", "body", "all", "none"] = "head"
     finetune_epochs: Annotated[int, Ge(1)] = 5
-    local: SgdConfig = SgdConfig()
-    weighting: Weighting = "uniform"
+    weighting: Weighting = field(default="uniform", kw_only=True)
     fixed: tuple[str, ...] = ("head",)
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model, theta^0 in it."""
+    def init(self, params: Params, fed: Federation) -> Averaged:
+        """The initial model, theta^0 in it, and a server at rest."""
         shares_something(fed.layout, self.fixed, "FedBABU's fixed", "fedavg with personal")
-        return Weights(params)
+        return super().init(params, fed)
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """Send the body to a cohort, average what comes back; the head is nobody's business."""
-        body = Weights(without(state.params, fed.layout.select(self.fixed)))
-        replies = (yield from ask(self.train, {c: body for c in fed.sample()})).values()
-        mean = average([r.params for r in replies], [r.n for r in replies], self.weighting)
-        return Weights({n: mean.get(n, w) for n, w in state.params.items()})
+    def shared(self, params: Params, layout: Layout) -> Params:
+        """The body; theta^0 never travels."""
+        return without(params, layout.select(self.fixed))
 
     @step
     def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
@@ -73,7 +70,3 @@ class FedBABU:
             return params
         config = replace(self.local, local_epochs=self.finetune_epochs, local_steps=None, trainable=(self.finetune,))
         return (yield from sgd(params, config))
-
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The global model (phi, theta^0)."""
-        return state.params

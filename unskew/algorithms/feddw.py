@@ -78,6 +78,7 @@ from unskew.protocol import (
 )
 from unskew.server import privacy
 from unskew.server.distance import project
+from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params, leaves
 
 
@@ -810,6 +811,7 @@ def FedDW(
     dp: Noise | None = None,
     weighting: Weighting = "samples",
     personal: tuple[str, ...] = (),
+    server: ServerRule = Mean(),
     preset: Preset | None = None,
 ) -> WithDW:
     """FedAvg with the class-relation term (eq. 12).
@@ -817,11 +819,14 @@ def FedDW(
     Args:
         local: The clients' optimisation.
         mu, mu_decay, sl_history, sl_momentum, bias, layer, dp: As in DW.
-        weighting, personal: As in FedAvg.
+        weighting, personal, server: As in FedAvg.
         preset: Settings to begin with: "paper" is the paper's text, "code" what the released code did; None is the text
             with the local optimisation of every other method.
 
     Raises:
         ConfigError: If noise is asked for and the accountant is not installed.
     """
-    return with_term(FedAvg(local, weighting, (), personal), DW(mu, mu_decay, sl_history, sl_momentum, bias, layer, dp))
+    return with_term(
+        FedAvg(local, weighting, (), personal, server=server),
+        DW(mu, mu_decay, sl_history, sl_momentum, bias, layer, dp),
+    )

@@ -30,12 +30,19 @@ import torch
 from annotated_types import Ge, Interval
 
 from unskew.algorithms.fedavg import Weighting, Weights, weights_of, without
-from unskew.algorithms.fedopt import Rolling, trainable
 from unskew.algorithms.fedprox import Proximal
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
 from unskew.server.optimise import momentum
 from unskew.tree import Params, map_params, weighted_sum, zeros_like
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """The server's state: the model, and the velocity of its trainable parameters."""
+
+    params: Params
+    m: Params
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,11 @@ class FedNova:
     def serve(self, state: Rolling, client: ClientId | None) -> Params | None:
         """The global model."""
         return state.params
+
+
+def trainable(params: Params, fed: Federation) -> Params:
+    """The parameters; buffers have no gradient to normalise."""
+    return {n: params[n] for n in fed.layout.trainable}
 
 
 def responses(steps: int, momentum: float = 0.0, pull: float = 0.0) -> tuple[float, ...]:

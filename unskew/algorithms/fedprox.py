@@ -20,10 +20,11 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, Trained, Weighting, Weights
+from unskew.algorithms.fedavg import Averaged, FedAvg, Trained, Weighting, Weights
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, step
-from unskew.tree import Params, weighted_mean
+from unskew.server.optimise import Mean, ServerRule
+from unskew.tree import Params
 
 Sampling = Literal["uniform", "size"]
 
@@ -45,6 +46,7 @@ def FedProx(
     weighting: Weighting | None = None,
     personal: tuple[str, ...] = (),
     sampling: Sampling = "uniform",
+    server: ServerRule = Mean(),
 ) -> "FedAvg | SizeSampled":
     """FedAvg whose clients are pulled to the received model with strength `mu`; `mu = 0` is FedAvg.
 
@@ -53,29 +55,35 @@ def FedProx(
         local: The clients' optimisation.
         weighting: Of the models; None goes with the sampling, see there.
         personal: Tensors that stay with each client, as in FedAvg.
-        sampling: "uniform" draws clients alike and weighs by examples, "size" draws by examples and weighs alike.
+        sampling: "uniform" draws clients alike and weights by examples, "size" draws by examples and weights alike.
+        server: What the mean does to the global model, as in FedAvg.
 
     Raises:
         ConfigError: If size is to count twice, in the draw and in the mean.
     """
     terms = (Proximal(mu),) if mu else ()
     if sampling == "uniform":
-        return FedAvg(local, weighting or "samples", terms, personal)
+        return FedAvg(local, weighting or "samples", terms, personal, server=server)
     if weighting == "samples":
         raise ConfigError(
             "fedprox with sampling = 'size' draws large clients more often, weighting = 'samples' would count their "
             "size twice; leave weighting out"
         )
-    return SizeSampled(FedAvg(local, "uniform", terms, personal))
+    return SizeSampled(FedAvg(local, "uniform", terms, personal, server=server))
 
 
 # ---------------------------------------------------------------- the paper's cohort
 @dataclass(frozen=True)
 class Sized:
-    """State: the model, and the sizes declared so far by client."""
+    """The server's state: FedAvg's, and the sizes declared so far by client."""
 
-    params: Params
+    of: Averaged
     n: dict[int, int]
+
+    @property
+    def params(self) -> Params:
+        """The model."""
+        return self.of.params
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class SizeSampled:
 
     def init(self, params: Params, fed: Federation) -> Sized:
         """The initial model; no size is known."""
-        return Sized(self.of.init(params, fed).params, {})
+        return Sized(self.of.init(params, fed), {})
 
     def round(self, state: Sized, fed: Federation) -> Plan[Sized]:
         """Ask for the sizes not yet known, draw the cohort by size, average uniformly."""
@@ -105,8 +113,7 @@ class SizeSampled:
         declared = (yield from ask(self.declare, {c: None for c in unknown}, at_least=0)) if unknown else {}
         n = {**state.n, **{c: size.n for c, size in declared.items()}}
         cohort = fed.sample(weights=[float(n.get(c, 0)) for c in fed.clients])
-        replies = (yield from ask(self.train, {c: Weights(state.params) for c in cohort})).values()
-        return Sized(weighted_mean([r.params for r in replies], [1.0] * len(replies)), n)
+        return Sized((yield from self.of.meet(cohort, state.of, fed, self.train)), n)
 
     @step
     def declare(self, me: Me, msg: None, mine: Params | None) -> tuple[Size, Params | None]:
@@ -124,4 +131,4 @@ class SizeSampled:
 
     def serve(self, state: Sized, client: ClientId | None) -> Params | None:
         """As FedAvg."""
-        return self.of.serve(Weights(state.params), client)
+        return self.of.serve(state.of, client)

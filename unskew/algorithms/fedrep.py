@@ -17,14 +17,14 @@ Departures None.  The mean is uniform as published; the authors' code weighs by 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average, completed, only, without
+from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weighting, Weights, completed, only, without
 from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import ClientId, Federation, Layout, Me, SgdConfig, Step, sgd, step
 from unskew.tree import Params
 
 
@@ -46,13 +46,14 @@ def restricted(config: SgdConfig, layout: Layout, names: Collection[str]) -> Sgd
 
 
 @dataclass(frozen=True)
-class FedRep:
+class FedRep(Averaging):
     """Alternate between own heads and a common body.
 
     Attributes:
         head_epochs: tau, passes over a client's data in eq. 1; 0 leaves the heads as they are.
         local: The optimisation of eq. 2; eq. 1 differs in its epochs alone.
-        weighting: "uniform" weighs all bodies alike, "samples" by training examples.
+        weighting: "uniform" weights all bodies alike, "samples" by training examples.
+        server: As in FedAvg.
         personal: What a head is: tensors that stay with each client.
         finetune_epochs: Passes on the head before a client uses its model.
 
@@ -61,20 +62,14 @@ class FedRep:
     """
 
     head_epochs: Annotated[int, Ge(0)] = 10
-    local: SgdConfig = SgdConfig()
-    weighting: Weighting = "uniform"
+    weighting: Weighting = field(default="uniform", kw_only=True)
     personal: tuple[str, ...] = ("head",)
     finetune_epochs: Annotated[int, Ge(0)] = 0
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial body."""
+    def init(self, params: Params, fed: Federation) -> Averaged:
+        """The initial body, and a server at rest."""
         personal = shares_something(fed.layout, self.personal, "FedRep's personal", "independent")
-        return Weights(without(params, personal))
-
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """Send the body to a cohort, average what comes back (eq. 3)."""
-        replies = (yield from ask(self.train, {c: state for c in fed.sample()})).values()
-        return Weights(average([r.params for r in replies], [r.n for r in replies], self.weighting))
+        return super().init(without(params, personal), fed)
 
     @step
     def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
@@ -103,7 +98,7 @@ class FedRep:
         own = completed(me, params, me.layout.select(self.personal), mine)
         return (yield from self.fit_head(me, own, self.finetune_epochs))
 
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
+    def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
         """The body; there is no model for the world at large."""
         return None if client is None and self.personal else state.params
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.protocol import Aux, Batch, SgdConfig
+from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params
 
 
@@ -81,6 +82,7 @@ def FedUV(
     local: SgdConfig = SgdConfig(),
     weighting: Weighting = "samples",
     personal: tuple[str, ...] = (),
+    server: ServerRule = Mean(),
 ) -> FedAvg:
     """FedAvg with both regularisers (eq. 3); with both strengths 0 it is FedAvg.
 
@@ -89,8 +91,8 @@ def FedUV(
         lambda_u: Strength of the uniformity.
         detach_median: Take m for a constant; the published code does not.
         local: The clients' optimisation.
-        weighting, personal: As in FedAvg.
+        weighting, personal, server: As in FedAvg.
     """
     variance = () if lambda_v == 0.0 else (Variance(lambda_v),)
     uniformity = (Uniformity(lambda_u, detach_median),) if lambda_u else ()
-    return FedAvg(local, weighting, (*variance, *uniformity), personal)
+    return FedAvg(local, weighting, (*variance, *uniformity), personal, server=server)

@@ -25,8 +25,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average
-from unskew.protocol import Aux, Batch, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.algorithms.fedavg import Averaging, Trained, Weights
+from unskew.protocol import Aux, Batch, Me, Step, sgd, step
 from unskew.tree import Params
 
 
@@ -59,31 +59,19 @@ def masked_mean(each: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MOON:
+class MOON(Averaging):
     """Model-contrastive learning.
 
     Attributes:
         mu: Strength; 0 is FedAvg.  The paper takes 5 on CIFAR-10 and 1 on CIFAR-100.
         temperature: T.
         buffer: How many of its own models a client remembers; the paper has one.
-        local: The clients' optimisation.
-        weighting: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        local, weighting, server: As in FedAvg.
     """
 
     mu: Annotated[float, Ge(0.0)] = 1.0
     temperature: Annotated[float, Gt(0.0)] = 0.5
     buffer: Annotated[int, Ge(1)] = 1
-    local: SgdConfig = SgdConfig()
-    weighting: Weighting = "samples"
-
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model."""
-        return Weights(params)
-
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """As FedAvg."""
-        replies = (yield from ask(self.train, {c: state for c in fed.sample()})).values()
-        return Weights(average([r.params for r in replies], [r.n for r in replies], self.weighting))
 
     @step
     def train(self, me: Me, msg: Weights, mine: Past | None) -> Step[tuple[Trained, Past | None]]:
@@ -96,7 +84,3 @@ class MOON:
         term = Contrast(self.mu, self.temperature)
         w = yield from sgd(msg.params, self.local, term, received=msg.params, past=mine.models)
         return Trained(w, me.n), Past((*mine.models, w)[-self.buffer :])
-
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The global model."""
-        return state.params

@@ -17,44 +17,29 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
-from unskew.tree import Params
+from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weights
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, sgd, step
 
 
 @dataclass(frozen=True)
-class OneShot:
+class OneShot(Averaging):
     """FedAvg of a single round with long local training.
 
     Attributes:
-        local: The clients' optimisation.
         rounds_worth: How many times the epochs or steps of `local` are trained; 1 is FedAvg with a single round.
-        weighting: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        local, weighting, server: As in FedAvg.
     """
 
-    local: SgdConfig = SgdConfig()
     rounds_worth: Annotated[int, Ge(1)] = 20
-    weighting: Weighting = "samples"
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model."""
-        return Weights(params)
-
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """In round 1 train and average, later rest."""
-        if fed.round > 1:
-            return state
-        replies = (yield from ask(self.train, {c: state for c in fed.sample()})).values()
-        return Weights(average([r.params for r in replies], [r.n for r in replies], self.weighting))
+    def round(self, state: Averaged, fed: Federation) -> Plan[Averaged]:
+        """FedAvg's round, once; later rounds change nothing."""
+        return state if fed.round > 1 else (yield from super().round(state, fed))
 
     @step
     def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
         """Train from the common model."""
         return Trained((yield from sgd(msg.params, longer(self.local, self.rounds_worth))), me.n), None
-
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The global model."""
-        return state.params
 
 
 def longer(local: SgdConfig, times: int) -> SgdConfig:

@@ -27,29 +27,25 @@ Departures The optimiser is plain SGD, as published: a velocity has no meaning a
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, average
+from unskew.algorithms.fedavg import Averaging, Trained, Weighting, Weights
 from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import (
     Aux,
     Batch,
-    ClientId,
     Constant,
-    Federation,
     Fitted,
     Me,
-    Plan,
     Sgd,
     SgdConfig,
     Step,
     Term,
-    ask,
     sgd,
     step,
 )
@@ -77,7 +73,7 @@ class Curvature:
 
 
 @dataclass(frozen=True)
-class PerFedAvg:
+class PerFedAvg(Averaging):
     """Model-agnostic meta-learning by federated averaging.
 
     Attributes:
@@ -86,7 +82,8 @@ class PerFedAvg:
         delta: Length of the differences, relative to v.
         adapt_steps: Inner steps before a client uses the model.
         local: Plain SGD; its learning rate is beta.
-        weighting: "uniform" weighs all clients alike, "samples" by training examples.
+        weighting: "uniform" weights all clients alike, "samples" by training examples.
+        server: As in FedAvg.
 
     Raises:
         ConfigError: If `local` is not plain SGD.
@@ -96,8 +93,7 @@ class PerFedAvg:
     order: Literal["first", "hessian_free", "exact"] = "first"
     delta: Annotated[float, Gt(0.0)] = 0.01
     adapt_steps: Annotated[int, Ge(0)] = 1
-    local: SgdConfig = SgdConfig()
-    weighting: Weighting = "uniform"
+    weighting: Weighting = field(default="uniform", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.local.optimizer != "sgd" or self.local.momentum or self.local.clip_norm is not None:
@@ -106,15 +102,6 @@ class PerFedAvg:
                 f"Per-FedAvg's steps are plain gradients, got {got} in local; set optimizer = 'sgd' without momentum "
                 "and clip_norm"
             )
-
-    def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model."""
-        return Weights(params)
-
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """As FedAvg."""
-        replies = (yield from ask(self.train, {c: state for c in fed.sample()})).values()
-        return Weights(average([r.params for r in replies], [r.n for r in replies], self.weighting))
 
     @step
     def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
@@ -172,7 +159,3 @@ class PerFedAvg:
         if not self.alpha or not self.adapt_steps:
             return params
         return (yield from sgd(params, replace(self.inner, local_steps=self.adapt_steps)))
-
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """w, before anybody has adapted it."""
-        return state.params

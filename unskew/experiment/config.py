@@ -145,7 +145,8 @@ class Method:
     @property
     def is_fedavg(self) -> bool:
         """True for FedAvg as published, which others are compared with; not for its relatives of the same class."""
-        return self.name == "fedavg" and not self.algorithm.personal and not self.algorithm.terms
+        a = self.algorithm
+        return self.name == "fedavg" and not a.personal and not a.terms and a.server.name == "mean"
 
 
 @dataclass(frozen=True)

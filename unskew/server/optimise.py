@@ -1,24 +1,152 @@
-"""Server optimisers: the mean update of a round is treated as a (negative) gradient.
+"""Server rules: what the mean of a round's models does to the global model.
 
 T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019 (momentum); S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2
-(Adagrad, Adam, Yogi).  Pure functions of trees; what they return as direction is multiplied by the server's learning
-rate and added to the model.
+(Adagrad, Adam, Yogi).  The equations are numbered in algorithms/fedopt.py.
 
-Notation   D      mean update of the round, mean(y) - w: it points towards progress
+Notation   w      global trainable parameters
+           D      mean update of the round, mean(y) - w: it points towards progress
            m, v   first and second moment
            tau    degree of adaptivity; larger is less adaptive
 """
 
-from collections.abc import Callable
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
-from unskew.tree import Params, map_params
+from unskew.tree import Params, map_params, zeros_like
 
-Rule = Literal["adagrad", "adam", "yogi"]
+Decay = Annotated[float, Interval(ge=0.0, lt=1.0)]
+Rate = Annotated[float, Gt(0.0)]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a server rule remembers: moments of trainable parameters by name, empty where it keeps none."""
+
+    m: Params = field(default_factory=dict)
+    v: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the clients' models is the next global model, as in FedAvg."""
+
+    name: Literal["mean"] = "mean"
+
+    def start(self, params: Params) -> Moments:
+        """Nothing to remember."""
+        return Moments()
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+        """The mean; what it leaves out stays as it is."""
+        return {n: mean.get(n, t) for n, t in w.items()}, moments
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Heavy-ball momentum along the mean update, as in FedAvgM.
+
+    Attributes:
+        server_lr: Server learning rate.  With `beta = 0` and `server_lr = 1` the mean is taken as it is.
+        beta: Momentum; Hsu et al. tune it up to 0.997.
+        nesterov: Nesterov's direction, which is the original's.
+    """
+
+    server_lr: Rate = 1.0
+    beta: Decay = 0.9
+    nesterov: bool = False
+    name: Literal["momentum"] = "momentum"
+
+    def start(self, params: Params) -> Moments:
+        """A velocity of zero for each of the trainable parameters `params`."""
+        return Moments(zeros_like(params))
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+        """The model and its velocity after the round."""
+        direction, m = momentum(update(w, mean, moments), moments.m, beta=self.beta, nesterov=self.nesterov)
+        return moved(w, mean, direction, self.server_lr), Moments(m)
+
+
+@dataclass(frozen=True)
+class Adaptive(ABC):
+    """A step along the first moment over the root of the second; neither is corrected for its start.
+
+    Attributes:
+        server_lr: Server learning rate.
+        beta1: Decay of the first moment.
+        tau: Degree of adaptivity.
+        v0: Initial second moment; None is tau^2.
+    """
+
+    server_lr: Rate = 0.03
+    beta1: Decay = 0.9
+    tau: Rate = 1e-3
+    v0: Annotated[float, Ge(0.0)] | None = None
+
+    @abstractmethod
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The next second moment, from the square of the mean update."""
+
+    def start(self, params: Params) -> Moments:
+        """m = 0 and v = v0 for each of the trainable parameters `params`."""
+        v0 = self.tau**2 if self.v0 is None else self.v0
+        return Moments(zeros_like(params), {n: torch.full_like(t, v0) for n, t in params.items()})
+
+    def direction(self, delta: Params, moments: Moments) -> tuple[Params, Moments]:
+        """`m / (sqrt(v) + tau)` and the moments behind it: `m <- beta1 m + (1 - beta1) D`, v by the rule."""
+        m = map_params(lambda m, d: self.beta1 * m + (1.0 - self.beta1) * d, moments.m, delta)
+        v = map_params(lambda v, d: self.second(v, d.square()), moments.v, delta)
+        return map_params(lambda m, v: m / (v.sqrt() + self.tau), m, v), Moments(m, v)
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+        """The model and its moments after the round."""
+        direction, moments = self.direction(update(w, mean, moments), moments)
+        return moved(w, mean, direction, self.server_lr), moments
+
+
+@dataclass(frozen=True)
+class Adagrad(Adaptive):
+    """Adagrad: v is the sum of all squared updates."""
+
+    server_lr: Rate = 0.1
+    beta1: Decay = 0.0
+    name: Literal["adagrad"] = "adagrad"
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """`v + D^2`."""
+        return v + square
+
+
+@dataclass(frozen=True)
+class Adam(Adaptive):
+    """Adam without bias correction; `beta2` is the decay of the second moment."""
+
+    beta2: Decay = 0.99
+    name: Literal["adam"] = "adam"
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """`beta2 v + (1 - beta2) D^2`."""
+        return self.beta2 * v + (1.0 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class Yogi(Adaptive):
+    """Yogi: v moves by a step that does not depend on its own size; `beta2` is one less that step."""
+
+    beta2: Decay = 0.99
+    name: Literal["yogi"] = "yogi"
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """`v - (1 - beta2) D^2 sign(v - D^2)`."""
+        return v - (1.0 - self.beta2) * square * torch.sign(v - square)
+
+
+ServerRule = Mean | Momentum | Adagrad | Adam | Yogi
 
 
 def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -> tuple[Params, Params]:
@@ -30,29 +158,11 @@ def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -
     return (map_params(lambda d, m: d + beta * m, delta, m) if nesterov else m), m
 
 
-def adaptive(
-    rule: Rule, delta: Params, m: Params, v: Params, *, beta1: float, beta2: float, tau: float
-) -> tuple[Params, Params, Params]:
-    """(direction, next m, next v): `m <- beta1 m + (1 - beta1) D`, v by the rule, direction `m / (sqrt(v) + tau)`.
-
-    Neither moment is corrected for its start, unlike in `torch.optim.Adam`.  Adagrad does not look at `beta2`.
-    """
-    follow = _SECOND[rule]
-    m = map_params(lambda m, d: beta1 * m + (1.0 - beta1) * d, m, delta)
-    v = map_params(lambda v, d: follow(v, d.square(), beta2), v, delta)
-    return map_params(lambda m, v: m / (v.sqrt() + tau), m, v), m, v
+def update(w: Params, mean: Params, moments: Moments) -> Params:
+    """D: how far the parameters that have a moment went on average."""
+    return {n: mean[n] - w[n] for n in moments.m}
 
 
-def _adagrad(v: Tensor, square: Tensor, _beta2: float) -> Tensor:
-    return v + square
-
-
-def _adam(v: Tensor, square: Tensor, beta2: float) -> Tensor:
-    return beta2 * v + (1.0 - beta2) * square
-
-
-def _yogi(v: Tensor, square: Tensor, beta2: float) -> Tensor:
-    return v - (1.0 - beta2) * square * torch.sign(v - square)
-
-
-_SECOND: dict[Rule, Callable[[Tensor, Tensor, float], Tensor]] = {"adagrad": _adagrad, "adam": _adam, "yogi": _yogi}
+def moved(w: Params, mean: Params, direction: Params, lr: float) -> Params:
+    """`w + lr direction`; what has no direction, such as a buffer, becomes the mean."""
+    return {n: t + lr * direction[n] if n in direction else mean.get(n, t) for n, t in w.items()}
