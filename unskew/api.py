@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import html
 import importlib
+import inspect
 import shutil
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method, Runtime, Stop, TaskConfig, World
 from unskew.models import IN_PYTHON
+from unskew.protocol import SgdConfig
 from unskew.record.logs import METRICS
 from unskew.run import callbacks, loop
 from unskew.run.models import load_model
@@ -494,17 +496,30 @@ def _method(value: object, label: str | None = None) -> Method:
         )
     kind = type(value)
     added = [f"{name}+{word}" for word in algorithms.ADDITIONS for name in algorithms.TABLE]
-    for name in (*algorithms.TABLE, *added, f"{kind.__module__}:{kind.__qualname__}"):
-        options = _made_with(name, value)
-        if options is not None:
+    for names in (algorithms.TABLE, added, [f"{kind.__module__}:{kind.__qualname__}"]):
+        options = {name: made for name in names if (made := _made_with(name, value)) is not None}
+        for name in sorted(options, key=lambda name: _settings_given(name, options[name])):
             short = label or name.rpartition(":")[2]
             with suppress(pydantic.PydanticSchemaGenerationError):
-                method = config.method(name, options, short, short)
+                method = config.method(name, options[name], short, short)
                 if _same(method.algorithm, value):  # not if a record inside holds code, which `options` leave out
                     return method
     # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
     _check(value, label or kind.__name__)
     return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _sayable(_settings(value)), value)
+
+
+def _settings_given(name: str, options: Mapping[str, Any]) -> int:
+    """How many of these options differ from what the method called `name` has without them."""
+
+    def differing(a: object, b: object) -> int:
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            return sum(differing(a.get(key), b.get(key)) for key in {**a, **b})
+        return int(a != b)
+
+    known = schema.parameters(algorithms.resolve(name))
+    defaults = {key: _plain(schema.NONE if default is None else default) for key, (_, default) in known.items()}
+    return sum(differing(option, defaults[key]) for key, option in options.items())
 
 
 def _check(value: Any, place: str) -> None:
@@ -540,6 +555,8 @@ def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
     said = _said(algorithm)
     try:
         target = algorithms.resolve(name)
+        if inspect.isclass(target) and target is not type(algorithm):
+            return None
         options = {key: said[key] for key in schema.parameters(target) if key in said}
         same = _same(target(**options), algorithm)
     except Exception:  # whatever a stranger's code says to settings that are not its own: it did not make this
@@ -553,12 +570,12 @@ def _same(made: object, algorithm: object) -> bool:
 
 
 def _said(value: Any) -> dict[str, Any]:
-    """Every setting in a record and in the records it holds; of two with one name, the outer."""
+    """Every setting in a record and in the records it holds, `local` apart; of two with one name, the outer."""
     inner: dict[str, Any] = {}
     own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     for held in own.values():
         for record in held if isinstance(held, tuple) else (held,):
-            if is_record(record):
+            if is_record(record) and not isinstance(record, SgdConfig):
                 inner = {**_said(record), **inner}
     return {**inner, **own}
 

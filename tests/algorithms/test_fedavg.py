@@ -201,6 +201,8 @@ def test_no_penalty_sees_a_buffer(algorithm: Any, classes: Any, monkeypatch: pyt
         seen.update(play.states[-1].c)
     if hasattr(play.states[-1], "m"):
         seen.update(play.states[-1].m)
+    if hasattr(play.states[-1], "moments"):
+        seen.update(play.states[-1].moments.m)
     assert seen == set(world.task.layout.trainable)
 
 

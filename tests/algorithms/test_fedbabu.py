@@ -72,7 +72,7 @@ def test_finetuning_moves_what_it_was_told_and_nothing_is_remembered(
     finetune: Any, moved: set[str], classes: Any
 ) -> None:
     world = classes(norm=True)
-    play = world.play(FedBABU(finetune, 3, SMALL), 2)
+    play = world.play(FedBABU(finetune, 3, local=SMALL), 2)
     own = {c: play.own(c) for c in range(4)}
     assert all(changed(play.params[-1], model) == moved for model in own.values())
     assert len({model["head.bias"][0].item() for model in own.values()}) == (4 if "head.bias" in moved else 1)
@@ -89,7 +89,7 @@ def test_the_initial_accuracys_model_is_one_object_for_all(classes: Any) -> None
 def test_finetuning_takes_the_epochs_asked_for(classes: Any, equal: Any) -> None:
     """Two full-batch epochs on the head from the global model, by autograd."""
     world = classes(n=[6, 6])
-    play = world.play(FedBABU("head", 2, SgdConfig(lr=0.3, local_steps=1, batch_size=None)), 1)
+    play = world.play(FedBABU("head", 2, local=SgdConfig(lr=0.3, local_steps=1, batch_size=None)), 1)
     module = world.task.build().double()
     module.load_state_dict(play.params[-1])
     rows = world.device_data.train[1]

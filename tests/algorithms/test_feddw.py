@@ -406,17 +406,7 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
         return params
 
     @dataclasses.dataclass(frozen=True)
-    class Own:
-        def init(self, params: Any, fed: Any) -> Any:
-            return FedAvg().init(params, fed)
-
-        init.__annotations__ = FedAvg.init.__annotations__
-
-        def round(self, state: Any, fed: Any) -> Any:
-            return (yield from FedAvg.round(self, state, fed))  # type: ignore[arg-type]
-
-        weighting = "samples"
-
+    class Own(FedAvg):
         def train(self, me: Any, msg: Any, mine: Any) -> Any:
             from unskew.algorithms.fedavg import Trained
 
@@ -424,9 +414,6 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
 
         train.__annotations__ = FedAvg.train.__annotations__
         train = step(train)
-
-        def serve(self, state: Any, client: Any) -> Any:
-            return state.params
 
     play = world.play(with_term(Own()), rounds=1)
     (warning,) = relations_of(play.sim.algorithm, play.states[1]).warnings

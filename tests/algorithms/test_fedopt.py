@@ -1,5 +1,6 @@
 """Server optimisers: the rules by hand, and the methods made of them."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -7,11 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms import resolve
+from unskew import api
+from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from unskew.algorithms.moon import MOON
+from unskew.errors import ConfigError
+from unskew.experiment import config
 from unskew.protocol import SgdConfig
-from unskew.server.optimise import Rule, adaptive, momentum
+from unskew.server.optimise import Adagrad, Adam, Mean, Moments, Momentum, Yogi, momentum
 from unskew.tree import Params
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -31,20 +36,21 @@ def test_momentum_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "beta2", "v"), [("adagrad", 0.0, 5.0), ("adam", 0.75, 1.75), ("yogi", 0.75, 2.0), ("yogi", 0.0, 5.0)]
+    ("rule", "beta2", "v"), [(Adagrad, None, 5.0), (Adam, 0.75, 1.75), (Yogi, 0.75, 2.0), (Yogi, 0.0, 5.0)]
 )
-def test_second_moments_by_hand(rule: Rule, beta2: float, v: float) -> None:
+def test_second_moments_by_hand(rule: Any, beta2: float | None, v: float) -> None:
     """D = 2 and v = 1: 1 + 4; .75 + .25 * 4; 1 + .25 * 4; 1 + 4.  m = .5 * 3 + .5 * 2 = 2.5; no correction."""
-    direction, m, now = adaptive(rule, one(2.0), one(3.0), one(1.0), beta1=0.5, beta2=beta2, tau=0.1)
-    assert m["w"].item() == pytest.approx(2.5)
-    assert now["w"].item() == pytest.approx(v)
+    how = rule(beta1=0.5, tau=0.1) if beta2 is None else rule(beta1=0.5, tau=0.1, beta2=beta2)
+    direction, now = how.direction(one(2.0), Moments(one(3.0), one(1.0)))
+    assert now.m["w"].item() == pytest.approx(2.5)
+    assert now.v["w"].item() == pytest.approx(v)
     assert direction["w"].item() == pytest.approx(2.5 / (v**0.5 + 0.1))
 
 
 def test_yogi_falls_by_the_squared_update_and_adam_by_its_own_size() -> None:
     """v = 100, D = 1, beta2 .9: Yogi 100 - .1 = 99.9, Adam 90.1."""
-    rules: tuple[Rule, Rule] = ("yogi", "adam")
-    yogi, adam = (adaptive(r, one(1.0), one(0.0), one(100.0), beta1=0, beta2=0.9, tau=1)[2]["w"].item() for r in rules)
+    before = Moments(one(0.0), one(100.0))
+    yogi, adam = (r(beta1=0.0, beta2=0.9, tau=1.0).direction(one(1.0), before)[1].v["w"].item() for r in (Yogi, Adam))
     assert yogi == pytest.approx(99.9)
     assert adam == pytest.approx(90.1)
 
@@ -56,7 +62,7 @@ def test_adam_and_yogi_agree_at_first_when_v_starts_at_zero(d: float, v0: float)
     Elsewhere only if v happens to be D^2 or 2 D^2.
     """
     results = [
-        adaptive(r, one(d), one(0.0), one(v0), beta1=0.0, beta2=0.99, tau=1e-3)[2]["w"] for r in ("adam", "yogi")
+        r(beta1=0.0, beta2=0.99, tau=1e-3).direction(one(d), Moments(one(0.0), one(v0)))[1].v["w"] for r in (Adam, Yogi)
     ]
     same = any(abs(v0 - crossing) < 1e-9 for crossing in (0.0, d * d, 2 * d * d))
     assert torch.allclose(results[0], results[1], rtol=0, atol=1e-12) == same
@@ -83,8 +89,8 @@ def test_an_adaptive_round_by_hand(springs: Any, value: Any) -> None:
     world = springs(m=[1.0])
     for make, m, v in ((FedAdagrad, 0.5, 0.26), (FedAdam, 0.05, 0.0124), (FedYogi, 0.05, 0.0125)):
         play = world.play(make(server_lr=1.0, tau=0.1, local=STEP), 1)
-        assert value(play.states[0].v) == pytest.approx(0.01)
-        assert value(play.states[1].v) == pytest.approx(v)
+        assert value(play.states[0].moments.v) == pytest.approx(0.01)
+        assert value(play.states[1].moments.v) == pytest.approx(v)
         assert value(play.params[1]) == pytest.approx(m / (v**0.5 + 0.1))
 
 
@@ -111,7 +117,7 @@ def test_buffers_pass_the_optimiser_by(classes: Any, equal: Any) -> None:
     buffers, weights = world.task.layout.buffers, world.task.layout.trainable
     equal({n: still.params[1][n] for n in buffers}, {n: plain.params[1][n] for n in buffers}, atol=0.0)
     equal({n: still.params[1][n] for n in weights}, {n: still.params[0][n] for n in weights}, atol=1e-12)
-    assert set(still.states[1].m) == set(weights)
+    assert set(still.states[1].moments.m) == set(weights)
 
 
 def test_frozen_parameters_stay_where_they_are(classes: Any, equal: Any) -> None:
@@ -121,5 +127,64 @@ def test_frozen_parameters_stay_where_they_are(classes: Any, equal: Any) -> None
     head = ("head.weight", "head.bias")
     for after in play.params[1:]:
         torch.testing.assert_close(after["head.weight"], play.params[0]["head.weight"], rtol=0, atol=1e-15)
-    assert all(not play.states[-1].m[n].any() for n in head)
+    assert all(not play.states[-1].moments.m[n].any() for n in head)
     assert not torch.equal(play.params[-1]["fc.weight"], play.params[0]["fc.weight"])
+
+
+# ---------------------------------------------------------------- any client rule with any server rule
+RULES = [Mean(), Momentum(server_lr=0.7, beta=0.5, nesterov=True), Adagrad(), Adam(server_lr=0.05, v0=0.0), Yogi()]
+TAKERS = [n for n in TABLE if "server" in inspect.signature(resolve(n)).parameters]
+
+
+def test_what_takes_fedavgs_round_takes_any_server_rule() -> None:
+    assert TAKERS == [
+        "fedavg", "fedprox", "feddw", "moon", "feduv", "fedper", "fedbn", "fedrep", "fedbabu", "fedala", "perfedavg",
+        "ditto", "oneshot",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_a_server_rule_steps_from_the_mean_that_the_method_would_have_taken(
+    name: str, classes: Any, equal: Any
+) -> None:
+    """Round 1 of a method under a rule is the rule's step from w^0 to the method's own mean, to the bit."""
+    world, local = classes(norm=True, n=[4, 7, 9]), SgdConfig(lr=0.1, local_epochs=1, batch_size=3)
+
+    def states(server: Any) -> list[Any]:
+        found = world.play(resolve(name)(local=local, server=server), 1).states
+        return [state.of if name == "feddw" else state for state in found]
+
+    before, mean = (state.params for state in states(Mean()))
+    fixed = set(world.task.layout.head) if name == "fedbabu" else set()
+    moving = [n for n in world.task.layout.trainable if n in before and n not in fixed]
+    for rule in RULES if name == "fedavg" else RULES[1:4:2]:
+        after = states(rule)[1]
+        expected, moments = rule.step(before, mean, rule.start({n: before[n] for n in moving}))
+        equal(after.params, {n: before[n] if n in fixed else t for n, t in expected.items()}, 0.0)
+        equal(after.moments.m, moments.m, 0.0)
+        equal(after.moments.v, moments.v, 0.0)
+
+
+def test_moon_with_adam_on_the_server_is_one_line_of_a_file(classes: Any) -> None:
+    table = {"name": "moon", "mu": 5.0, "server": {"name": "adam", "server_lr": 0.1}}
+    method = config.parse({"rounds": 1, "algorithm": table}).methods[0]
+    assert method.algorithm == MOON(mu=5.0, server=Adam(server_lr=0.1))
+    assert config.method(method.name, method.options) == method
+    with pytest.raises(ConfigError, match=r"algorithm.server.name must be one of mean, momentum, adagrad, adam, yogi"):
+        config.method("moon", {"server": {"name": "sgd"}})
+    with pytest.raises(ConfigError, match=r"unknown key algorithm.server.server_rl; did you mean server_lr\?"):
+        config.method("moon", {"server": {"name": "adam", "server_rl": 1.0}})
+    with pytest.raises(ConfigError, match=r"algorithm.server.beta1 must be < 1, got 1"):
+        config.method("moon", {"server": {"name": "adam", "beta1": 1.0}})
+
+
+def test_a_method_made_in_python_is_called_what_says_it_shortest() -> None:
+    made = [
+        FedAvg(), FedAdam(), FedAvgM(0.3, 0.4, True), FedYogi(4.0, 0.1, 0.2, 0.3, 0.4), FedAvg(personal=("norm",)),
+        FedAvg(STEP, server=Adagrad(), personal=("head",)), MOON(server=Adam()),
+    ]  # fmt: skip
+    methods = [api._method(method) for method in made]
+    assert [m.name for m in methods] == ["fedavg", "fedadam", "fedavgm", "fedyogi", "fedbn", "fedper", "moon"]
+    assert [m.algorithm for m in methods] == made
+    assert [m.is_fedavg for m in methods] == [True] + [False] * 6
+    assert not config.method("fedavg", {"server": {"name": "adam"}}).is_fedavg

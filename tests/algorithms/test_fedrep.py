@@ -117,7 +117,7 @@ def test_with_heads_that_never_train_it_is_fedbabu(classes: Any, equal: Any) -> 
 def test_personal_statistics_follow_the_batches(classes: Any, equal: Any) -> None:
     """Nothing of eq. 1 is left when only buffers are personal; it is FedAvg with buffers of one's own."""
     world = classes(n=[4, 7, 9], norm=True)
-    rep = world.play(FedRep(5, SMALL, "samples", personal=("buffers",)))
+    rep = world.play(FedRep(5, local=SMALL, weighting="samples", personal=("buffers",)))
     plain = world.play(FedAvg(SMALL, personal=("buffers",)))
     for client in range(3):
         equal(rep.own(client), plain.own(client), atol=0.0)
@@ -125,7 +125,7 @@ def test_personal_statistics_follow_the_batches(classes: Any, equal: Any) -> Non
 
 def test_absent_and_lost_clients_keep_a_whole_head(classes: Any) -> None:
     """I-20: heads of absentees are untouched; a lost reply leaves the head its client made, and the body without it."""
-    sim = classes(n=[5] * 6).simulator(FedRep(2, SMALL), clients_per_round=3, outage=Outage(late=0.3), seed=3)
+    sim = classes(n=[5] * 6).simulator(FedRep(2, local=SMALL), clients_per_round=3, outage=Outage(late=0.3), seed=3)
     state, stayed, lost = sim.start(), 0, 0
     for t in range(1, 7):
         before = sim.memory.at(sim.memory.round)
@@ -144,7 +144,7 @@ def test_absent_and_lost_clients_keep_a_whole_head(classes: Any) -> None:
 def test_finetuning_moves_the_head_alone_and_is_forgotten(classes: Any) -> None:
     """As the authors' code does after the last round."""
     world = classes(norm=True)
-    plain, tuned = (world.play(FedRep(2, SMALL, finetune_epochs=k), 2) for k in (0, 4))
+    plain, tuned = (world.play(FedRep(2, local=SMALL, finetune_epochs=k), 2) for k in (0, 4))
     for client in range(4):
         assert changed(plain.own(client), tuned.own(client)) == HEAD
     assert torch.equal(tuned.own(0)["head.bias"], tuned.own(0)["head.bias"])
