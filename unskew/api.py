@@ -37,6 +37,7 @@ from unskew.models import IN_PYTHON
 from unskew.protocol import SgdConfig
 from unskew.record.logs import METRICS
 from unskew.run import callbacks, loop
+from unskew.run.folder import read_json
 from unskew.run.models import load_model
 from unskew.run.progress import watching
 from unskew.run.setup import Given, InProcess
@@ -76,11 +77,13 @@ class History:
         rows: {"method", "seed", "round", "name", "value", "weight", "client"?}, one per number.
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
+        client_names: Names of clients 0, 1, ..., where the data name them.
     """
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     path: Path | None
+    client_names: tuple[str, ...] = ()
     _scratch: _Scratch | None = None
     _network: Callable[[], nn.Module] | None = None
 
@@ -458,7 +461,9 @@ def _torch_left_alone() -> Iterator[None]:
 def history(outcome: loop.RunResult) -> History:
     """The history of a run that is done."""
     rows: list[dict[str, Any]] = [dict(row) for row in METRICS.rows(outcome.folder)]
-    return History(rows, outcome.summary, outcome.folder)
+    seeds = read_json(outcome.folder / "partition.json").get("seeds", {})
+    names = {tuple(partition.get("client_names") or ()) for partition in seeds.values()}
+    return History(rows, outcome.summary, outcome.folder, names.pop() if len(names) == 1 else ())
 
 
 # ---------------------------------------------------------------- values made in Python, under the checks of a file

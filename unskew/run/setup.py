@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,18 +136,18 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def network(config: TaskConfig, input_shape: tuple[int, ...], num_classes: int, given: Given = Given()) -> nn.Module:
+    """A fresh network for such examples: a copy of the given module, or what the given or named factory makes."""
+    if given.module is not None:
+        return copy.deepcopy(given.module)
+    return models.build(given.factory or config.model, input_shape, num_classes, **config.model_options)
+
+
 def make_named_task(config: TaskConfig, dataset: Dataset, given: Given = Given()) -> Task:
     """The network and loss a configuration names, in the data's shape; a given network takes the named one's place."""
-    shape, classes = dataset.input_shape, dataset.num_classes
-
-    def build() -> nn.Module:
-        if given.module is not None:
-            return copy.deepcopy(given.module)
-        return models.build(given.factory or config.model, shape, classes, **config.model_options)
-
     return make_task(
-        build,
-        classes,
+        partial(network, config, dataset.input_shape, dataset.num_classes, given),
+        dataset.num_classes,
         loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
         head=config.head or ("head" if config.model in models.TABLE else None),
     )
