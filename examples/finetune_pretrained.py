@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -43,8 +42,7 @@ def main(rounds: int = 10) -> None:
         split=us.Dirichlet(alpha=0.3, num_clients=10),
         rounds=rounds,
     )
-    tuned = network()
-    tuned.load_state_dict(load_file(history.folder / "models" / "FedAvg-seed0.safetensors"))
+    tuned = history.model("FedAvg")  # a plain module; history.model("FedAvg", client=3) is client 3's
     with tempfile.TemporaryDirectory() as folder:
         torch.save(tuned.state_dict(), Path(folder) / "tuned.pt")
         again = network()

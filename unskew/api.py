@@ -25,7 +25,7 @@ import pydantic
 import torch
 from torch import nn
 
-from unskew import algorithms, models, schema
+from unskew import algorithms, schema
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.sources import load, save
@@ -40,7 +40,7 @@ from unskew.run import callbacks, loop
 from unskew.run.folder import read_json
 from unskew.run.models import load_model
 from unskew.run.progress import watching
-from unskew.run.setup import Given, InProcess
+from unskew.run.setup import Given, InProcess, network
 from unskew.tree import is_record
 
 if TYPE_CHECKING:
@@ -370,23 +370,22 @@ def simulate(
         dataset = _dataset(experiment.task, data, target, client, test, test_fraction)
         if split is None and dataset.owners is None:
             experiment = dataclasses.replace(experiment, split=Dirichlet(alpha=0.1, num_clients=20))
-        keeps = out is not None and experiment.task.data == RUN_DATA
-        backend = InProcess(
-            Given(
-                dataset,
-                module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
-                factory=None if isinstance(model, str | nn.Module) else model,
-                files={DATA_FILE: partial(save, dataset)} if keeps else {},
-            )
+        given = Given(
+            module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
+            factory=None if isinstance(model, str | nn.Module) else model,
         )
-        network = _network(experiment.task, model, dataset)
+        # The history keeps what makes the network, and not the data.
+        fresh = partial(network, experiment.task, dataset.input_shape, dataset.num_classes, given)
+        keeps = out is not None and experiment.task.data == RUN_DATA
+        files = {DATA_FILE: partial(save, dataset)} if keeps else {}
+        backend = InProcess(dataclasses.replace(given, dataset=dataset, files=files))
         listening = shown if callback is None else callbacks.Several(shown, callback)
         if out is not None:
             from unskew.report import write_report
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
-            return dataclasses.replace(history(outcome), _network=network)
+            return dataclasses.replace(history(outcome), _network=fresh)
         scratch = _Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
@@ -395,7 +394,7 @@ def simulate(
             if isinstance(error, loop.Interrupted):
                 raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
             raise
-        return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=network)
+        return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=fresh)
 
 
 def _task(task: object, data: object, model: object) -> Any:
@@ -421,16 +420,6 @@ def _model_name(model: object) -> str:
     module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", type(model).__qualname__)
     known = module != "__main__" and getattr(sys.modules.get(module), name, None) is model
     return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
-
-
-def _network(task: TaskConfig, model: object, dataset: Dataset) -> Callable[[], nn.Module] | None:
-    """Makes a network like one that was given as a value; None where its name is enough."""
-    if isinstance(model, nn.Module):
-        return partial(copy.deepcopy, copy.deepcopy(model).cpu())
-    if not task.model.startswith(IN_PYTHON):
-        return None
-    assert callable(model)
-    return partial(models.build, model, dataset.input_shape, dataset.num_classes, **task.model_options)
 
 
 def _dataset(
