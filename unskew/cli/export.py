@@ -44,4 +44,4 @@ def export(
     print(f"model = us.load_model({str(path)!r})  # a torch.nn.Module")
     print("us.predict(model, x)  # raw inputs in, names of classes out")
     print("\nWithout unskew: network.load_state_dict(safetensors.torch.load_file(...));")
-    print("the file's metadata say how inputs are prepared (docs/guides/use-a-model.md).")
+    print('the file\'s metadata say how inputs are prepared; the guide "Use a trained model" has it in full.')

@@ -39,7 +39,7 @@ _Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _Examples:
     """Examples as they were given.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Rows:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     columns: tuple[Any, ...] = ()
-    test: "_Rows | None" = None
+    test: "_Examples | None" = None
 
 
 def dataset(
@@ -112,7 +112,7 @@ def dataset(
     return from_arrays(rows.name, arrays, Key(0) / "npz" / "test", test_fraction=test_fraction)
 
 
-def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Rows:
+def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
     """The examples in `data`; `columns` are those that a table must have, where another has said it."""
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
         return _of_parts(data, target, client)
@@ -128,7 +128,7 @@ def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any,
             "give {client: (x, y)}"
         )
     if isinstance(data, Dataset):
-        return _Rows(data.name, data.x_test.numpy(), data.y_test.numpy(), classes=data.classes)
+        return _Examples(data.name, data.x_test.numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
         return _of_clients(data)
     if isinstance(data, DataLoader | IterableDataset):
@@ -138,7 +138,7 @@ def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any,
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return _Rows("arrays", *_pair(data, "data"))
+        return _Examples("arrays", *_pair(data, "data"))
     raise DataError(f"data must be {FORMS}; got {_kind(data)}")
 
 
@@ -222,7 +222,7 @@ def _numbered(
     return [np.array([int(label) for label in labels], np.int64) for labels in plain], classes
 
 
-def _of_clients(data: Mapping[Any, Any]) -> _Rows:
+def _of_clients(data: Mapping[Any, Any]) -> _Examples:
     """{client: (x, y)}: clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
@@ -236,11 +236,11 @@ def _of_clients(data: Mapping[Any, Any]) -> _Rows:
             raise DataError(f"client {name} has no examples; leave it out")
     clients = [name for name, (_, y) in pairs.items() for _ in range(len(y))]
     x, y = (np.concatenate(part) for part in zip(*pairs.values(), strict=True))
-    return _Rows("arrays", x, y, clients, tuple(pairs))
+    return _Examples("arrays", x, y, clients, tuple(pairs))
 
 
 # ---------------------------------------------------------------- tables
-def _of_table(frame: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Rows:
+def _of_table(frame: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
     """A DataFrame: every column that is neither the labels nor the clients is a measurement."""
     _named(frame.columns, target, "target", "labels")
     if client is not None:
@@ -252,7 +252,7 @@ def _of_table(frame: Any, target: str | None, client: str | None, columns: tuple
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
     clients, names = (None, ()) if client is None else _owners(frame[client].to_numpy().tolist(), client)
     labels = _labels(frame[target], f"column {target!r}")
-    return _Rows("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
+    return _Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
 
 
 def _named(columns: Any, name: object, setting: str, holds: str) -> None:
@@ -304,7 +304,7 @@ def _measurement(values: Any, column: object) -> _Array:
 
 
 # ---------------------------------------------------------------- data sets of other libraries
-def _of_torch(data: Any) -> _Rows:
+def _of_torch(data: Any) -> _Examples:
     """A torch Dataset of (input, label) pairs.  Each item is read once, so random transforms are drawn once."""
     inputs, labels = [], []
     for i in range(len(data)):
@@ -322,10 +322,10 @@ def _of_torch(data: Any) -> _Rows:
         raise DataError(f"{type(data).__name__} holds no examples, at least 1 is needed")
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
     classes = tuple(map(str, names)) if isinstance(names, list | tuple) and names else None
-    return _Rows(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
+    return _Examples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None) -> _Rows:
+def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None) -> _Examples:
     """A DatasetDict: its parts "train" and "test"."""
     if "train" not in parts:
         raise DataError(
@@ -335,7 +335,7 @@ def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None) 
     return replace(rows, test=_of_hugging_face(parts["test"], target, None, client)) if "test" in parts else rows
 
 
-def _of_hugging_face(part: Any, target: str | None, client: str | None, ignored: str | None = None) -> _Rows:
+def _of_hugging_face(part: Any, target: str | None, client: str | None, ignored: str | None = None) -> _Examples:
     """A Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
     _named(names, target, "target", "labels")
@@ -354,7 +354,7 @@ def _of_hugging_face(part: Any, target: str | None, client: str | None, ignored:
     clients, known = (None, ()) if client is None else _owners(_values(part, client), str(client))
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
-    return _Rows("dataset", x, labels, clients, known, None if own is None else tuple(map(str, own)), tuple(left))
+    return _Examples("dataset", x, labels, clients, known, None if own is None else tuple(map(str, own)), tuple(left))
 
 
 def _values(part: Any, name: str | None) -> list[Any]:
