@@ -30,8 +30,8 @@ def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
     assert (said.code, said.err) == (0, "")
     found = json.loads(said.out)
     assert (found["run"], found["ledger"], found["target"]) == ("a", "honest", "fedavg-peak")
-    assert found["tariffs"]["a"]["channel"] == "p001"
-    assert found["tariffs"]["a"]["settings"]["spectrum"]["rbs"] == 1484
+    assert found["presets"]["a"]["channel"] == "p001"
+    assert found["presets"]["a"]["settings"]["spectrum"]["rbs"] == 1484
     rows = {(r["method"], r["metric"]): r for r in found["rows"]}
     for metric in ("accuracy", "megabytes.up", "hz_s", "subframes", "seconds", "joules.transmit", "joules.compute"):
         assert len(rows["fedprox", metric]["seeds"]) == 2
@@ -48,7 +48,7 @@ def test_the_papers_ledgers(run: Path, unskew: Unskew) -> None:
         found = json.loads(unskew("price", run, "--json", "--ledger", ledger).out)
         (whole,) = [r for r in found["rows"] if (r["method"], r["metric"]) == ("fedavg", "megabytes")]
         assert whole["mean"] == pytest.approx(megabytes)
-    assert found["tariffs"]["a"]["channel"] == "p001"
+    assert found["presets"]["a"]["channel"] == "p001"
     said = unskew("price", run, "--ledger", "table3")
     assert "ledger feddif_table3" in said.out
     assert "on the air" not in said.out
@@ -64,8 +64,8 @@ def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew)
     settings = ["--set", 'world.channel={name="radio", kappa=3.0}', "--set", "rounds=1"]
     assert unskew("run", "tiny.toml", "--out", "a", "--no-report", "--quiet", *settings).code == 0
     found = json.loads(unskew("price", "a", "--json").out)
-    assert found["tariffs"]["a"]["channel"] == "the run's own"
-    assert found["tariffs"]["a"]["settings"]["channel"]["kappa"] == 3.0
+    assert found["presets"]["a"]["channel"] == "the run's own"
+    assert found["presets"]["a"]["settings"]["channel"]["kappa"] == 3.0
 
 
 @pytest.mark.parametrize(

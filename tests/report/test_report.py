@@ -384,6 +384,20 @@ def test_a_comparison_shows_all_that_the_reports_of_its_runs_do(tmp_path: Path) 
     assert "Run cores device one 2 cpu two 64 NVIDIA H100" in environment
 
 
+def test_a_comparison_of_many_runs_opens_with_their_number(tmp_path: Path) -> None:
+    """As of a sweep: the names stand in the tables, not in the lead."""
+    folders = [make_run(tmp_path / f"run-{i}", METHODS[:1], seeds=[0], rounds=2, name=f"swept-{i}") for i in range(8)]
+    page = write_comparison(folders, tmp_path / "many.html").read_text("utf-8")
+    header = page[page.index("<header>") : page.index("</header>")]
+    assert "<title>8 runs · unskew</title>" in page
+    assert "8 runs side by side" in header
+    assert "From swept-0 to swept-7" in header
+    assert "swept-3" not in header
+    assert "<dt>swept-3</dt><dd>This run trained" in page
+    few = write_comparison(folders[:3], tmp_path / "few.html").read_text("utf-8")
+    assert "<h3>swept-1</h3>" in few[: few.index("</header>")]
+
+
 def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
     record = read(make_run(tmp_path / "run", METHODS[:2]))
     first, second = record.methods

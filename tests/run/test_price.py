@@ -22,7 +22,7 @@ from unskew.keys import Key
 from unskew.ledger import Transfer
 from unskew.pricing.presets import PRESETS, preset
 from unskew.pricing.radio import Cost, measures, price, summed, table3_mb
-from unskew.pricing.summary import bill, reached, targets
+from unskew.pricing.summary import cost_summary, reached, targets
 from unskew.pricing.traffic import Columns, RecordedRun, Training, read, training
 from unskew.protocol import Federation, Layout, Plan, probe
 from unskew.run import loop
@@ -419,7 +419,7 @@ def test_the_run_was_made_under_no_radio_or_its_own(folder: Path, copy: Path) ->
 def test_an_older_run_without_recorded_work_says_so(copy: Path) -> None:
     (copy / "work.jsonl").unlink()
     run = read(copy)
-    found = bill(run, price(copy))
+    found = cost_summary(run, price(copy))
     assert not any("compute" in r["metric"] for r in found.rows)
     assert any("no joules of computing" in remark for remark in found.remarks)
 
@@ -465,7 +465,7 @@ def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
         price(copy)
 
 
-# ---------------------------------------------------------------- the bill
+# ---------------------------------------------------------------- the summary of costs
 def recorded(curves: dict[tuple[str, int], dict[int, float]], folder: Path) -> RecordedRun:
     trainings = tuple(Training(m, s, training(m, s, fedavg(4, 2)).sent) for m, s in curves)
     return RecordedRun(folder, "made up", trainings, curves, "iid", MODEL, None)
@@ -478,7 +478,7 @@ def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) 
         ("a", 1): {1: 0.1, 3: 0.71}, ("b", 1): {2: 0.1, 4: 0.69}, ("c", 1): {4: 0.3},
     }  # fmt: skip
     run = recorded(curves, folder)
-    found = bill(run, price(run.trainings), target="0.7")
+    found = cost_summary(run, price(run.trainings), target="0.7")
     rows = {(r["method"], r["metric"]): r for r in found.rows}
     assert rows["a", "accuracy"]["seeds"] == [0.8, 0.71]
     assert rows["a", "megabytes"]["seeds"] == [80.0, 80.0]
@@ -494,7 +494,7 @@ def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) 
 def test_what_has_no_global_model_reaches_no_accuracy_on_the_test_set(folder: Path) -> None:
     run = read(folder)
     assert run.finished
-    found = bill(run, price(run.trainings), target="fedavg-peak")
+    found = cost_summary(run, price(run.trainings), target="fedavg-peak")
     named = {(r["method"], r["metric"]) for r in found.rows}
     assert ("fedavg", "to_target.rounds") in named
     assert not {("independent", "accuracy"), ("independent", "to_target.rounds")} & named
@@ -506,7 +506,7 @@ def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -
     four, three = (training("a", 0, fedavg(rounds, 2)).sent for rounds in (4, 3))
     trainings = tuple(Training(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
     run = RecordedRun(folder, "made up", trainings, curves, "iid", MODEL, None, finished=False)
-    found = bill(run, price(run.trainings))
+    found = cost_summary(run, price(run.trainings))
     rows = {(r["method"], r["metric"]): r for r in found.rows}
     assert rows["a", "accuracy"]["seeds"] == [0.8]
     assert rows["b", "accuracy"]["seeds"] == [0.7, 0.6]
@@ -530,7 +530,7 @@ def test_without_fedavg_its_peak_is_refused(folder: Path) -> None:
 def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Path) -> None:
     """As in the report; without it the cost would be a mean over other seeds than the rounds."""
     run = recorded({("a", 0): {0: 0.7, 4: 0.8}, ("a", 1): {0: 0.1, 1: 0.1, 3: 0.71}}, folder)
-    rows = {(r["method"], r["metric"]): r["seeds"] for r in bill(run, price(run.trainings), target="0.7").rows}
+    rows = {(r["method"], r["metric"]): r["seeds"] for r in cost_summary(run, price(run.trainings), target="0.7").rows}
     assert rows["a", "to_target.rounds"] == [0.0, 3.0]
     assert rows["a", "to_target.megabytes"] == [0.0, 60.0]
     assert {len(v) for (m, name), v in rows.items() if m == "a" and name.startswith("to_target.")} == {2}
@@ -567,7 +567,7 @@ def test_a_channel_that_is_none_is_refused(tiny: Any, setting: str, message: str
     assert message in str(caught.value)
 
 
-# ---------------------------------------------------------------- tariffs
+# ---------------------------------------------------------------- presets
 def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('preset = "p001"\n[spectrum]\nrbs = 106\nfree_rbs = 86.0\n[energy]\nreceive_w = 0.1\n')
@@ -594,7 +594,7 @@ def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -
         ("channel = ", "is not TOML"),
     ],
 )
-def test_a_file_that_makes_no_tariff_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_makes_no_preset_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:

@@ -73,7 +73,7 @@ class Notes(NoCallback):
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """In TensorBoard's place."""
     made = Recorder()
-    entry = trackers.Entry("json", "json", lambda experiment, folder: made)
+    entry = trackers.Installable("json", "json", lambda experiment, folder: made)
     monkeypatch.setitem(trackers.TRACKERS, "tensorboard", entry)
     return made
 
@@ -174,12 +174,12 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run_before_its_first_round(
     def fail(*_: Any) -> Any:
         raise OSError("no server\nthere")
 
-    monkeypatch.setitem(trackers.TRACKERS, "mlflow", trackers.Entry("json", "json", fail))
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", trackers.Installable("json", "json", fail))
     with pytest.raises(
         RunError, match=r"mlflow could not be started: OSError: no server there; nothing has been trained"
     ):
         loop.start(tracked(tiny, name="mlflow"), tmp_path / "run")
-    monkeypatch.setitem(trackers.TRACKERS, "mlflow", trackers.Entry("json", "json", lambda *_: Recorder()))
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", trackers.Installable("json", "json", lambda *_: Recorder()))
     assert loop.resume(tmp_path / "run").summary["rows"]
 
 
@@ -192,7 +192,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
             raise ConnectionError("gone")
 
     failing, notes = Failing(), Notes()
-    monkeypatch.setitem(trackers.TRACKERS, "wandb", trackers.Entry("json", "json", lambda *_: failing))
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", trackers.Installable("json", "json", lambda *_: failing))
     outcome = loop.start(replace(tracked(tiny), track=("wandb", "tensorboard")), tmp_path / "run", notes)
     assert notes.notes == ["the tracker wandb failed and is left out from here: ConnectionError: gone"]
     assert len(failing.told) == 1

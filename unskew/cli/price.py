@@ -59,29 +59,29 @@ def price(
     """
     from unskew.experiment.config import plain
     from unskew.pricing.radio import price as priced
-    from unskew.pricing.summary import bill
+    from unskew.pricing.summary import cost_summary
     from unskew.pricing.traffic import read
 
     if ledger not in LEDGERS:
         raise ConfigError(f"--ledger must be one of {', '.join(LEDGERS)}, got {ledger!r}")
     rows: list[Mapping[str, Any]] = []
     remarks: list[str] = []
-    tariffs: dict[str, dict[str, Any]] = {}
+    presets: dict[str, dict[str, Any]] = {}
     for name, folder in zip(run_names(runs), runs, strict=True):
         run = read(folder)
-        at, tariff = _preset(channel, ledger, run)
-        costs = priced(run.trainings, tariff.channel, tariff.spectrum, tariff.energy, LEDGERS[ledger], run.model_bytes)
-        costs_of_run = bill(run, costs, target)
+        at, preset = _preset(channel, ledger, run)
+        costs = priced(run.trainings, preset.channel, preset.spectrum, preset.energy, LEDGERS[ledger], run.model_bytes)
+        summary = cost_summary(run, costs, target)
         several = len(runs) > 1
-        rows += [{**row, "method": f"{name}/{row['method']}"} if several else row for row in costs_of_run.rows]
-        remarks += [f"{name}: {remark}" if several else remark for remark in costs_of_run.remarks]
-        tariffs[name] = {"channel": at, "settings": plain(tariff)}
+        rows += [{**row, "method": f"{name}/{row['method']}"} if several else row for row in summary.rows]
+        remarks += [f"{name}: {remark}" if several else remark for remark in summary.remarks]
+        presets[name] = {"channel": at, "settings": plain(preset)}
     if as_json:
-        document = {"run": " ".join(tariffs), "ledger": LEDGERS[ledger], "target": target, "tariffs": tariffs}
+        document = {"run": " ".join(presets), "ledger": LEDGERS[ledger], "target": target, "presets": presets}
         print(json.dumps({**document, "rows": rows, "remarks": remarks}))
         return
     console = Console()
-    where = ", ".join(dict.fromkeys(t["channel"] for t in tariffs.values()))
+    where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
     seeds = max(len(row["seeds"]) for row in rows)
     spread = f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}"
     for columns, title in (

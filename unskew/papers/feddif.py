@@ -202,17 +202,17 @@ DIFFUSION_ROUNDS = 10.24
 def subframes(request: Request) -> Result:
     """Sub-frames of a round of FedAvg with ten devices, and FedDif's beside it, in P001's cell."""
     began, seeds = clock(), tuple(range(5 if request.scale == "small" else 20))
-    rounds, devices, tariff = 80, 10, PRESETS["p001"]
+    rounds, devices, preset = 80, 10, PRESETS["p001"]
     found: dict[str, list[float]] = {"FedAvg": [], "FedDif": []}
     hops: list[float] = []
     for seed in seeds:
         histograms = _histograms("1.0", 10, 5000, devices, seed)
         for name, algorithm in (("FedAvg", FedAvg()), ("FedDif", FedDif(preset="p001", epsilon=0.04))):
-            record = list(untrained_rounds(algorithm, histograms, rounds, seed=seed, channel=tariff.channel))
+            record = list(untrained_rounds(algorithm, histograms, rounds, seed=seed, channel=preset.channel))
             rows = [row for _, trace in record for row in trace.transfers]
             info = {t: info for t, (info, _) in enumerate(record, 1)}
             training = traffic.training(name, seed, rows, info=info)
-            costs = radio.price([training], tariff.channel, tariff.spectrum, tariff.energy, "feddif_subframes")
+            costs = radio.price([training], preset.channel, preset.spectrum, preset.energy, "feddif_subframes")
             spent = [sum(c.subframes.values()) for c in costs if c.subframes is not None]
             found[name].append(float(np.mean(spent)))
             if name == "FedDif":
@@ -492,9 +492,9 @@ def _accuracy_rows(found: History, run: traffic.RecordedRun, plan: Plan, setting
     paper = {(m, "global.accuracy"): values[at] / 100 for m, values in published.items()}
     metrics = ("global.accuracy", "global.accuracy.best", "bytes.total")
     rows = [replace(r, setting=where) for r in rows_of(found, metrics, paper)]
-    tariff = PRESETS["p001"]
-    costs = radio.price(run.trainings, tariff.channel, tariff.spectrum, tariff.energy, "honest")
-    spent = summary.bill(run, costs, summary.FEDAVG_PEAK).rows
+    preset = PRESETS["p001"]
+    costs = radio.price(run.trainings, preset.channel, preset.spectrum, preset.energy, "honest")
+    spent = summary.cost_summary(run, costs, summary.FEDAVG_PEAK).rows
     wanted = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")
     rows += [
         over_seeds(r["method"], where, r["metric"], r["seeds"])

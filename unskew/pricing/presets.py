@@ -31,7 +31,7 @@ PRESETS = {
 
 
 def preset(name: str) -> PricingPreset:
-    """A tariff by name, or from a TOML file.
+    """A preset by name, or from a TOML file.
 
     The file has up to three tables, [channel], [spectrum] and [energy], and may begin with `preset = "p001"`: what the
     tables leave out is as there, else as in `paper`.
@@ -56,7 +56,7 @@ def preset(name: str) -> PricingPreset:
     parts: dict[str, Any] = {name: getattr(PRESETS[preset], name) for name in ("channel", "spectrum", "energy")}
     for key, settings in table.items():
         if key not in parts:
-            raise schema.unknown(key, ["preset", *parts], "", "a tariff", str(path))
+            raise schema.unknown(key, ["preset", *parts], "", "a preset", str(path))
         values = schema.checked(type(parts[key]), settings, key, str(path))
         with schema.placed(key, str(path)):
             parts[key] = replace(parts[key], **values)

@@ -66,7 +66,7 @@ class CostSummary:
     remarks: tuple[str, ...]
 
 
-def bill(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
+def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
     """Means over seeds of what the methods of a run cost, and of what an accuracy cost.
 
     Of a run that has not finished, those seeds count that came as far as the furthest of their method.

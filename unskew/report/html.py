@@ -31,6 +31,9 @@ SECTIONS: tuple[tuple[tuple[type[Info], ...], Callable[[Record, Sequence[str], _
 )
 """Sections of a method's own: the types of info that they draw, subtypes too, and what draws them."""
 
+MOST_INTRODUCED = 6
+"""Runs up to which a comparison opens with a paragraph on each."""
+
 _BAND = "The line is the mean over seeds, the band runs from the lowest to the highest seed."
 
 
@@ -154,6 +157,7 @@ def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> 
     series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]
     return {
         "names": names,
+        "few": len(names) <= MOST_INTRODUCED,
         "records": records,
         "differing": differing,
         "together": "" if base is None else summary_text.found(together, base),

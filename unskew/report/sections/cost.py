@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from unskew.pricing import traffic
 from unskew.pricing.radio import Cost, price
-from unskew.record.reader import Direction, Record
+from unskew.record.reader import Direction, Record, configured
 from unskew.report import figures, tables
 from unskew.report.section import Entry, Section, Table
 from unskew.report.stats import Curve, Spread
 from unskew.report.tables import ACCURACY, DIRECTIONS, amount, count
 from unskew.units import MB
 from unskew.world import spectrum as spectra
-from unskew.world import wireless
 from unskew.world.energy import Energy
 
 By = Mapping[tuple[str, int], Mapping[int, float]]
@@ -107,15 +106,16 @@ class Priced:
 
 
 def priced(record: Record) -> Priced | None:
-    """What the run cost on the air, under its own radio, else under the paper's; None if nothing travelled.
+    """What the run cost on the air, under its own radio; None if it modelled none, or nothing travelled.
 
     Raises:
         RunError: If the run's folder cannot be priced.
     """
-    if not record.flows:
+    if not record.flows or configured(record).get("world", {}).get("channel", {}).get("name") != "radio":
         return None
     run, carrier, energy = traffic.read(record.folder), spectra.PAPER, Energy()
-    costs = price(run.trainings, run.channel or wireless.PAPER, carrier, energy)
+    assert run.channel is not None
+    costs = price(run.trainings, run.channel, carrier, energy)
     trained = all(c.compute_j is not None for c in costs)
     what = "radio and training" if trained else "radio"
 
@@ -125,7 +125,6 @@ def priced(record: Record) -> Priced | None:
             found.setdefault((c.method, c.seed), {})[c.round] = part(c)
         return found
 
-    whose = "this run’s own radio" if run.channel else "the paper’s radio cell, though this run modelled no radio"
     return Priced(
         (
             Quantity("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", by(lambda c: _sum(c.subframes)), count),
@@ -135,8 +134,8 @@ def priced(record: Record) -> Priced | None:
                 by(lambda c: _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)), amount,
             ),
         ),
-        f"Priced under {whose}: of {carrier.rbs} resource blocks in a sub-frame {carrier.free_rbs:g} are free on "
-        f"average, training takes {energy.cycles_per_example:g} cycles an example at "
+        f"Priced under this run’s own radio: of {carrier.rbs} resource blocks in a sub-frame {carrier.free_rbs:g} are "
+        f"free on average, training takes {energy.cycles_per_example:g} cycles an example at "
         f"{energy.clock_hz / 1e9:g} GHz. “unskew price” sets other prices.",
     )  # fmt: skip
 
