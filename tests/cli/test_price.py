@@ -71,7 +71,7 @@ def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew)
 @pytest.mark.parametrize(
     ("words", "kind", "part"),
     [
-        (["nowhere"], "RunError", "nowhere is no run folder: it has no run.json"),
+        (["nowhere"], "RunError", "nowhere is not a run folder: it has no run.json"),
         (["a", "--channel", "p002"], "ConfigError", "no channel is called 'p002'; choose paper, p000, p001"),
         (["a", "--channel", "mine.toml"], "ConfigError", "cannot read mine.toml"),
         (["a", "--ledger", "honst"], "ConfigError", "--ledger must be one of honest, table3, subframes, got 'honst'"),

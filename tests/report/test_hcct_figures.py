@@ -34,6 +34,7 @@ from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.report import figures, html, read, stats, write_report
+from unskew.report.members import joining
 from unskew.report.sections import groups
 
 
@@ -284,6 +285,25 @@ def test_a_client_in_no_group_does_not_look_like_one_that_is_alone(page: Path, t
     text = pages.said(write_report(folder))
     assert "grey is alone, dashed is in no group" in text
     assert "dashed is in no group" not in pages.said(page), "client 3 is alone there"
+
+
+def test_clients_and_classes_with_names_are_called_by_them(tmp_path: Path) -> None:
+    """In the figure of labels and below it, in trees, similarities and gains, and in the command's table."""
+    folder = make_run(tmp_path / "run")
+    division = json.loads((folder / "partition.json").read_text())
+    cities = ["Bergen", "Lyon", "Porto", "Graz"]
+    division["seeds"]["0"] |= {"client_names": cities, "classes": ["healthy", "ill"]}
+    (folder / "partition.json").write_text(json.dumps(division))
+    page = write_report(folder)
+    text = pages.said(page)
+    assert "Clients: 0 Bergen, 1 Lyon, 2 Porto, 3 Graz" in text
+    assert "Labels: 0 healthy, 1 ill" in text
+    assert "Clients with a domain in common: Bergen, Lyon; Porto, Graz." in text
+    drawn = {s[:4000][s.index("aria-label") :][:60]: s for s in svgs(page)}
+    for title in ("Label shares", "Merges of hcct", "Cosine of every two", "By client of hcct"):
+        (svg,) = (s for words, s in drawn.items() if title in words)
+        assert all(f">{city}<" in svg for city in cities), title
+    assert [m.name for m in joining(read(folder))[0].members] == cities
 
 
 def test_the_page_says_which_clients_have_a_domain_in_common(page: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def should_join(record: Record) -> list[Table | str]:
 def clients(j: Joining) -> Table:
     """The clients of a method in the last round of a seed; columns without a number are left out."""
     columns = [
-        ("client", [str(m.client) for m in j.members]),
+        ("client", [escape(m.name) for m in j.members]),
         ("group", [_groups(m) for m in j.members]),
         ("utility", [_utility(m.utility) for m in j.members]),
         ("alone", [_utility(m.utility_alone) for m in j.members]),

@@ -59,6 +59,14 @@ class Partition:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
+    def client(self, number: int) -> str:
+        """What a client is called: its name, else its number."""
+        return self.client_names[number] if self.client_names else str(number)
+
+    def label(self, number: int) -> str:
+        """What a class is called: its name, else its number."""
+        return self.classes[number] if self.classes else str(number)
+
 
 @dataclass(frozen=True)
 class Flow:

@@ -10,7 +10,7 @@ Methods are told apart three times over, by colour, dashes and marker; the colou
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Shape
@@ -337,15 +337,35 @@ def _short(text: str, most: int = 46) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def name_ticks(axis: Axis, at: Sequence[int], called: Callable[[int], str], size: float = 9.0) -> None:
+    """Names at an axis, upright below a horizontal one unless all are short."""
+    names = [_short(called(k), 16) for k in at]
+    axis.set_ticks(at, names, fontsize=size)
+    if isinstance(axis, XAxis) and max(map(len, names), default=0) > 3:
+        axis.set_tick_params(labelrotation=90)
+
+
 def opacity(share: Any) -> Any:
     """Opacity of a label's share of a client, both in [0, 1]: the square root, so that small shares can be seen."""
     return np.sqrt(share)
 
 
-def labels_chart(name: str, label_counts: Sequence[Sequence[int]], alt: str) -> Markup:
+def labels_chart(
+    name: str,
+    label_counts: Sequence[Sequence[int]],
+    alt: str,
+    clients_called: Callable[[int], str] = str,
+    labels_called: Callable[[int], str] = str,
+) -> Markup:
     """Clients side by side: above, how many examples each has; below, the share of each label in them.
 
     The first `MOST_CLIENTS` clients are drawn.
+
+    Args:
+        name: Prefix of the figure's ids, unique on its page.
+        label_counts: Examples, (clients, labels).
+        alt: What a reader who cannot see the figure is told.
+        clients_called, labels_called: Names of clients and labels by their numbers.
     """
     counts = np.array(label_counts[:MOST_CLIENTS], dtype=float)  # (clients, labels)
     sizes = counts.sum(axis=1)
@@ -367,8 +387,8 @@ def labels_chart(name: str, label_counts: Sequence[Sequence[int]], alt: str) -> 
         below.grid(visible=False)
         below.set_ylabel("label")
         below.set_xlabel("client")
-        below.set_xticks(range(0, clients, max(1, math.ceil(clients / 25))))
-        below.set_yticks(range(0, labels, max(1, math.ceil(labels / 12))))
+        name_ticks(below.xaxis, range(0, clients, max(1, math.ceil(clients / 25))), clients_called)
+        name_ticks(below.yaxis, range(0, labels, max(1, math.ceil(labels / 12))), labels_called)
         for spine in below.spines.values():
             spine.set_visible(True)
         return markup(figure, name, alt)

@@ -135,6 +135,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "spread": _spread(record, marks),
         "sections": _sections(record, marks, priced),
         "labels": _labels(first),
+        "called": _called(first),
         "label_key": [(share, f"{figures.opacity(share / 100):.2f}") for share in (0, 25, 50, 75, 100)],
         "traffic": tables.traffic(record),
         "failures": _failures(record),
@@ -391,8 +392,21 @@ def _labels(partition: Partition | None) -> Chart | None:
     )
     some = f" The first {drawn} of {clients:,} clients are drawn." if drawn < clients else ""
     caption = f"Each column is a client: above its number of examples, below the share of each label among them.{some}"
-    svg = figures.labels_chart("labels", partition.label_counts, alt)
+    svg = figures.labels_chart("labels", partition.label_counts, alt, partition.client, partition.label)
     return Chart("Labels by client", caption, svg, wide=True)
+
+
+def _called(partition: Partition | None) -> list[tuple[str, str]]:
+    """Numbers of clients and labels with their names, where they have any."""
+    if partition is None:
+        return []
+    named = (("Clients", partition.client_names), ("Labels", partition.classes))
+    plain = [str(k) for k in range(len(partition.classes))]
+    return [
+        (what, ", ".join(f"{k} {name}" for k, name in enumerate(names)))
+        for what, names in named
+        if names and list(names) != plain and len(names) <= figures.MOST_CLIENTS
+    ]
 
 
 def _failures(record: Record) -> list[Lost]:

@@ -19,6 +19,7 @@ class Member:
     """A client at the end of a run; accuracies are fractions on its own test data.
 
     Attributes:
+        name: What it is called, its number if it has no name.
         groups: Numbers of its groups of two or more, from 1, as in the report's figures.
         there: Whether it was in any group, be it by itself.
         utility, utility_alone: In its group and by itself, no unit; None where the method has none.
@@ -26,6 +27,7 @@ class Member:
     """
 
     client: int
+    name: str
     groups: tuple[int, ...]
     there: bool
     utility: float | None
@@ -88,6 +90,7 @@ def _members(record: Record, g: groups.Grouping, options: Mapping[str, object], 
     return tuple(
         Member(
             client=c,
+            name=g.called(c),
             groups=tuple(n + 1 for n in where.get(c, ()) if n != groups.ALONE),
             there=c in where,
             utility=utility,

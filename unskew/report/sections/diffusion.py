@@ -41,7 +41,7 @@ from unskew import schema
 from unskew.errors import RunError
 from unskew.info import DiffusionMove, DiffusionRound
 from unskew.keys import Key
-from unskew.record.reader import Record, configured, info_of
+from unskew.record.reader import Partition, Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Entry, Section, Table
 from unskew.server.distance import Metric, iid_distance
@@ -340,7 +340,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
         "Diffusion",
         lead(found) + ("" if len(found) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
         (*(c for c in charts if c is not None), *paths),
-        (_summary(found, marks), *(_paths(d, round) for d, round in shown)),
+        (_summary(found, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in shown)),
     )
 
 
@@ -453,14 +453,14 @@ def _tiny(value: float) -> str:
     return f"{value:.1g}"
 
 
-def _paths(d: Diffusion, round: Shown) -> Table:
+def _paths(d: Diffusion, round: Shown, partition: Partition) -> Table:
     distances, sizes = d.ruler.simulated(round.learning), round.learning.sizes[-1]
     chains = round.info.chains()
     entries = tuple(
         Entry(
             str(m),
             (
-                " → ".join(map(str, chains[m])),
+                " → ".join(map(partition.client, chains[m])),
                 f"{sizes[m]:,}",
                 f"{distances[0, m]:.3f}",
                 f"{distances[-1, m]:.3f}",

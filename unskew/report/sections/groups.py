@@ -18,7 +18,7 @@ in either), so that colours stay.  Clients alone have no number.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -163,6 +163,7 @@ class Grouping:
         planted: The domain of each client, empty where clients are not of one domain each.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
         gains: Own accuracy less that of training alone, a fraction, seed -> client.
+        called: Names of clients by their numbers.
     """
 
     method: str
@@ -177,6 +178,7 @@ class Grouping:
     planted: tuple[int, ...]
     rand: stats.Curve | None
     gains: Mapping[int, Mapping[int, float]]
+    called: Callable[[int], str] = str
 
     @property
     def last(self) -> Seen:
@@ -234,6 +236,7 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
         planted=planted[seeds[0]],
         rand=None if overlapping else stats.curve_by_round(list(rand.values())),
         gains={} if base is None else gains(record, method, base),
+        called=record.partitions[seeds[0]].client,
     )
 
 
@@ -416,7 +419,7 @@ def _planted(g: Grouping) -> str:
     """Which clients have a domain in common."""
     members: dict[int, list[str]] = {}
     for c, domain in enumerate(g.planted):
-        members.setdefault(domain, []).append(str(c))
+        members.setdefault(domain, []).append(g.called(c))
     if len(members) == len(g.planted):
         return "Every client has a domain of its own. "
     if len(g.planted) > MOST_NAMED:
@@ -559,7 +562,7 @@ def _tree_chart(g: Grouping, options: Mapping[str, Any], name: str) -> Chart | N
         figure = Figure(figsize=(figures.WIDE / 72, (high + 150) / 72), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(max(high, 60), 90))
         _branches(above, merges, made, row, number)
-        above.set_yticks(range(len(row)), [str(c) for c in row], fontsize=10 if len(row) <= 30 else 8)
+        figures.name_ticks(above.yaxis, range(len(row)), lambda k: g.called(list(row)[k]), 10 if len(row) <= 30 else 8)
         above.set_ylim(len(row) - 0.4, -0.6)
         above.set_ylabel("client")
         above.tick_params(axis="both", length=0, labelbottom=False)
@@ -729,7 +732,7 @@ def _similarity_chart(g: Grouping, name: str) -> Chart | None:
                     color=colour_of(k), annotation_clip=False,
                 )  # fmt: skip
         every = max(1, math.ceil(n / 25))
-        names = [str(c) for c in order[::every]]
+        names = [g.called(c) for c in order[::every]]
         axes.set_xticks(range(0, n, every), names, fontsize=9, rotation=90 if n > 12 else 0)
         axes.set_yticks(range(0, n, every), names, fontsize=9)
         for spine in axes.spines.values():
@@ -845,7 +848,10 @@ def _gain_chart(
         bottom.set_xlim(-0.7, g.clients - 0.3)
         if g.clients <= MOST_NAMED:
             _name_groups(grid[0], [number.get(c, NONE) for c in range(g.clients)])
-        bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+        if g.clients <= MOST_NAMED and g.called(0) != "0":
+            figures.name_ticks(bottom.xaxis, range(g.clients), g.called)
+        else:
+            bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         bottom.set_xlabel("client")
         told = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
         told += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points"] if gain else []
