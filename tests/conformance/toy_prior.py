@@ -74,10 +74,10 @@ class Toy:
 def toy() -> Iterator[Toy]:
     """Whatever prior is asked for, it is the toy."""
     made = Toy()
-    imagery._made.cache_clear()
+    imagery._image_cache.cache_clear()
     with mock.patch.object(imagery, "_loaded", return_value=made):
         yield made
-    imagery._made.cache_clear()
+    imagery._image_cache.cache_clear()
 
 
 # ---------------------------------------------------------------- clients

@@ -85,8 +85,8 @@ def test_images_are_kept_as_the_task_has_them_and_no_more_bytes_of_them_than_all
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 1 x 4 x 4 from the toy, 3 x 8 x 8 for the task: 768 bytes each, so three times two fit into 5,000."""
-    kept = imagery._Images(5_000)
-    monkeypatch.setattr(imagery, "_made", kept)
+    kept = imagery._ImageCache(5_000)
+    monkeypatch.setattr(imagery, "_image_cache", kept)
     made: list[int] = []
     real = Toy.sample
     monkeypatch.setattr(Toy, "sample", lambda self, v, *rest: made.append(len(v)) or real(self, v, *rest))

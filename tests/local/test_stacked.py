@@ -17,7 +17,7 @@ from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.local.sequential import Sequential
 from unskew.local.stacked import rows
 from unskew.local.stacked.executor import Stacked
-from unskew.local.stacked.network import KeyedDropout, scatter, study
+from unskew.local.stacked.network import KeyedDropout, probe, scatter
 from unskew.local.stacked.rows import Form, Rows
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
@@ -717,20 +717,20 @@ def test_dropout_of_nothing_is_the_sequential_run() -> None:
 @pytest.mark.parametrize("network", [*TOGETHER, *APART])
 def test_a_network_is_seen_for_what_it_is(network: str) -> None:
     task, data = task_of(network), device_data()
-    nature = study(task, data.x, data.y)
-    assert nature.padded == (network in ALIKE or network in ("svm", "recurrent"))
-    assert bool(nature.draws) == (network in ("drawing", "counting"))
-    assert nature.apart
+    traits = probe(task, data.x, data.y)
+    assert traits.padded == (network in ALIKE or network in ("svm", "recurrent"))
+    assert bool(traits.draws) == (network in ("drawing", "counting"))
+    assert traits.apart
     if network in TOGETHER:
-        assert nature.refuses is None
+        assert traits.refuses is None
     if network in ("svm", "recurrent"):
-        assert nature.refuses
+        assert traits.refuses
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_data_set_of_hardly_any_examples_is_enough_to_tell(n: int) -> None:
     task, data = task_of("cnn, batch norm"), device_data()
-    assert not study(task, data.x[:n], data.y[:n]).padded
+    assert not probe(task, data.x[:n], data.y[:n]).padded
 
 
 # ---------------------------------------------------------------- captured steps

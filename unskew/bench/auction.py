@@ -1,4 +1,4 @@
-"""How fast FedDif's auction is: weights and matching of a diffusion round against a plain double loop in this process.
+"""Speed of FedDif's auction: weights and matching of a diffusion round against a plain double loop in this process.
 
 The plain loop is what the definition says, one model and one client at a time, with NumPy for the sums over classes.
 Both compute the same table from the same histograms, and it is checked that they agree.  The loop runs once, what is

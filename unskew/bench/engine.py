@@ -1,4 +1,4 @@
-"""How fast clients are trained: the executors against plain PyTorch, in one process.
+"""Speed of training: the executors against plain PyTorch, in one process.
 
 L1 is what a careful user would write without federated learning: one network, PyTorch's own layers and SGD (default or
 fused, the faster of the two, at its best number of threads), tensors ready, the same batches and sample count.  A ratio

@@ -1,4 +1,4 @@
-"""How fast clients are trained on a CUDA device: stacked clients against the loop over clients that peers use.
+"""Speed of training on a CUDA device: stacked clients against the loop over clients that peers use.
 
 Workloads A (pfl-research's CIFAR-10 cohort) and E (BlazeFL's) have the shapes of their papers with random numbers in
 them, so their accuracy means nothing and their speed does.

@@ -1,4 +1,4 @@
-"""How fast a prior learns embeddings and makes images: all clusters in one batch against one at a time.
+"""Speed at which a prior learns embeddings and makes images: all clusters in one batch against one at a time.
 
 Ten clusters of scikit-learn's digits, one of each digit, as ten clients with one label each would have them.  Batched
 and one at a time take turns in one process on one thread, in CPU time, so that what else the machine does counts for

@@ -239,8 +239,8 @@ def _prior_parts(
             largest, how = max(needs)
             parts.append(MemoryPart(PRIOR, largest, how, place, "training"))
         if sizes := {same: n * example for _, n, same in asked if same is not None}:
-            how = f"made, for who wants the same again, {human_bytes(imagery.MOST_KEPT)} at most"
-            parts.append(MemoryPart(IMAGES, min(sum(sizes.values()), imagery.MOST_KEPT), how, place, "always"))
+            how = f"made, for who wants the same again, {human_bytes(imagery.CACHE_BYTES)} at most"
+            parts.append(MemoryPart(IMAGES, min(sum(sizes.values()), imagery.CACHE_BYTES), how, place, "always"))
     return parts
 
 

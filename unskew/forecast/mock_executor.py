@@ -37,7 +37,7 @@ from unskew.units import human_bytes
 
 Mock = Literal["unchanged", "perturbed"]
 PERTURBATION = 0.01
-"""How far from its start a made-up result lies, relative to each value."""
+"""Distance of a made-up result from its start, relative to each value."""
 CODE_S = 1.0
 """Seconds that a method's local code may take beside the time there is for driving; each kind is done once even so."""
 KEPT_BYTES = 256 << 20

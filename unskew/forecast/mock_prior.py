@@ -57,7 +57,7 @@ class MockPrior:
         self._learned = 0
 
     def start(self) -> Tensor:
-        """Where every embedding begins, (width,): the real place."""
+        """Start of every embedding, (width,): the real one."""
         return self._real.start()
 
     def encode(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from unskew.ledger import Direction
 SCHEMA = 1
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
 Traffic = Literal["exact", "extrapolated", "estimated", "unknown"]
-"""How sure the bytes are.
+"""Certainty of the bytes.
 
 exact         every round was driven, and results made up in two ways agree
 extrapolated  they agree, but for want of time later rounds, or results of clients' own code, are taken from others
@@ -29,7 +29,7 @@ class MethodCost:
     Attributes:
         method: Its label.
         bytes: Bytes sent over the whole run, by direction; None if unknown.
-        traffic: How sure the bytes are.
+        traffic: Certainty of the bytes.
         rounds_driven: Number of rounds driven without training, the fewest over seeds.
         training_s, server_s, evaluation_s: Time for all rounds, seconds; None if nothing was timed.
     """

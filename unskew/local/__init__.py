@@ -1,1 +1,1 @@
-"""Where a client's requests meet its data: one client at a time (solo), and the executors that run many."""
+"""Local training: one client's requests answered on its data, and the executors that run many clients."""

@@ -41,7 +41,7 @@ class DeviceData:
 
 
 def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
-    """Which of a client's `n` training examples make up which step of an optimisation with this key.
+    """The batches of an optimisation with this key on a client's `n` training examples.
 
     Raises:
         DataError, ConfigError: As `unskew.data.batches.plan`.

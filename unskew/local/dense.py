@@ -80,17 +80,17 @@ def onednn_is_faster() -> bool:
     MKL is level for large products and ahead for small ones; Zen 5 takes them whole.
     """
     try:
-        known = Path("/proc/cpuinfo").read_text()
+        cpuinfo = Path("/proc/cpuinfo").read_text()
         torch.ops.mkldnn._linear_pointwise(torch.ones(2, 2), torch.ones(2, 2), None, "none", [], "")
     except (OSError, AttributeError, RuntimeError):
         return False
-    family = re.search(r"^cpu family\s*: (\d+)$", known, re.MULTILINE)
-    wide = "AuthenticAMD" in known and family is not None and int(family[1]) >= ZEN5
+    family = re.search(r"^cpu family\s*: (\d+)$", cpuinfo, re.MULTILINE)
+    wide = "AuthenticAMD" in cpuinfo and family is not None and int(family[1]) >= ZEN5
     return wide and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def onednn(a: Tensor, b: Tensor, bias: Tensor | None = None, then: Literal["none", "relu"] = "none") -> Tensor:
-    """`a @ b.T + bias`, and what comes after it, by oneDNN; strided views are taken as they are."""
+    """`a @ b.T + bias` and the activation after it, by oneDNN; strided views are taken as they are."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, then, [], "")
     return out
 
@@ -112,9 +112,9 @@ def stepper(
     Args:
         layers: The network.
         tensors: Its parameters; changed in place.
-        gradient: Where the gradient of each goes; a bias that has no place here stays as it is.
-        velocity: Gives where the velocity of each goes, if there is one; its content is of no account.
-        config, lr: The optimisation; decides whether gradients can go straight into the weights.
+        gradient: Memory for the gradient of each; a bias that has none here stays as it is.
+        velocity: Returns memory for the velocity of each, if there is one; its content does not matter.
+        config, lr: The optimisation, which decides whether gradients can go straight into the weights.
         update: Applies the optimiser to parameters and gradients, where they cannot.
         extra: Adds the gradient of the terms to `gradient`; None if there are no terms.
     """
@@ -160,7 +160,7 @@ def stepper(
         g = torch.softmax(logits, 0).sub_(of_class).t()  # (2), but for the division
         if not plain:
             g.div_(n)
-        found: list[Tensor] = []
+        gradients: list[Tensor] = []
         for i in range(len(weights) - 1, -1, -1):
             w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
             below = None
@@ -174,9 +174,9 @@ def stepper(
                 if b is not None and d_b is not None:
                     b.sub_(g.sum(0), alpha=lr / n)
             elif straight:
-                found.append(onednn(g.t(), a.t()) if big[i] else g.t() @ a)
+                gradients.append(onednn(g.t(), a.t()) if big[i] else g.t() @ a)
                 if d_b is not None:
-                    found.append(g.sum(0))
+                    gradients.append(g.sum(0))
             else:
                 if big[i]:
                     d_weights[i].copy_(onednn(g.t(), a.t()))
@@ -186,8 +186,8 @@ def stepper(
                     torch.sum(g, 0, out=d_b)
             if below is not None:
                 g = below
-        if found:
-            momentum_step(moved, found, velocities, first, lr, config.momentum)
+        if gradients:
+            momentum_step(moved, gradients, velocities, first, lr, config.momentum)
             first = False
         if not straight:
             if extra is not None:

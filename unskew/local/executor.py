@@ -1,4 +1,4 @@
-"""What an executor runs: clients' steps, and evaluations of models.
+"""The interface of executors, and the jobs they run: clients' steps, and evaluations of models.
 
 Every executor answers the same requests with the same values; `Sequential` is the reference the others must equal.
 """

@@ -1,8 +1,7 @@
 """A prior at work on a client's inputs: standardised images go in, standardised images come out.
 
-Inputs are what the task trains on, which a prior knows nothing of: it takes images in [0, 1] of its own size.  What
-black and white have become in the inputs is known from where they were read (`Dataset.levels`); inputs that lie in
-[0, 1] are taken as they are.
+A prior takes images in [0, 1] of its own size, whatever the task trains on.  The values of black and white in the
+inputs are known from where the data were read (`Dataset.levels`); inputs that lie in [0, 1] are taken as they are.
 """
 
 import functools
@@ -26,7 +25,7 @@ def of(source: str, device: torch.device, shape: tuple[int, ...], levels: Levels
     """The prior called `source` for inputs of `shape`.
 
     Raises:
-        ConfigError, DataError: If it is not to be had, or inputs of that shape are no images.
+        ConfigError, DataError: If there is no such prior, or inputs of that shape are no images.
     """
     prior = _loaded(source, str(device))
     return TaskImagery(prior, source, shape, levels, priors.how_fitted(shape, prior.image_shape))
@@ -39,12 +38,16 @@ def _loaded(source: str, device: str) -> Prior:
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What images depend on, and nothing else.
+class _ImageRequest:
+    """Everything that images depend on, and nothing else.
 
     Attributes:
-        embeddings: Bytes of float32 numbers, and how many one has.
-        size: (C, H, W) of an image in the end.
+        source: Name of the prior.
+        device: Device of the prior.
+        embeddings: Bytes of float32 numbers, and how many numbers an embedding has.
+        count: Number of images of each embedding.
+        key, guidance, steps: As `Prior.sample` takes them.
+        size: Shape of the resulting images, (C, H, W).
     """
 
     source: str
@@ -65,30 +68,30 @@ class _Wanted:
         return priors.fitted(images.float().cpu().flatten(0, 1), self.size)
 
 
-class _Images:
-    """The images that were wanted last, so many bytes of them: clients of one process make the same ones once."""
+class _ImageCache:
+    """The images requested last, up to so many bytes: clients of one process make the same ones once."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self._kept: OrderedDict[_Wanted, Tensor] = OrderedDict()
+        self._kept: OrderedDict[_ImageRequest, Tensor] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def __call__(self, wanted: _Wanted) -> Tensor:
-        """Made, or as they were made before; not to be changed."""
+    def __call__(self, request: _ImageRequest) -> Tensor:
+        """Images for a request, made now or before; not to be changed."""
         with self._lock:
-            if wanted in self._kept:
-                self._kept.move_to_end(wanted)
-                return self._kept[wanted]
-            made = wanted.make()
-            self._kept[wanted] = made
-            self._bytes += _size(made)
+            if request in self._kept:
+                self._kept.move_to_end(request)
+                return self._kept[request]
+            images = request.make()
+            self._kept[request] = images
+            self._bytes += _size(images)
             while self._bytes > self.most_bytes:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
-            return made
+            return images
 
     def cache_clear(self) -> None:
-        """Keep nothing."""
+        """Forget all images."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
@@ -98,22 +101,22 @@ def _size(t: Tensor) -> int:
     return t.untyped_storage().nbytes()
 
 
-MOST_KEPT = 256 << 20
-"""Bytes of images that a process keeps for clients who want the same."""
+CACHE_BYTES = 256 << 20
+"""Bytes of images that a process keeps for clients that request the same."""
 
-_made = _Images(MOST_KEPT)
+_image_cache = _ImageCache(CACHE_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
 class TaskImagery:
-    """What `Local.imagery` gives.
+    """A prior for the inputs of a task: what `Local.imagery` answers with.
 
     Attributes:
         prior: The model itself.
-        source: What it was called.
-        shape: Of an input, (C, H, W).
-        levels: What black and white have become in each channel.
-        changes: What is done to images on the way in, in words.
+        source: Name of the prior.
+        shape: Shape of an input, (C, H, W).
+        levels: Values of black and white in each channel; None where they are not known.
+        changes: Description of what is done to images on the way in; None if nothing is.
     """
 
     prior: Prior
@@ -124,23 +127,23 @@ class TaskImagery:
 
     @property
     def width(self) -> int:
-        """Numbers of an embedding."""
+        """Numbers in an embedding."""
         return self.prior.width
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        """Of a latent, (channels, height, width)."""
+        """Shape of a latent, (channels, height, width)."""
         return self.prior.latent_shape
 
     def start(self) -> Tensor:
-        """Where every embedding begins, (width,), on the CPU."""
+        """Start of every embedding, (width,), on the CPU."""
         return self.prior.start().detach().float().cpu()
 
     def check(self, x: Tensor) -> None:
-        """Refuse inputs (n, C, H, W) in which it is not known what black and white are.
+        """Refuse inputs (n, C, H, W) whose values of black and white are not known.
 
         Raises:
-            DataError: If they are not from `levels` and do not lie in [0, 1].
+            DataError: If there are no `levels` and inputs do not lie in [0, 1].
         """
         self._levels(x)
 
@@ -170,11 +173,11 @@ class TaskImagery:
         if table.ndim != 2 or table.shape[1] != self.width or len(table) == 0:
             raise DataError(f"embeddings must have shape (K, {self.width}), K >= 1, got {tuple(table.shape)}")
         data, device = (table.numpy().tobytes(), self.width), str(self.prior.device)
-        wanted = _Wanted(self.source, device, data, count, key, guidance, steps, self._size)
-        return self._inputs(_made(wanted)).reshape(len(embeddings), count, *self.shape)
+        request = _ImageRequest(self.source, device, data, count, key, guidance, steps, self._size)
+        return self._inputs(_image_cache(request)).reshape(len(embeddings), count, *self.shape)
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
-        """How differently noise is predicted under two embeddings, (K, K)."""
+        """Difference between the noise predicted under two embeddings, (K, K)."""
         return priors.distances(self.prior, embeddings, key)
 
     @property
@@ -186,7 +189,7 @@ class TaskImagery:
         return black + images * (white - black)
 
     def _levels(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Black and white, (C, 1, 1) each, where `x` is."""
+        """Values of black and white, (C, 1, 1) each, on the device of `x`."""
         device = None if x is None else x.device
         if self.levels is not None:
             table = torch.tensor(self.levels, device=device)

@@ -1,12 +1,12 @@
 """Faster forms of common layers on a CPU, with the same mathematics.
 
-Chosen by rule, never by timing: what a network is made of and which processor it runs on decide.  Every rewriting is
+Chosen by rule, never by timing: a network's layers and the processor it runs on decide.  Every rewriting is
 equal to PyTorch's own layers within rounding, and where a private operator is missing the public one takes its place.
 
     channels last   convolutions read and write memory in the order oneDNN's kernels want
     pool, then ReLU max(relu(x)) = relu(max(x)), on a quarter of the numbers
     linear layers   through oneDNN on AMD from Zen 5 on, where MKL takes its slow path (unskew/local/dense.py)
-    small blocks    what is only evaluated comes in blocks whose layers' outputs stay in the cache
+    small blocks    forward passes without gradients take blocks whose layers' outputs stay in the cache
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ class _Linear(nn.Linear):
     """A linear layer that goes through oneDNN where the product is large enough."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As nn.Linear."""
+        """The product, and the bias added."""
         if x.dim() != 2 or x.dtype is not torch.float32 or len(x) * self.weight.numel() < ONEDNN_FROM:
             return super().forward(x)
         out: Tensor = _Product.apply(x, self.weight)  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
     """A function `update(w, g)` that changes the vector `w` in place by one step; `g` may be overwritten.
 
     Args:
-        config: Which optimiser, with its constants.
+        config: The optimiser and its constants.
         lr: Learning rate in force.
         like: A vector of the size, type and device of `w`.
     """

@@ -30,7 +30,7 @@ from unskew.tree import Params
 
 
 def kernels(task: Task, device: torch.device) -> str:
-    """Which forms of the network's layers are used there, for the record: bits depend on it."""
+    """Forms of the network's layers used on a device, for the record: bits depend on it."""
     if device.type != "cpu":
         return "torch"
     form = "written-out" if dense.kernel(task) else "channels-last" if wants_channels_last(task.module()) else "torch"

@@ -28,7 +28,7 @@ from torch.func import vmap
 from unskew.errors import UnskewError
 from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.local.stacked.fitter import Fitter, aux_key
-from unskew.local.stacked.network import Nature, study
+from unskew.local.stacked.network import NetworkTraits, probe
 from unskew.local.stacked.rows import Fit, Form
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Batch, ClientId, Fitted, Fold, Run, Sgd
@@ -52,15 +52,15 @@ class Stacked:
 
     def __init__(self, trainer: LocalTrainer, chunk: int | None = None, form: Form | None = None) -> None:
         self.trainer = trainer
-        self._nature: Nature = study(trainer.task, trainer.device_data.x, trainer.device_data.y)
-        self._fitter = Fitter(trainer, self._nature, chunk, form)
+        self._traits: NetworkTraits = probe(trainer.task, trainer.device_data.x, trainer.device_data.y)
+        self._fitter = Fitter(trainer, self._traits, chunk, form)
         self._refused: dict[Hashable, str] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be done together, and why; empty when everything could."""
-        refuses = self._nature.refuses if "refuses" in vars(self._nature) else None  # never asked of a large network
-        reasons = (self._nature.draws, self._nature.draws or refuses, self._fitter.context.eager)
+        """Reasons why something could not be done together; empty when everything could."""
+        refuses = self._traits.refuses if "refuses" in vars(self._traits) else None  # never asked of a large network
+        reasons = (self._traits.draws, self._traits.draws or refuses, self._fitter.context.eager)
         return tuple(dict.fromkeys(why for why in (*reasons, *self._refused.values()) if why))
 
     # ------------------------------------------------------------------ how much at once
@@ -130,7 +130,7 @@ class Stacked:
                 and self._fitter.fitting(request.start)
             ):
                 fit = step.fit = Fit(me, request, request.key(me, step.index), *self._size(client))
-                alike = None if self._nature.padded else fit.batches.sizes
+                alike = None if self._traits.padded else fit.batches.sizes
                 lr = request.config.lr_at(me.round) if fit.steps else 0.0
                 key = _Group("Sgd", (request.config, request.terms, form), (step.index, lr, aux_key(request), alike))
             elif (
@@ -157,7 +157,7 @@ class Stacked:
     def _together(self, group: "_Group", steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
         """Answers of a group; who is missing must be met alone."""
         # The trainer has neither captured graphs nor dropout that is keyed by client.
-        own = group.kind == "Sgd" and (self._fitter.captures or self._nature.drops)
+        own = group.kind == "Sgd" and (self._fitter.captures or self._traits.drops)
         if len(steps) == 1 and not own:
             return {}
         try:
@@ -239,12 +239,12 @@ class Stacked:
 
     @property
     def _stackable(self) -> bool:
-        return self._fitter.small and self._nature.apart and self._nature.refuses is None
+        return self._fitter.small and self._traits.apart and self._traits.refuses is None
 
     @property
     def _room(self) -> int:
         """Examples that may go through the network at once."""
-        bytes_ = self.trainer.device_data.x.element_size() * max(self._nature.activations, 1)
+        bytes_ = self.trainer.device_data.x.element_size() * max(self._traits.activations, 1)
         return _ROOM[self.trainer.device.type] // bytes_
 
     def _passes(self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -288,7 +288,7 @@ class _Alone:
 
 @dataclass(frozen=True)
 class _Group:
-    """What a group of requests has in common: `what` it is that may turn out not to be stackable, and the rest."""
+    """Properties that a group of requests shares: `what` may turn out not to be stackable, `rest` only divides."""
 
     kind: Literal["Sgd", "Fold", "Run"]
     what: tuple[Any, ...]

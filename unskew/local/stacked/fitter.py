@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.local.stacked.network import Nature
+from unskew.local.stacked.network import NetworkTraits
 from unskew.local.stacked.rows import Fit, Form, RowContext, Rows, Spec, stream
 from unskew.local.stacked.tables import to_host
 from unskew.local.trainer import LocalTrainer
@@ -33,15 +33,15 @@ class Fitter:
 
     Args:
         trainer: Whose data, network and device these are.
-        nature: What is known of the network.
+        traits: Properties of the network.
         chunk: Clients side by side; None leaves it to the rule.
         form: How they are stacked; None leaves it to the rule.
     """
 
-    def __init__(self, trainer: LocalTrainer, nature: Nature, chunk: int | None, form: Form | None) -> None:
-        self.trainer, self.nature, self.chunk, self.form = trainer, nature, chunk, form
+    def __init__(self, trainer: LocalTrainer, traits: NetworkTraits, chunk: int | None, form: Form | None) -> None:
+        self.trainer, self.traits, self.chunk, self.form = trainer, traits, chunk, form
         self.cuda = trainer.device.type == "cuda"
-        self.context = RowContext(trainer, nature)
+        self.context = RowContext(trainer, traits)
         self.captures = self.cuda  # whether steps are captured and kept
         self._forms: dict[tuple[SgdConfig, tuple[Term, ...]], Form | None] = {}
         self._seen: Params | None = None
@@ -58,14 +58,14 @@ class Fitter:
 
     def _rule_of(self, job: Sgd) -> Form | None:
         chosen = self.trainer.task.layout.select(job.config.trainable)
-        if self.nature.draws or not chosen.intersection(self.trainer.task.layout.trainable):
+        if self.traits.draws or not chosen.intersection(self.trainer.task.layout.trainable):
             return None
         by_hand = self.context.layers is not None and chosen.issuperset(self.trainer.task.layout.trainable)
         if by_hand and not any(sees_features(t) for t in job.terms) and self.form in (None, "bmm"):
             return "bmm"
-        if self.form == "streams" or (self.cuda and (not self.small or self.nature.refuses)):
+        if self.form == "streams" or (self.cuda and (not self.small or self.traits.refuses)):
             return "streams"
-        return None if self.nature.refuses else "vmap"
+        return None if self.traits.refuses else "vmap"
 
     @cached_property
     def small(self) -> bool:
@@ -89,7 +89,7 @@ class Fitter:
         if self.chunk is not None:
             return self.chunk
         numbers = sum(s.numel() for s in self.context.shapes.values())
-        example = self.nature.x[0].numel() + 4 * self.nature.activations
+        example = self.traits.x[0].numel() + 4 * self.traits.activations
         states = {"sgd": 1, "adam": 2, "adamw": 2}[job.config.optimizer]
         each = ((4 + states) * numbers + batch * example) * self.trainer.dtype.itemsize
         if self.cuda:
@@ -133,7 +133,7 @@ class Fitter:
         steps, batch = max(map(len, sizes)), max(map(max, sizes))
         if self.captures:  # of a few sizes, so that the same captured steps serve many rounds
             steps = 1 << max(3, (steps - 1).bit_length())
-            if job.config.batch_size is None and self.nature.padded:
+            if job.config.batch_size is None and self.traits.padded:
                 batch = -(-batch // 16) * 16
         columns = [[leaf for _, leaf in leaves(dict(f.job.aux)) if isinstance(leaf, Tensor)] for f in fits]
         shared = tuple(all(t is column[0] for t in column) for column in zip(*columns, strict=True))
@@ -165,6 +165,6 @@ class Fitter:
 
 
 def aux_key(job: Sgd) -> tuple[Any, ...]:
-    """What of an aux must be equal for two requests to be one call: tensors by shape and type, the rest by value."""
+    """Key of an aux, equal where two requests can be one call: tensors by shape and type, the rest by value."""
     found = leaves(dict(job.aux))
     return tuple((at, t.shape, t.dtype) if isinstance(t, Tensor) else (at, type(t), t) for at, t in found)

@@ -1,10 +1,10 @@
-"""What must be known of a network before clients are stacked, found by trying it on three examples.
+"""Properties of a network that decide whether clients can be stacked, found by trying it on three examples.
 
     draws      it takes random numbers that nobody can key by client, or counts batches: one client at a time, eagerly
     padded     the examples of a training batch do not see each other, so a short batch may be filled up and masked
     stacks     `torch.func.vmap` has a rule for everything in it
 
-A trial says what a list of layers cannot: the same is asked of anybody's network.
+A trial tells what a list of known layers cannot: it works for anybody's network.
 """
 
 import math
@@ -52,7 +52,7 @@ class KeyedDropout(nn.Module):
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As `nn.Dropout`."""
+        """Drop numbers or channels as `nn.Dropout` does."""
         if not self.training or self.p == 0.0:
             return x
         if self.p == 1.0:
@@ -76,13 +76,13 @@ def with_keyed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Nature:
-    """What was found; see the module's docstring.
+class NetworkTraits:
+    """Properties of a network; see the module's docstring.
 
     Attributes:
         task: The network and its loss.
         x, y: The examples it is tried on, on the CPU.
-        draws: Why it cannot be keyed by client, or None.
+        draws: Reason why its randomness cannot be keyed by client, or None.
         drops: Whether it has dropout, whose masks are keyed by client here and nowhere else.
         padded: Whether a training batch may be filled up.
         apart: Whether examples leave each other alone in evaluation mode.
@@ -103,13 +103,13 @@ class Nature:
         """Why `vmap` cannot take the network's forward pass, loss and gradient; None if it can."""
         module, _ = with_keyed_dropout(self.task.module().double().train())
         names = (*self.task.layout.trainable, *self.task.layout.buffers)
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        stack = {n: torch.stack([held[n].detach()] * 2) for n in names}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        stack = {n: torch.stack([tensors[n].detach()] * 2) for n in names}
         for n in self.task.layout.trainable:
             stack[n].requires_grad_()
 
-        def loss(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-            logits: Tensor = functional_call(module, dict(tensors), (x,), strict=False)
+        def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
+            logits: Tensor = functional_call(module, dict(params), (x,), strict=False)
             return self.task.loss(logits, self.y).sum()
 
         x = torch.stack([self.x] * 2)
@@ -125,7 +125,7 @@ class Nature:
         return None
 
 
-def study(task: Task, x: Tensor, y: Tensor) -> Nature:
+def probe(task: Task, x: Tensor, y: Tensor) -> NetworkTraits:
     """Try the network on the first three of these examples."""
     pick = torch.arange(3) % len(y)
     x, y = x[pick.to(x.device)].cpu(), y[pick.to(y.device)].cpu()
@@ -142,7 +142,9 @@ def study(task: Task, x: Tensor, y: Tensor) -> Nature:
     draws = "its forward pass draws random numbers of its own" if drew else None
     if counted:
         draws = f"{counted[0]} counts batches"
-    return Nature(task, x, y, draws, bool(seeds), still and apart[0] and not task.batch_norm, apart[1], activations)
+    return NetworkTraits(
+        task, x, y, draws, bool(seeds), still and apart[0] and not task.batch_norm, apart[1], activations
+    )
 
 
 def _apart(module: nn.Module, x: Tensor) -> bool:
@@ -152,13 +154,13 @@ def _apart(module: nn.Module, x: Tensor) -> bool:
 
 def _count(module: nn.Module, x: Tensor) -> int:
     """Numbers that layers put out for one example."""
-    made: list[int] = []
+    sizes: list[int] = []
 
     def note(_layer: nn.Module, _inputs: Any, out: Any) -> None:
-        made.extend(t.numel() for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor))
+        sizes.extend(t.numel() for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor))
 
     handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
     module(x)
     for handle in handles:
         handle.remove()
-    return sum(made) // len(x) + 1
+    return sum(sizes) // len(x) + 1

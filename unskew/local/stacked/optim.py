@@ -17,7 +17,7 @@ class RowOptimiser:
         self._square = torch.zeros_like(like if adam else like[:0])
 
     def reset(self) -> None:
-        """A fresh optimiser: a velocity belongs to weights."""
+        """Forget velocities and moments: they belong to the weights they moved."""
         self.velocity.zero_()
         self._square.zero_()
 

@@ -26,7 +26,7 @@ from unskew.data.batches import Batches
 from unskew.keys import Key
 from unskew.local import dense
 from unskew.local.data import batches_of, steps_of_job
-from unskew.local.stacked.network import Nature, scatter, with_keyed_dropout
+from unskew.local.stacked.network import NetworkTraits, scatter, with_keyed_dropout
 from unskew.local.stacked.optim import RowOptimiser
 from unskew.local.stacked.tables import by_name, copies, fill, slots, to_device, to_table
 from unskew.local.trainer import LocalTrainer
@@ -46,8 +46,8 @@ class Fit:
     """One client's optimisation, not yet begun.
 
     Attributes:
-        me, job, key: As in `LocalTrainer.fit`.
-        n: Its training examples.
+        me, job, key: Arguments of `LocalTrainer.fit`.
+        n: Number of its training examples.
         min_batch: The smallest batch the network can take.
     """
 
@@ -59,12 +59,12 @@ class Fit:
 
     @cached_property
     def batches(self) -> Batches:
-        """Which examples make up which step: the plan that `LocalTrainer` makes."""
+        """The batches that `LocalTrainer` would train on."""
         return batches_of(self.job.config, self.n, self.key, self.min_batch)
 
     @cached_property
     def steps(self) -> int:
-        """How many, without planning them.
+        """Number of steps, without planning them.
 
         Raises:
             DataError, ConfigError: As `plan`.
@@ -74,7 +74,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Spec:
-    """All that a captured step depends on; equal specifications can use the same one."""
+    """Everything that a captured step depends on; equal specifications can use the same one."""
 
     form: Form
     width: int
@@ -89,11 +89,11 @@ class Spec:
 
 
 class RowContext:
-    """What all rows of a trainer share: its network in several modes, its labels, and which steps were captured.
+    """Everything that all rows of a trainer share: its network in several modes, its labels, its captured steps.
 
     Attributes:
         trainer: Whose data, network and device these are.
-        nature: What is known of the network.
+        traits: Properties of the network.
         layers: The network as a stack of linear layers; None if it is anything else.
         labels: Labels of all training examples; one-hot rows where gradients are written out by hand.
         shapes: Shape of each tensor by name.
@@ -101,8 +101,8 @@ class RowContext:
         taken: Steps taken of each specification and batch size.
     """
 
-    def __init__(self, trainer: LocalTrainer, nature: Nature) -> None:
-        self.trainer, self.nature = trainer, nature
+    def __init__(self, trainer: LocalTrainer, traits: NetworkTraits) -> None:
+        self.trainer, self.traits = trainer, traits
         self.layers = dense.kernel(trainer.task)
         labels = trainer.device_data.y
         self.labels = one_hot(labels, trainer.task.num_classes).to(trainer.dtype) if self.layers else labels
@@ -170,7 +170,7 @@ class Rows:
     # ------------------------------------------------------------------ begin and end
     @torch.no_grad()
     def load(self, fits: list[Fit]) -> None:
-        """Fill the rows with these clients' starts, and the tables with what they will do."""
+        """Fill the rows with these clients' starts, and the tables with their steps."""
         self._fits, k = fits, len(fits)
         for n, stack in (*self._trained.items(), *self._buffers.items()):
             fill(stack, [f.job.start[n] for f in fits])
@@ -202,12 +202,12 @@ class Rows:
     def take(self) -> tuple[list[Params], Tensor]:
         """The models at the end, and each client's mean loss; not finite where something overflowed."""
         k, layout = len(self._fits), self._trainer.task.layout
-        held = {**self._trained, **self._buffers, **self._rest}
+        stacks = {**self._trained, **self._buffers, **self._rest}
         lists: dict[str, tuple[Tensor, ...]] = {}
         for n in (*layout.trainable, *layout.buffers):
             alike = n in self._rest and self._spec.shared_rest
             # Copies one by one: a client that remembers its head must not keep everybody's rows alive.
-            lists[n] = copies(held[n].expand(k, *held[n].shape) if alike else held[n][:k])
+            lists[n] = copies(stacks[n].expand(k, *stacks[n].shape) if alike else stacks[n][:k])
         steps = [len(f.batches.sizes) for f in self._fits]
         count = to_device(self._trainer.device, torch.tensor(steps, dtype=self._trainer.dtype))
         # A parameter that overflowed in the last step has not reached a loss yet; 0 * inf is NaN, 0 * finite is 0.
@@ -247,7 +247,7 @@ class Rows:
 
     # ------------------------------------------------------------------ steps
     def run(self) -> None:
-        """All steps of all clients."""
+        """Take all steps of all clients."""
         sizes = [f.batches.sizes for f in self._fits]
         augment = self._trainer.device_data.augment
         draws = [(f.key / "augment").generator(self._trainer.device) for f in self._fits] if augment else []
@@ -284,7 +284,7 @@ class Rows:
 
     def _size(self, sizes: Sequence[tuple[int, ...]], t: int) -> int:
         """Batch size of a captured step: padding costs less than another capture, where there may be padding."""
-        return self._spec.batch if self._context.nature.padded else sizes[0][t]
+        return self._spec.batch if self._context.traits.padded else sizes[0][t]
 
     def _next_step(self, size: int) -> Callable[[], None]:
         """The step that the cursor is at, of batches of `size`, and the cursor moved on: nothing of it on the host."""
@@ -339,10 +339,10 @@ class Rows:
         )
         if self._spec.form == "vmap":
             # vmap refuses an in_dims with nothing under it.
-            tidy = tuple(d if held is None or len(held) else None for d, held in zip(dims, given, strict=True))
+            tidy = tuple(d if part is None or len(part) else None for d, part in zip(dims, given, strict=True))
             value, loss, moved = vmap(self._objective, in_dims=tidy)(*given)
         else:
-            value, loss, moved = self._objective(*(_first(held, d) for held, d in zip(given, dims, strict=True)))
+            value, loss, moved = self._objective(*(_first(part, d) for part, d in zip(given, dims, strict=True)))
         gradients = torch.autograd.grad(value.sum(), list(trained.values()), materialize_grads=True)
         with torch.no_grad():
             torch.cat([g.reshape(k, -1) for g in gradients], 1, out=self._g[:k])
@@ -363,11 +363,11 @@ class Rows:
         weight: Tensor,
         seeds: Tensor,
     ) -> tuple[Tensor, Tensor, Params]:
-        """Of one client: task loss plus terms, the task loss alone, and the buffers afterwards."""
+        """One client's task loss plus terms, the task loss alone, and the buffers afterwards."""
         task, terms = self._trainer.task, self._spec.terms
         of_layers = {n: seeds[i] for i, n in enumerate(self._seed_names)}
-        held = {f"module.{n}": t for n, t in {**trained, **rest, **buffers, **of_layers}.items()}
-        features, logits = functional_call(self._network, held, (x,), strict=False)
+        tensors = {f"module.{n}": t for n, t in {**trained, **rest, **buffers, **of_layers}.items()}
+        features, logits = functional_call(self._network, tensors, (x,), strict=False)
         each = task.loss(logits, y)
         loss = (each * weight).sum()
         value = loss
@@ -378,7 +378,7 @@ class Rows:
             mask = (weight > 0).to(each.dtype)
             batch = Batch(x, y, mask, features, logits, each, partial(self._trainer.refer_plainly, x))
             value = value + _sum_of(terms, params, aux, batch)
-        return value, loss.detach(), {n: held[f"module.{n}"].detach() for n in buffers}
+        return value, loss.detach(), {n: tensors[f"module.{n}"].detach() for n in buffers}
 
     def _rebuilt(self, tensors: Sequence[Tensor]) -> Any:
         """The aux again, with these tensors in their places."""
@@ -450,13 +450,13 @@ def _sum_of(terms: Sequence[Any], params: Params, aux: Any, batch: Batch | None)
     return torch.stack([t(params, aux, batch) if sees_features(t) else t(params, aux) for t in terms]).sum()
 
 
-def _first(held: Any, dim: Any) -> Any:
-    """The only client's share of what vmap would be given."""
-    if isinstance(held, dict):
-        return held if dim is None else {n: t[0] for n, t in held.items()}
-    if isinstance(held, list):
-        return [t if d is None else t[0] for t, d in zip(held, dim, strict=True)]
-    return held[0]
+def _first(part: Any, dim: Any) -> Any:
+    """The only client's part of an argument that vmap would map over."""
+    if isinstance(part, dict):
+        return part if dim is None else {n: t[0] for n, t in part.items()}
+    if isinstance(part, list):
+        return [t if d is None else t[0] for t, d in zip(part, dim, strict=True)]
+    return part[0]
 
 
 def stream(device: torch.device) -> torch.cuda.Stream:

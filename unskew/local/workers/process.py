@@ -18,7 +18,7 @@ class Process:
         self._ending: str | None = None  # the system reports it only once
 
     def ended(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """Description of how it ended; None while it runs."""
         if self._ending is None:
             self._ending = self._poll()
         return self._ending

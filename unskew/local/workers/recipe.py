@@ -1,4 +1,4 @@
-"""What a worker needs for one method under one seed, and how it builds that without a fork."""
+"""Setup of a worker for one method under one seed, and a recipe to build it without a fork."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from unskew.tree import Params
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """What a worker needs for one method under one seed.
+    """Everything a worker needs for one method under one seed.
 
     Attributes:
-        algorithm: Whose steps are run.
-        trainer: Meets their requests; also evaluates models.
+        algorithm: The method, whose steps are run.
+        trainer: Answers the steps' requests, and evaluates models.
         me: (client, round, key) -> what the client knows about itself.
     """
 
@@ -51,7 +51,7 @@ Open = Callable[[int], WorkerSetup]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a worker that could not be forked builds its setups: `module:function` of `arguments` gives an `Open`."""
+    """A recipe for a worker that could not be forked: `module:function` of `arguments` gives its `Open`."""
 
     target: str
     arguments: tuple[str, ...]
