@@ -163,7 +163,7 @@ def _prepared(
         if key not in known:
             raise unknown(key, known, place, owner, where, elsewhere)
         hint, _ = known[key]
-        nothing = value == NONE and allows_none(hint)
+        nothing = isinstance(value, str) and value == NONE and allows_none(hint)
         plain[key] = None if nothing else _nested(hint, value, _join(place, key), where, elsewhere)
     return plain
 
@@ -181,7 +181,10 @@ def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[st
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{place} must be a finite number, got {value}{at(where)}")
     if value is not None and not isinstance(value, bool | int | float | str):
-        raise ConfigError(f"{place} must be text, a number, true or false, a list or a table, got {value}{at(where)}")
+        got = " ".join(str(value).split())
+        raise ConfigError(
+            f"{place} must be text, a number, true or false, a list or a table, got {got[:60]}{at(where)}"
+        )
     return value
 
 
