@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 
 import pydantic
-from annotated_types import MinLen
+from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict
 
 from unskew import schema
@@ -86,12 +86,12 @@ class InfoRow(TypedDict):
 
 
 class NetworkRow(TypedDict):
-    """Bytes of a deployed run as they went over the network."""
+    """Bytes of a deployed run as they went over the network; the hop of an evaluation is -1."""
 
     method: str
     seed: Count
     round: Count
-    hop: Count
+    hop: Annotated[int, Ge(-1)]
     client: Count
     way: str
     what: str
