@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from unskew.bench.feddw import Case
 from unskew.cli.bench import bench as command
 from unskew.errors import ConfigError
 from unskew.papers import feddw as papers
+from unskew.papers import toolkit
+from unskew.run.callbacks import NoCallback
 
 SIZE, CASES = bench.BATCH, bench.CASES
 TINY = (
@@ -95,9 +98,11 @@ def test_the_bars_are_those_that_were_set() -> None:
     assert all(c.batch is None for c in CASES if c.bar is not None)
 
 
-def test_every_network_of_the_paper_is_measured() -> None:
-    grounds = [g for scale in papers.GROUNDS.values() for g in scale.values()]
-    assert {g.model for g in grounds} <= {c.model for c in CASES}
+def test_every_network_of_the_paper_is_measured(tmp_path: Path) -> None:
+    requests = [toolkit.Request("feddw/table1", scale, tmp_path, None, NoCallback()) for scale in toolkit.SCALES]
+    grounds = [g for request in requests for g in toolkit.settings(request)["grounds"].values() if "model" in g["task"]]
+    assert len(grounds) == 4 + 6
+    assert {g["task"]["model"] for g in grounds} <= {c.model for c in CASES}
     assert {c.model for c in CASES if c.others} == {"resnet18", "cnn_cifar10"}
 
 

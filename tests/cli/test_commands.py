@@ -14,7 +14,7 @@ from unskew.algorithms import TABLE
 from unskew.data.sources import SOURCES
 from unskew.data.split import SPLITS
 from unskew.models import TABLE as MODELS
-from unskew.papers import noniid
+from unskew.papers import toolkit
 from unskew.run.callbacks import Progress
 from unskew.run.progress import describe
 from unskew.version import __version__
@@ -256,18 +256,25 @@ def test_list_alone_shows_every_kind(unskew: Unskew) -> None:
 
 
 # ---------------------------------------------------------------- reproduce
+TINY: dict[str, Any] = {
+    "bounds": True,
+    "rounds": 2,
+    "seeds": [0, 1],
+    "task": {"data": "digits", "model": "logistic"},
+    "split": {"name": "dirichlet", "num_clients": 4, "alpha": 0.5, "min_samples": 10},
+    "methods": {"fedavg": {}, "fedprox": {"mu": 0.1}},
+}
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """The reproduction's own code on two methods, two seeds and two rounds."""
+    settings = toolkit.settings
+    monkeypatch.setattr(toolkit, "settings", lambda request: {**settings(request), "experiment": {**TINY, **changes}})
+
+
 @pytest.fixture
 def tiny_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reproduction's own code on two methods, two seeds and two rounds."""
-    monkeypatch.setattr(
-        noniid, "METHODS", 'bounds = true\n[[methods]]\nname = "fedavg"\n[[methods]]\nname = "fedprox"\nmu = 0.1\n'
-    )
-    monkeypatch.setattr(
-        noniid,
-        "DIGITS",
-        'rounds = 2\nseeds = [0, 1]\ntask = { data = "digits", model = "logistic" }\n'
-        'split = { name = "dirichlet", num_clients = 4, alpha = 0.5, min_samples = 10 }\n',
-    )
+    shrink(monkeypatch)
 
 
 @pytest.mark.usefixtures("tiny_paper")
@@ -314,7 +321,7 @@ def test_a_reproduction_leaves_the_run_of_another_experiment_alone(
     unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert unskew("reproduce", "noniid/digits", "--out", "runs/here", "-q").code == 0
-    monkeypatch.setattr(noniid, "DIGITS", noniid.DIGITS.replace("rounds = 2", "rounds = 3"))
+    shrink(monkeypatch, rounds=3)
     said = unskew("reproduce", "noniid/digits", "--out", "runs/here", "-q")
     assert said.code != 0
     assert "holds a run of another experiment" in said.err

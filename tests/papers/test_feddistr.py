@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,16 @@ from unskew import papers
 from unskew.api import History
 from unskew.data import sources
 from unskew.errors import ConfigError, DataError
-from unskew.papers import Request, feddistr
-from unskew.papers.feddistr import Ground, Level, Noises, Rounds, counted, nearest, reaching, slower, within
-from unskew.papers.result import Result, Row, ordered
+from unskew.experiment import config
+from unskew.papers import Request, feddistr, toolkit
+from unskew.papers.feddistr import Level, nearest, reaching, slower
+from unskew.papers.result import Result, Row
+from unskew.papers.toolkit import Draft, merged, run
 from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared"
 SEEDS = (0, 1)
+SUBCLASSES = config.read_toml(toolkit.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["subclasses"]
 
 
 # ---------------------------------------------------------------- published numbers
@@ -35,10 +39,11 @@ def published() -> str:
 def test_table_2_is_transcribed() -> None:
     lines = [[c.strip() for c in line.strip("|").split("|")] for line in published().splitlines() if line[:3] == "| 0"]
     units = {"M": 1e6, "K": 1e3}
-    found = {(float(xi), method): (int(n), float(p[:-1]) * units[p[-1]]) for xi, method, n, p in lines}
-    assert found == {
-        **{(xi, "FedAvg"): (n, feddistr.FEDAVG_NUMBERS) for xi, n in feddistr.TABLE2.items()},
-        **{(xi, "FedDistr"): (1, feddistr.FEDDISTR_NUMBERS) for xi in feddistr.TABLE2},
+    printed = {(float(xi), method): (int(n), float(p[:-1]) * units[p[-1]]) for xi, method, n, p in lines}
+    assert printed == {
+        (float(xi), method): (row[f"{method.lower()} rounds"], row[f"{method.lower()} parameters"])
+        for xi, row in feddistr.TABLE2.items()
+        for method in ("FedAvg", "FedDistr")
     }
 
 
@@ -54,9 +59,9 @@ def test_subclasses_are_pairs_of_ten_superclasses() -> None:
         pytest.skip(f"{file} is not here")
     with np.load(file) as arrays:
         coarse = dict(zip(arrays["y_train"].tolist(), arrays["c_train"].tolist(), strict=True))
-    pairs = [tuple(coarse[fine] for fine in pair) for pair in feddistr.SUBCLASSES]
+    pairs = [tuple(coarse[fine] for fine in pair) for pair in SUBCLASSES]
     assert pairs == [(c, c) for c in range(10)]
-    assert all(a != b for a, b in feddistr.SUBCLASSES)
+    assert all(a != b for a, b in SUBCLASSES)
 
 
 # ---------------------------------------------------------------- data
@@ -78,16 +83,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUICK = {"lr": 0.02, "local_steps": 40, "optimizer": "adam"}
-GROUND = Ground(
-    "usps",
-    "mlp",
-    {"lr": 0.1, "local_epochs": 1, "batch_size": 16},
-    {"hidden": [12]},
-    {
+GROUND: dict[str, Any] = {
+    "task": {"data": "usps", "model": "mlp", "model_options": {"hidden": [12]}},
+    "local": {"lr": 0.1, "local_epochs": 1, "batch_size": 16},
+    "methods": {
         "feddistr": {"steps": 20, "images": 12, "classifier": QUICK},
         "fedpft": {"m": 1, "images": 12, "classifier": QUICK},
     },
-)
+}
+"""Two hundred bright rows and columns, instead of USPS."""
 
 
 @pytest.fixture
@@ -98,13 +102,30 @@ def _toy() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def request(name: str, where: Path, data_dir: Path | None, scale: str = "small") -> Request:
-    return Request(f"feddistr/{name}", scale, where, data_dir, NoCallback())
+def request(
+    name: str, where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND, scale: str = "small", **changes: Any
+) -> Request:
+    """A reproduction on one ground, called `usps`, with two seeds."""
+    asked = Request(f"feddistr/{name}", scale, where, data_dir, NoCallback(), {"experiment": {"seeds": list(SEEDS)}})
+    table = merged(toolkit.settings(asked), changes)
+    return replace(asked, changes={**table, "grounds": {**table["grounds"], "usps": ground}})
+
+
+@pytest.fixture(autouse=True)
+def _changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of these tests has all settings in its changes."""
+    settings = toolkit.settings
+    monkeypatch.setattr(toolkit, "settings", lambda r: dict(r.changes) if "about" in r.changes else settings(r))
+
+
+def draft(where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND) -> Draft:
+    return Draft.of(request("tradeoff", where, data_dir, ground))
 
 
 def test_images_that_are_drawn_keep_their_levels(folder: Path, tmp_path: Path) -> None:
     """What a prior sees of 90 of 180 images is what it sees of the file."""
-    task = feddistr._task(request("x", tmp_path, folder), replace(GROUND, train=90, test=30))
+    part_of = {**GROUND, "draw": {"train": 90, "test": 30, "pixels": True}}
+    task = feddistr.ground(draft(tmp_path, folder, part_of), "usps")["task"]
     with np.load(folder / "usps.npz") as whole, np.load(tmp_path / "data" / "usps.npz") as part:
         assert part["x_train"].dtype == np.uint8
         assert (len(part["x_train"]), len(part["x_test"])) == (90, 30)
@@ -115,7 +136,7 @@ def test_images_that_are_drawn_keep_their_levels(folder: Path, tmp_path: Path) -
 
 
 def test_all_images_are_read_where_they_lie(folder: Path, tmp_path: Path) -> None:
-    task = feddistr._task(request("x", tmp_path, folder), GROUND)
+    task = feddistr.ground(draft(tmp_path, folder), "usps")["task"]
     assert (task["data"], task["data_dir"]) == ("usps", str(folder))
 
 
@@ -133,61 +154,52 @@ def hundred(root: Path, each: int) -> None:
 
 
 def test_the_papers_scale_is_refused_on_a_part_of_cifar_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feddistr, "_check", lambda grounds: None)
+    monkeypatch.setattr(feddistr, "check_priors", lambda *_: None)
     hundred(tmp_path, 2)
     for name in ("tradeoff", "communication", "privacy"):
         with pytest.raises(DataError, match=r"needs all of CIFAR-100, 500 training images of a class, and .* has 2"):
             papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, tmp_path, NoCallback())
 
 
-def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -> None:
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
-    monkeypatch.setattr(feddistr, "PER_SUBCLASS", 2)
     hundred(tmp_path, 2)
-    task = feddistr._task(request("x", tmp_path, tmp_path), feddistr.CIFAR100)
-    with np.load(tmp_path / "data" / "cifar100.npz") as made:
-        fine = made["x_train"][:, 0, 0, 0].tolist()
-        for brightness, label, domain in zip(fine, made["y_train"], made["domain_train"], strict=True):
+    changes = {"grounds": {"cifar100": {"per_subclass": 2}}}
+    asked = Request("feddistr/tradeoff", "paper", tmp_path, tmp_path, NoCallback(), changes)
+    task = feddistr.ground(Draft.of(asked), "cifar100")["task"]
+    with np.load(tmp_path / "data" / "cifar100.npz") as drawn:
+        fine = drawn["x_train"][:, 0, 0, 0].tolist()
+        for brightness, label, domain in zip(fine, drawn["y_train"], drawn["domain_train"], strict=True):
             # The brightest of the file, 99, has become 255.
-            assert round(brightness * 99 / 255) == feddistr.SUBCLASSES[label][domain]
-        assert len(made["x_test"]) == 20
+            assert round(brightness * 99 / 255) == SUBCLASSES[label][domain]
+        assert len(drawn["x_test"]) == 20
     assert sources.load(task["data"]).group_names == ("first", "second")
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-def test_every_scale_describes_possible_experiments(scale: str) -> None:
-    for plan in (feddistr.TRADEOFF[scale], feddistr.COMMUNICATION[scale]):
-        for ground in plan.grounds:
-            task = {"data": "digits", "model": ground.model, "model_options": dict(ground.options)}
-            methods = [ground.method(m) for m in ("feddistr", "fedpft", *feddistr.BASELINES)]
-            made = feddistr._experiment("x", ground, task, 0.057, methods, plan.seeds, plan.rounds)
-            assert {m.label for m in made.methods} == {"feddistr", "fedpft", *feddistr.BASELINES}
-            assert made.methods[2].algorithm.local.lr == ground.local["lr"]
-    assert feddistr.TRADEOFF[scale].levels == (0.0, 0.003, 0.057, 0.385)
-    noises = feddistr.PRIVACY[scale]
-    assert list(noises.sigmas) == sorted(noises.sigmas)
-    assert noises.ground.method("feddistr").get("m") != "oracle"
+@pytest.mark.parametrize("name", ["tradeoff", "communication"])
+def test_every_scale_describes_possible_experiments(name: str, scale: str, tmp_path: Path) -> None:
+    plan = Draft.of(Request(f"feddistr/{name}", scale, tmp_path, None, NoCallback()))
+    for at in plan["compare_on"]:
+        own = {k: v for k, v in plan["grounds"][at].items() if k not in ("draw", "subclasses", "per_subclass")}
+        ground = merged(plan["experiment"], own)
+        for part in plan["parts"].values():
+            compared = feddistr.at_xi("x", ground, 0.057, part)
+            assert [m.label for m in compared.methods] == part["compare"]
+            by = {m.label: m.algorithm for m in compared.methods}
+            assert all(by[m].local.lr == ground["local"]["lr"] for m in ("fedavg", "fedprox", "moon") if m in by)
+    levels = {"tradeoff": [0.0, 0.003, 0.057, 0.385], "communication": [0.0, 0.003, 0.057]}
+    assert plan["xi"] == levels[name]
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_noise_is_in_order_and_needs_no_oracle(scale: str, tmp_path: Path) -> None:
+    plan = Draft.of(Request("feddistr/privacy", scale, tmp_path, None, NoCallback()))
+    assert plan["sigmas"] == sorted(plan["sigmas"])
+    assert plan["grounds"][plan["compare_on"]]["methods"]["feddistr"].get("m") != "oracle"
 
 
 # ---------------------------------------------------------------- what is counted and claimed
-def test_several_differences_are_within_a_margin_if_all_are() -> None:
-    """.01, .02, .03: .02 ± 4.3027 x .01 / sqrt(3) = ± .0248, inside .05; .08, .09, .1: .09 ± .0248, outside."""
-    inside, outside, unclear = [0.01, 0.02, 0.03], [0.08, 0.09, 0.10], [-0.06, 0.0, 0.06]
-    assert within("", {"a": inside, "b": [0.0, 0.0, 0.0]}, 0.05).holds is True
-    assert within("", {"a": inside, "b": unclear}, 0.05).holds is None
-    claim = within("", {"a": inside, "b": unclear, "c": outside}, 0.05)
-    assert claim.holds is False
-    assert claim.evidence.startswith("of 3 differences the largest: c +9.00 points, 95 % interval [+6.52, +11.48]")
-
-
-def test_counts_that_are_all_alike_decide_by_their_sign() -> None:
-    assert counted("", [3.0, 3.0], "rounds").holds is True
-    assert counted("", [0.0, 0.0], "rounds").holds is False
-    assert counted("", [3.0], "rounds").holds is None
-    assert counted("", [-30.0, 20.0], "rounds").holds is None
-    assert counted("", [10.0, 11.0, 12.0], "rounds").evidence.startswith("+11.0 rounds, 95 % interval [+8.5, +13.5]")
-
-
 def test_an_accuracy_is_reached_in_the_first_round_that_has_it() -> None:
     accuracy = {0: [0.9, 0.9, 0.9], 1: [0.2, 0.7, 0.3], 2: [0.8, 0.6, 0.3], 3: [0.7, 0.9, 0.3]}
     assert reaching(accuracy, [0.75, 0.65, 0.5]) == [2, 1, None]
@@ -221,13 +233,13 @@ def test_the_papers_claims_hold_where_its_figures_are_so_and_fail_where_they_are
     eight comparisons of the first round.
     """
     mine, others, first = [0.2, 0.21, 0.205], [0.4, 0.42, 0.41], [0.6, 0.62, 0.61]
-    good = feddistr._tradeoff_claims("usps", [level(0.0, mine, others, first), level(0.385, mine, others, first)])
+    good = feddistr.tradeoff_claims("usps", [level(0.0, mine, others, first), level(0.385, mine, others, first)])
     assert [c.holds for c in good] == [True] * 8
-    bad = feddistr._tradeoff_claims("usps", [level(0.0, others, mine, mine), level(0.385, first, mine, mine)])
+    bad = feddistr.tradeoff_claims("usps", [level(0.0, others, mine, mine), level(0.385, first, mine, mine)])
     assert [c.holds for c in bad] == [False] * 8
     assert len({c.text for c in good}) == 8
     assert not [c.text for c in good if "all others" in c.text]
-    unclear = feddistr._tradeoff_claims(
+    unclear = feddistr.tradeoff_claims(
         "usps", [level(0.0, [0.2, 0.3], [0.3, 0.2], [0.4, 0.3]), level(0.385, [0.3, 0.2], [0.4, 0.42], [0.4, 0.3])]
     )
     assert [c.holds for c in unclear] == [None] * 8
@@ -241,44 +253,22 @@ def test_cheaper_rivals_are_compared_at_every_level_and_for_both_models(who: str
     for rival in rivals:
         beaten = level(0.385, mine, others, first)
         beaten = replace(beaten, errors={**beaten.errors, rival: [0.05, 0.06]})
-        claims = feddistr._tradeoff_claims("usps", [level(0.0, mine, others, first), beaten])
+        claims = feddistr.tradeoff_claims("usps", [level(0.0, mine, others, first), beaten])
         (claim,) = (c for c in claims if "one round, Gaussian mixtures" in c.text and f": {who} errs" in c.text)
         assert claim.holds is False
         assert f"of 6 differences, 1 of them below zero, the smallest: {rival} at xi 0.385" in claim.evidence
 
 
-def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:
-    """-.05, -.04, -.03: -.04 ± t s / sqrt(3), s = .01.
-
-    Student's t with two degrees of freedom is 4.303 at 97.5 %, 7.649 at 99.17 % and 10.886 at 99.58 %: half a width of
-    .0248 alone, .0442 of three, .0628 of six.  So it lies below zero alone and not among three or more.
-    """
-    above, below = [0.10, 0.11, 0.12], [-0.05, -0.04, -0.03]
-    assert ordered("", {"a": below}).holds is False
-    assert ordered("", {"a": below, "b": above, "c": above}).holds is None
-    claim = ordered("", {"a": below, **dict.fromkeys("bcdef", above)})
-    assert claim.holds is None
-    assert claim.evidence == (
-        "of 6 differences the smallest: a -4.00 points, 95 % interval [-6.48, -1.52], [-10.28, +2.28] for 6 comparisons"
-    )
-    assert ordered("", {"a": [-0.51, -0.5, -0.49], **dict.fromkeys("bcdef", above)}).holds is False
-    assert ordered("", dict.fromkeys("abcdef", above)).holds is True
-    assert ordered("", {"a": above, "b": [0.1]}).holds is None
-    assert ordered("", {"a": above, "b": [-0.1, -0.1]}).holds is False
-    assert ordered("", {}).holds is None
-
-
 def test_noise_is_claimed_to_cost_and_images_not_to_be_copies() -> None:
-    plan = replace(feddistr.PRIVACY["small"], sigmas=(0.1, 0.2))
     rising = {feddistr.PLAIN: [0.1, 0.12, 0.11], "sigma 0.1": [0.2, 0.23, 0.21], "sigma 0.2": [0.3, 0.34, 0.31]}
     falling = dict(zip(rising, reversed(list(rising.values())), strict=True))
     far, near = [0.8, 0.82, 0.81], [0.4, 0.41, 0.4]
-    good = feddistr._privacy_claims(plan, rising, rising, {feddistr.PLAIN: far}, near)
+    good = feddistr.privacy_claims(rising, rising, {feddistr.PLAIN: far}, near)
     assert [c.holds for c in good] == [True] * 7
-    bad = feddistr._privacy_claims(plan, falling, falling, {feddistr.PLAIN: near}, far)
+    bad = feddistr.privacy_claims(falling, falling, {feddistr.PLAIN: near}, far)
     assert [c.holds for c in bad] == [False] * 7
     # Without embeddings to make images of nothing is said of copies.
-    assert len(feddistr._privacy_claims(plan, rising, rising, {}, [])) == 6
+    assert len(feddistr.privacy_claims(rising, rising, {}, [])) == 6
 
 
 def test_the_nearest_image_is_measured_in_distances_of_private_ones() -> None:
@@ -300,9 +290,11 @@ def test_all_three_are_in_the_table() -> None:
 
 
 @pytest.mark.usefixtures("_toy")
-def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(feddistr.TRADEOFF, "small", Rounds((GROUND,), (0.0, 0.385), 3, SEEDS))
-    result = feddistr.tradeoff(request("tradeoff", tmp_path, folder))
+def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
+    worth = {"oneshot": {"rounds_worth": 3}, "ensemble": {"rounds_worth": 3}}
+    parts = {"many": {"rounds": 3, "methods": worth}, "apart": {"methods": worth}}
+    asked = request("tradeoff", tmp_path, folder, compare_on=["usps"], xi=[0.0, 0.385], parts=parts)
+    result = feddistr.tradeoff(asked)
     found = rows(result)
     at = "usps, xi 0"
     names = {m for m, where, metric in found if (where, metric) == (at, "error")}
@@ -325,21 +317,19 @@ def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path, monkeypatch:
     assert found["split", at, "xi.realised"].ours == 0.0
     assert found["split", "usps, xi 0.385", "xi.realised"].ours == pytest.approx(0.385, abs=0.05)
     assert len(result.claims) == 8
-    assert {c.name for c in result.curves} == {*feddistr.BASELINES, *feddistr.ONCE}
+    assert set(result.curves) == {*feddistr.BASELINES, *feddistr.ONCE}
     assert [name for name, _ in result.figures] == ["rounds-usps-xi-0.385.svg", "xi-usps.svg"]
-    # What was begun is not begun again.
-    assert feddistr.tradeoff(request("tradeoff", tmp_path, folder)).rows == result.rows
+    # Runs that are complete are read again.
+    assert feddistr.tradeoff(asked).rows == result.rows
 
 
 def test_members_are_averaged_by_one_shot_averaging_and_vote_here(folder: Path, tmp_path: Path) -> None:
     """The mean of the members, weighted by their examples, is what one-shot averaging serves of the same clients."""
-    ground, worth = GROUND, {"rounds_worth": 2}
-    task = feddistr._task(request("x", tmp_path, folder), ground)
-    runs = {}
-    for name, evaluate in (("oneshot", ("global",)), (f"{feddistr.__name__}:Ensemble", ("personal_on_global",))):
-        methods = [{"name": name, "label": "it", **worth}]
-        experiment = feddistr._experiment("x", ground, task, 0.057, methods, (0,), 2, evaluate)
-        runs[name] = feddistr.ran(experiment, tmp_path / name.rpartition(":")[2], NoCallback()).path / "models"
+    ground, runs = feddistr.ground(draft(tmp_path, folder), "usps"), {}
+    for name, evaluate in (("oneshot", "global"), (f"{feddistr.__name__}:Ensemble", "personal_on_global")):
+        method = {"methods": {"it": {"name": name, "rounds_worth": 2}}, "compare": ["it"]}
+        compared = feddistr.at_xi("x", ground, 0.057, method, {"seeds": [0], "rounds": 2, "evaluate": [evaluate]})
+        runs[name] = run(compared, tmp_path / name.rpartition(":")[2], NoCallback()).path / "models"
     averaged, members = (safetensors.torch.load((p / "it-seed0.safetensors").read_bytes()) for p in runs.values())
     partition = feddistr.read_json(tmp_path / "oneshot" / "partition.json")["seeds"]["0"]
     n = torch.tensor([len(c["train"]) for c in partition["clients"]], dtype=torch.float64)
@@ -361,8 +351,7 @@ def test_a_class_wins_with_the_largest_mean_probability(folder: Path, tmp_path: 
         members |= {f"{c}/head.weight": torch.zeros(10, 16), f"{c}/head.bias": bias}
     file = tmp_path / "members.safetensors"
     file.write_bytes(safetensors.torch.save(members))
-    ground = Ground("usps", "logistic", {})
-    assert feddistr.voted(ground, sources.load("usps", folder), file) == pytest.approx(5 / 6)
+    assert feddistr.voted({"model": "logistic"}, sources.load("usps", folder), file) == pytest.approx(5 / 6)
 
 
 ROUNDS = 40
@@ -370,9 +359,10 @@ ROUNDS = 40
 
 
 @pytest.mark.usefixtures("_toy")
-def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(feddistr.COMMUNICATION, "small", Rounds((GROUND,), (0.0, 0.057), ROUNDS, SEEDS))
-    result = feddistr.communication(request("communication", tmp_path, folder))
+def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path) -> None:
+    parts = {"fedavg": {"rounds": ROUNDS}}
+    asked = request("communication", tmp_path, folder, compare_on=["usps"], xi=[0.0, 0.057], parts=parts)
+    result = feddistr.communication(asked)
     found = rows(result)
     for xi in ("0", "0.057"):
         at = f"usps, xi {xi}"
@@ -384,7 +374,7 @@ def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path, mo
         assert all(n % 16 == 0 for n in once.seeds)
         assert found["fedavg", at, "reached.to_clients"].seeds == (1.0, 1.0)
         rounds = found["fedavg", at, "rounds.to_clients"]
-        assert rounds.paper == feddistr.TABLE2[float(xi)]
+        assert rounds.paper == feddistr.TABLE2[xi]["fedavg rounds"]
         assert all(1 <= t <= ROUNDS for t in rounds.seeds)
         each = (found["fedavg", at, "bytes.up"].ours + found["fedavg", at, "bytes.down"].ours) / ROUNDS
         for t, spent in zip(rounds.seeds, found["fedavg", at, "bytes.to_clients"].seeds, strict=True):
@@ -412,8 +402,8 @@ def test_noise_needs_no_accountant_and_is_accounted_for_by_one(
         return 1 / multiplier
 
     monkeypatch.setattr("unskew.server.privacy.epsilon", epsilon)
-    monkeypatch.setitem(feddistr.PRIVACY, "small", Noises(GROUND, 0.0, (0.01, 0.5), SEEDS, 4))
-    result = feddistr.privacy(request("privacy", tmp_path, folder))
+    asked = request("privacy", tmp_path, folder, compare_on="usps", sigmas=[0.01, 0.5], each=4)
+    result = feddistr.privacy(asked)
     found = rows(result)
     at = "usps, xi 0"
     assert found["sigma 0.5", at, "error"].ours > found["no noise", at, "error"].ours + 0.1
@@ -425,5 +415,5 @@ def test_noise_needs_no_accountant_and_is_accounted_for_by_one(
     if accountant:
         assert found["sigma 0.5", at, "epsilon"].ours == 4.0
     assert ("needs the extra [dp]" in result.about) is not accountant
-    assert [c.name for c in result.curves] == ["clients", "server"]
+    assert list(result.curves) == ["clients", "server"]
     assert len(result.claims) == 7

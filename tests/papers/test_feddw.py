@@ -1,7 +1,5 @@
 """FedDW's reproductions."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +8,56 @@ import safetensors.torch
 
 from unskew.errors import RunError
 from unskew.papers import Request, feddw, keep
-from unskew.papers.result import Result, ran
+from unskew.papers.result import Result
+from unskew.papers.toolkit import Draft, experiment, merged, run
 from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-TOY = feddw.Ground("digits", "mlp", 1, 2, 16, 1e-2, 0.05, 1, train=300, test=100)
+NAMES = ("mnist", "cifar10", "cifar100", "imdb")
+GROUND: dict[str, Any] = {
+    "rounds": 1,
+    "eval_every": 1,
+    "task": {"data": "digits", "model": "mlp", "model_options": {}, "augment": "none"},
+    "draw": {"train": 300, "test": 100},
+    "local": {"lr": 0.01, "local_epochs": 2, "batch_size": 16},
+    "methods": {"feddw": {"mu": 0.1}},
+}
+TOY: dict[str, dict[str, Any]] = {
+    "table1": {"compare_on": ["cifar10"], "experiment": {"seeds": [0]}},
+    "compatibility": {"grounds": {"cifar10": {"seeds": [0, 1], "rounds": 2}, "cifar100": {"seeds": [0], "rounds": 1}}},
+    "mu": {"strengths": [0.0, 0.1, 10.0], "experiment": {"seeds": [0, 1]}, "grounds": {"cifar10": {"rounds": 2}}},
+    "consistency": {"experiment": {"seeds": [0, 1]}, "grounds": {"cifar10": {"rounds": 3}}},
+    "scale": {
+        "compare": ["fedavg", "fedper", "feddw"],
+        "experiment": {"seeds": [0, 1], "evaluate": ["global", "personal_on_global"]},
+        "columns": {
+            "N=50": {"split": {"num_clients": 15}},
+            "N=100": {"split": {"num_clients": 20}},
+            "half the rounds": {"rounds": 1, "eval_every": 1, "local": {"local_epochs": 2}},
+            "more rounds": {"rounds": 2, "eval_every": 1, "local": {"local_epochs": 1}},
+        },
+    },
+}
+"""Every data set is three hundred digits of 8x8, and a round or two are enough."""
 
 
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every data set is three hundred digits of 8x8, and a round or two are enough."""
-    monkeypatch.setitem(feddw.GROUNDS, "small", dict.fromkeys(("mnist", "cifar10", "cifar100", "imdb"), TOY))
-    monkeypatch.setitem(feddw.TABLE1_PLANS, "small", (("cifar10",), (0,)))
-    monkeypatch.setitem(feddw.COMPATIBILITY_PLANS, "small", (("cifar10", (0, 1), 2), ("cifar100", (0,), 1)))
-    monkeypatch.setitem(feddw.MU_PLANS, "small", ((0.0, 0.1, 10.0), (0, 1), 2))
-    monkeypatch.setitem(feddw.CONSISTENCY_PLANS, "small", ((0, 1), 3))
-    columns = (feddw.Scaled("standard"), feddw.Scaled("N=50", clients=15), feddw.Scaled("more rounds", work=(2, 1)))
-    columns += (feddw.Scaled("N=100", clients=20),)
-    monkeypatch.setitem(feddw.SCALE_PLANS, "small", (("fedavg", "fedper", "feddw"), (0, 1), columns))
+def request(name: str, folder: Path, **changes: Any) -> Request:
+    grounds = {"grounds": {name: GROUND for name in NAMES}}
+    return Request(f"feddw/{name}", "small", folder, SHARED, NoCallback(), merged(grounds, TOY.get(name, {}), changes))
 
 
-def request(name: str, folder: Path) -> Request:
-    return Request(f"feddw/{name}", "small", folder, SHARED, NoCallback())
+def at_scale(scale: str, folder: Path) -> Draft:
+    return Draft.of(Request("feddw/table1", scale, folder, SHARED, NoCallback()))
+
+
+def as_they_lie(draft: Draft, name: str) -> dict[str, Any]:
+    """A ground's settings without its examples."""
+    table = merged(draft["experiment"], draft["grounds"][name])
+    table.pop("draw", None)
+    return table
+
+
+SETTINGS = ("practical", "pathological")
 
 
 def by(result: Result) -> dict[tuple[str, str, str], Any]:
@@ -39,12 +65,15 @@ def by(result: Result) -> dict[tuple[str, str, str], Any]:
 
 
 # ---------------------------------------------------------------- published numbers
+COLUMNS = [f"{data}, {setting}" for setting in ("practical", "pathological") for data in NAMES]
+
+
 def test_table_1_is_whole_and_two_runs_of_it_crashed() -> None:
     assert len(feddw.TABLE1) == 12
-    assert all(len(row) == len(feddw.COLUMNS) == 8 for row in feddw.TABLE1.values())
-    assert [(m, feddw.COLUMNS[i]) for m, row in feddw.TABLE1.items() for i, v in enumerate(row) if v is None] == [
-        ("perfedavg", ("pathological", "cifar10")),
-        ("perfedavg", ("pathological", "cifar100")),
+    assert list(feddw.TABLE1["fedavg"]) == COLUMNS
+    assert [(m, at) for m, row in feddw.TABLE1.items() for at in COLUMNS if at not in row] == [
+        ("perfedavg", "cifar10, pathological"),
+        ("perfedavg", "cifar100, pathological"),
     ]
 
 
@@ -60,7 +89,7 @@ def test_table_1_is_whole_and_two_runs_of_it_crashed() -> None:
     ],
 )
 def test_published_accuracies_are_in_their_columns(method: str, setting: str, data: str, value: float) -> None:
-    assert feddw.TABLE1[method][feddw.COLUMNS.index((setting, data))] == value
+    assert feddw.TABLE1[method][f"{data}, {setting}"] == value
 
 
 def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
@@ -68,19 +97,20 @@ def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
 
     Table IV without the term is Table I's pathological CIFAR-100, and FedAvg with it is FedDW.
     """
-    cifar10, cifar100 = (feddw.COLUMNS.index(("practical", d)) for d in ("cifar10", "cifar100"))
-    hard = feddw.COLUMNS.index(("pathological", "cifar100"))
+    columns = [
+        "standard", "N=50", "N=100", "half the rounds", "more rounds", "resnet18", "shufflenet", "mobilenet_v2",
+    ]  # fmt: skip
     assert feddw.TABLE2.keys() == feddw.TABLE1.keys()
     for method, row in feddw.TABLE2.items():
-        assert len(row) == len(feddw.TABLE2_COLUMNS)
-        assert row[0] == pytest.approx(feddw.TABLE1[method][cifar10], abs=0.05)
-        assert row[5] == feddw.TABLE1[method][cifar100]
-    assert [m for m, row in feddw.TABLE2.items() if None in row] == ["feduv"]
+        assert list(row) == [c for c in columns if (method, c) != ("feduv", "N=100")]
+        assert row["standard"] == pytest.approx(feddw.TABLE1[method]["cifar10, practical"], abs=0.05)
+        assert row["resnet18"] == feddw.TABLE1[method]["cifar100, practical"]
+    hard = "cifar100, pathological"
     for base in ("fedavg", "moon", "feduv", "fedprox"):
-        assert feddw.TABLE4[base][0] == feddw.TABLE1[base][hard]
-    assert feddw.TABLE4["fedavg"][1] == feddw.TABLE1["feddw"][hard]
-    assert feddw.TABLE4["feddistill_plus"] == (43.96, 47.26)
-    assert feddw.TABLE3["feddw"] / feddw.TABLE3["fedavg"] == pytest.approx(1.0037, abs=1e-4)
+        assert feddw.TABLE4[base]["without"] == feddw.TABLE1[base][hard]
+    assert feddw.TABLE4["fedavg"]["with"] == feddw.TABLE1["feddw"][hard]
+    assert feddw.TABLE4["feddistill_plus"] == {"without": 43.96, "with": 47.26}
+    assert feddw.TABLE3["feddw"]["ms"] / feddw.TABLE3["fedavg"]["ms"] == pytest.approx(1.0037, abs=1e-4)
 
 
 def test_personalised_methods_are_published_with_their_own_models_on_everybodys_test_set() -> None:
@@ -91,46 +121,56 @@ def test_personalised_methods_are_published_with_their_own_models_on_everybodys_
 
 # ---------------------------------------------------------------- what is run
 @pytest.mark.parametrize("scale", ["small", "paper"])
-def test_every_method_can_be_made_on_every_ground(scale: str) -> None:
-    for name, ground in feddw.GROUNDS[scale].items():
-        methods = feddw._methods(ground, (*feddw.TABLE1, "feddistill_plus"))
-        methods += [feddw._with_term(m, ground.mu) for m in feddw._methods(ground, tuple(feddw.TABLE4))]
-        task = {"data": ground.data, "model": ground.model, "model_options": dict(ground.options)}
-        made = feddw._experiment(name, ground, task, feddw.SETTINGS["pathological"], methods, (0,))
-        kinds = {m.label: m.algorithm for m in made.methods}
-        assert kinds["feddw"].dw.mu == kinds["moon+dw"].dw.mu == ground.mu
-        assert (kinds["perfedavg"].local.optimizer, kinds["perfedavg"].local.lr) == ("sgd", ground.outer)
-        assert made.cohort(10) == 5
+def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) -> None:
+    draft = at_scale(scale, tmp_path)
+    rate = {"small": 0.05, "paper": 0.001}[scale]
+    for name in draft["grounds"]:
+        ground = as_they_lie(draft, name)
+        terms = {f"{label}+dw": feddw.with_term(ground, label) for label in feddw.TABLE4}
+        layers = (ground, draft["settings"]["pathological"], {"methods": terms})
+        compared = experiment(name, *layers, methods=[*feddw.TABLE1, "feddistill_plus", *terms])
+        algorithms = {m.label: m.algorithm for m in compared.methods}
+        strength = 0.1 if name in ("mnist", "cifar10", "imdb") else 10.0
+        assert algorithms["feddw"].dw.mu == algorithms["moon+dw"].dw.mu == strength
+        assert (algorithms["perfedavg"].local.optimizer, algorithms["perfedavg"].local.lr) == ("sgd", rate)
+        assert compared.cohort(10) == 5
 
 
-def test_a_local_epoch_on_the_head_is_one_less_on_the_body() -> None:
-    """FedRep's five epochs at the published size are one on the head and four on the body."""
-    paper = feddw.GROUNDS["paper"]["mnist"]
-    task = {"data": "mnist", "model": paper.model}
-    (rep, avg) = feddw._experiment("x", paper, task, None, feddw._methods(paper, ("fedrep", "fedavg")), (0,)).methods
-    assert rep.algorithm.head_epochs + rep.algorithm.local.epochs == avg.algorithm.local.epochs == 5
+@pytest.mark.parametrize("changed", [None, "half the rounds", "more rounds"])
+def test_a_local_epoch_on_the_head_is_one_less_on_the_body(changed: str | None, tmp_path: Path) -> None:
+    """FedRep's epochs at the published size: one on the head, and on the body four of five, nine of ten, one of two."""
+    draft = Draft.of(Request("feddw/scale", "paper", tmp_path, SHARED, NoCallback()))
+    column = {k: v for k, v in draft["columns"][changed].items() if k != "ground"} if changed else {}
+    ground = merged(as_they_lie(draft, "mnist"), draft["settings"]["practical"], column)
+    rep, avg = (m.algorithm for m in experiment("x", ground, methods=["fedrep", "fedavg"]).methods)
+    epochs = {None: 5, "half the rounds": 10, "more rounds": 2}[changed]
+    assert rep.head_epochs + rep.local.epochs == avg.local.epochs == epochs
 
 
-def test_what_is_drawn_of_the_images_is_drawn_once(tmp_path: Path, toy: None) -> None:
-    first, second = (feddw._task(request("x", tmp_path / w), TOY)["data"].removeprefix("npz:") for w in "ab")
-    assert Path(first).read_bytes() == Path(second).read_bytes()
-    assert feddw._task(request("x", tmp_path), replace(TOY, train=None, test=None))["data"] == "digits"
+def test_fewer_rounds_of_more_epochs_are_as_much_work(tmp_path: Path) -> None:
+    """Ten clients: 50 rounds of 5, 25 of 10 and 125 of 2 at `paper`; 6 of 2, 3 of 4 and 12 of 1 at `small`."""
+    for scale, work in (("paper", 250), ("small", 12)):
+        draft = Draft.of(Request("feddw/scale", scale, tmp_path, SHARED, NoCallback()))
+        for column in ("standard", "half the rounds", "more rounds"):
+            ground = merged(draft["experiment"], draft["columns"][column])
+            assert ground["rounds"] * ground["local"]["local_epochs"] == work
+            assert ground["eval_every"] == max(1, ground["rounds"] // 3)
 
 
 # ---------------------------------------------------------------- the reproductions at toy size
-def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tmp_path: Path, toy: None) -> None:
+def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tmp_path: Path) -> None:
     result = feddw.table1(request("table1", tmp_path))
-    found = by(result)
+    rows = by(result)
     g, p, pg = (f"{name} ({kind})" for kind, name in feddw.ACCURACY.items())
-    for (method, setting, metric), row in found.items():
+    for (method, setting, metric), row in rows.items():
         assert metric.endswith((" (G)", " (P)", " (PG)"))
-        published = feddw.TABLE1[method][feddw.COLUMNS.index((setting.split(", ")[1], "cifar10"))]
+        published = feddw.TABLE1[method].get(setting)
         of_the_kind = metric == (g if feddw.PUBLISHED_AS[method] == "G" else pg)
         assert row.paper == (published / 100 if of_the_kind and published is not None else None)
-    assert {(m, s) for m, s, _ in found} == {(m, f"cifar10, {s}") for m in feddw.TABLE1 for s in feddw.SETTINGS}
-    assert {m for m, _, metric in found if metric == p} == set(feddw.TABLE1)
-    assert {m for m, _, metric in found if metric == g} == set(feddw.TABLE1) - {"fedrep", "fedproto", "fedper", "local"}
-    assert found["feddw", "cifar10, practical", g].seeds == found["feddw", "cifar10, practical", pg].seeds
+    assert {(m, s) for m, s, _ in rows} == {(m, f"cifar10, {s}") for m in feddw.TABLE1 for s in SETTINGS}
+    assert {m for m, _, metric in rows if metric == p} == set(feddw.TABLE1)
+    assert {m for m, _, metric in rows if metric == g} == set(feddw.TABLE1) - {"fedrep", "fedproto", "fedper", "local"}
+    assert rows["feddw", "cifar10, practical", g].seeds == rows["feddw", "cifar10, practical", pg].seeds
     # FedDW is published above all eleven on CIFAR-10, but one of them crashed on pathological data.
     assert len(result.claims) == 11 + 10
     assert "feddw (G) ends above fedper (PG) on cifar10, practical" in {c.text for c in result.claims}
@@ -139,51 +179,50 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
 def test_nothing_is_claimed_where_the_paper_has_feddw_no_higher() -> None:
     """MNIST: FedUV has the same mean on practical data, FedBABU a higher one on pathological data."""
     published = feddw.TABLE1["feddw"]
-    above = {
-        at: {m for m, row in feddw.TABLE1.items() if row[at] is not None and row[at] < published[at]}  # type: ignore[operator]
-        for at in (0, 4)
-    }
+    above = [
+        {m for m, row in feddw.TABLE1.items() if row[at] < published[at]}
+        for at in ("mnist, practical", "mnist, pathological")
+    ]
     assert set(feddw.TABLE1) - above[0] == {"feddw", "feduv"}
-    assert set(feddw.TABLE1) - above[4] == {"feddw", "fedbabu"}
+    assert set(feddw.TABLE1) - above[1] == {"feddw", "fedbabu"}
 
 
-def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path, toy: None) -> None:
+def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
     result = feddw.compatibility(request("compatibility", tmp_path))
-    found, g = by(result), "global.accuracy (G)"
-    for base, (without, mixed) in feddw.TABLE4.items():
+    rows, g = by(result), "global.accuracy (G)"
+    for base, printed in feddw.TABLE4.items():
+        without, mixed = printed["without"], printed["with"]
         own = "cifar10, pathological"
-        apart = found[f"{base}+dw", own, "global.accuracy.minus_base (G)"]
-        pairs = zip(found[f"{base}+dw", own, g].seeds, found[base, own, g].seeds, strict=True)
+        apart = rows[f"{base}+dw", own, "global.accuracy.minus_base (G)"]
+        pairs = zip(rows[f"{base}+dw", own, g].seeds, rows[base, own, g].seeds, strict=True)
         assert apart.seeds == pytest.approx([a - b for a, b in pairs])
-        assert (found[base, own, g].paper, apart.paper) == (None, None)
+        assert (rows[base, own, g].paper, apart.paper) == (None, None)
         there = "cifar100, pathological"
-        assert (found[base, there, g].paper, found[f"{base}+dw", there, g].paper) == (without / 100, mixed / 100)
+        assert (rows[base, there, g].paper, rows[f"{base}+dw", there, g].paper) == (without / 100, mixed / 100)
     assert len(result.claims) == 2 * len(feddw.TABLE4)
     assert [name for name, _ in result.figures] == ["cifar10.svg", "cifar100.svg"]
     for _, svg in result.figures:
         assert all(f">{base}<" in svg.decode() for base in feddw.TABLE4)
 
 
-def test_accuracy_is_found_for_every_strength(tmp_path: Path, toy: None) -> None:
+def test_accuracy_is_found_for_every_strength(tmp_path: Path) -> None:
     result = feddw.mu(request("mu", tmp_path))
     methods = {"fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"}
-    assert {(r.method, r.setting) for r in result.rows} == {
-        (m, f"cifar10, {s}") for m in methods for s in feddw.SETTINGS
-    }
+    assert {(r.method, r.setting) for r in result.rows} == {(m, f"cifar10, {s}") for m in methods for s in SETTINGS}
     # Three strengths against FedAvg and the paper's against two others, under two settings.
     assert len(result.claims) == 2 * (3 + 2)
     assert [name for name, _ in result.figures] == ["mu.svg"]
 
 
-def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: Path, toy: None) -> None:
+def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: Path) -> None:
     result = feddw.consistency(request("consistency", tmp_path / "runs"))
-    assert [(c.name, c.x) for c in result.curves] == [
+    assert [(name, c.x) for name, c in result.curves.items()] == [
         (name, (1.0, 2.0, 3.0)) for name in ("fedavg, IID", "fedavg, non-IID", "feddw, non-IID", "feddw mu=10, non-IID")
     ]
-    found = by(result)
-    for curve in result.curves:
-        method, setting = curve.name.split(", ")
-        row = found[method, f"cifar10, {setting}", "sl_cr_distance.last"]
+    rows = by(result)
+    for name, curve in result.curves.items():
+        method, setting = name.split(", ")
+        row = rows[method, f"cifar10, {setting}", "sl_cr_distance.last"]
         assert curve.mean[-1] == pytest.approx(row.ours)
         assert 0.0 < row.ours < 20**0.5
     assert len(result.claims) == 3
@@ -194,10 +233,10 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: P
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
 
 
-def test_class_norms_stand_against_the_shares_of_the_last_cohort(tmp_path: Path, toy: None) -> None:
+def test_class_norms_stand_against_the_shares_of_the_last_cohort(tmp_path: Path) -> None:
     """Half of the clients of seed 0 and 1 trained last; the norms are those of the models that were kept."""
     feddw.consistency(request("consistency", tmp_path))
-    drawn = feddw._norms(tmp_path / "non-IID", "feddw")
+    drawn = feddw.class_norms(tmp_path / "non-IID", "feddw")
     assert len(drawn) == 2
     for seed, (shares, norms) in enumerate(drawn):
         assert sum(shares) == pytest.approx(1.0)
@@ -207,60 +246,48 @@ def test_class_norms_stand_against_the_shares_of_the_last_cohort(tmp_path: Path,
         assert norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
 
 
-def test_fedavg_is_not_changed_by_being_watched(tmp_path: Path, toy: None) -> None:
-    watched = {**feddw._WATCHED, "label": "watched"}
-    task = feddw._task(request("x", tmp_path), TOY)
-    methods = [{"name": "fedavg"}, watched]
-    experiment = feddw._experiment("x", TOY, task, feddw.SETTINGS["practical"], methods, (0, 1))
-    found = ran(experiment, tmp_path / "run", NoCallback())
-    losses = {m: [r["value"] for r in found.rows if (r["method"], r["name"]) == (m, "global.loss")] for m in
-              ("fedavg", "watched")}  # fmt: skip
-    assert losses["fedavg"] == losses["watched"]
+def test_fedavg_is_not_changed_by_being_watched(tmp_path: Path) -> None:
+    draft = Draft.of(request("consistency", tmp_path))
+    watched = {**draft["experiment"]["methods"]["fedavg"], "name": "feddw"}
+    layers = (draft.ground("cifar10"), draft["settings"]["practical"])
+    methods = {"plain": {"name": "fedavg"}, "watched": watched}
+    compared = experiment("x", *layers, {"methods": methods}, methods=list(methods))
+    history = run(compared, tmp_path / "run", NoCallback())
+    losses = {m: [r["value"] for r in history.rows if (r["method"], r["name"]) == (m, "global.loss")] for m in methods}
+    assert losses["plain"] == losses["watched"]
 
 
-def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path, toy: None) -> None:
+def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
     result = feddw.scale(request("scale", tmp_path))
     papers = {
         (r.method, r.setting.split(": ")[0]): r.paper
         for r in result.rows
         if r.paper is not None and (".best" not in r.metric)
     }
+    columns = ("standard", "N=50", "N=100", "half the rounds", "more rounds")
     assert papers == {
-        (m, f"digits, {column}"): feddw.TABLE2[m][feddw.TABLE2_COLUMNS.index(column)] / 100  # type: ignore[operator]
+        (m, f"digits, {column}"): feddw.TABLE2[m][column] / 100
         for m in ("fedavg", "fedper", "feddw")
-        for column in ("standard", "N=50", "N=100", "more rounds")
+        for column in columns
     }
-    assert len(result.claims) == 4 * 2 + 2
+    assert len(result.claims) == 5 * 2 + 2
     assert any("15 clients, 1 rounds of 2" in r.setting for r in result.rows)
 
 
 DIVERGED = "diverged in seed 0, round 1"
 
 
-@pytest.fixture
-def too_fast(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def too_fast(label: str) -> dict[str, Any]:
     """Gives one of the methods a learning rate that no run survives."""
-
-    def make(label: str) -> None:
-        methods = feddw._methods
-
-        def known(ground: feddw.Ground, labels: Any) -> list[dict[str, Any]]:
-            fast = {"local": {"optimizer": "sgd", "lr": 1e30}}
-            return [{**m, **(fast if m["label"] == label else {})} for m in methods(ground, labels)]
-
-        monkeypatch.setattr(feddw, "_methods", known)
-
-    return make
+    return {"methods": {label: {"local": {"optimizer": "sgd", "lr": 1e30}}}}
 
 
-def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path, toy: None, too_fast: Any) -> None:
-    too_fast("moon")
-    result = feddw.table1(request("table1", tmp_path))
+def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
+    result = feddw.table1(request("table1", tmp_path, experiment=too_fast("moon")))
     lost = [r for r in result.rows if r.method == "moon"]
-    at = {s: feddw.COLUMNS.index((s, "cifar10")) for s in feddw.SETTINGS}
     assert [(r.setting, r.metric, r.paper, r.ours, r.std, r.seeds, r.note) for r in lost] == [
-        (f"cifar10, {s}", "global.accuracy (G)", feddw.TABLE1["moon"][at[s]] / 100, None, None, (), DIVERGED)  # type: ignore[operator]
-        for s in feddw.SETTINGS
+        (f"cifar10, {s}", "global.accuracy (G)", feddw.TABLE1["moon"][f"cifar10, {s}"] / 100, None, None, (), DIVERGED)
+        for s in SETTINGS
     ]
     assert {r.method for r in result.rows if r.ours is not None} == set(feddw.TABLE1) - {"moon"}
     about = [c for c in result.claims if "above moon" in c.text]
@@ -271,9 +298,9 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path, to
 
 
 @pytest.mark.parametrize("name", ["compatibility", "mu", "consistency", "scale"])
-def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path, toy: None, too_fast: Any) -> None:
-    too_fast(label := {"compatibility": "moon", "mu": "fedavg", "consistency": "feddw", "scale": "feddw"}[name])
-    result = getattr(feddw, name)(request(name, tmp_path))
+def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path) -> None:
+    label = {"compatibility": "moon", "mu": "fedavg", "consistency": "feddw", "scale": "feddw"}[name]
+    result = getattr(feddw, name)(request(name, tmp_path, experiment=too_fast(label)))
     assert {r.note for r in result.rows if r.method == label} == {DIVERGED}
     touched = [c for c in result.claims if c.evidence.endswith(DIVERGED)]
     assert touched
@@ -282,13 +309,12 @@ def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path, toy: No
     assert keep(result, tmp_path / "kept").is_dir()
 
 
-def test_a_reproduction_that_was_stopped_is_not_mixed_with_another(tmp_path: Path, toy: None) -> None:
+def test_a_reproduction_that_was_stopped_is_not_mixed_with_another(tmp_path: Path) -> None:
     feddw.mu(request("mu", tmp_path))
     again = feddw.mu(request("mu", tmp_path))
     assert {r.method for r in again.rows} == {"fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"}
-    feddw.MU_PLANS["small"] = ((0.0, 0.5), (0, 1), 2)  # the fixture puts it back
     with pytest.raises(RunError, match="another experiment"):
-        feddw.mu(request("mu", tmp_path))
+        feddw.mu(request("mu", tmp_path, strengths=[0.0, 0.1]))
 
 
 # ---------------------------------------------------------------- overhead
@@ -311,18 +337,17 @@ def test_an_overhead_is_held_against_its_bar(
     (claim,) = result.claims
     assert claim.holds is verdict
     assert f"median {ratio:.3f}, middle half [{ratio - 0.01:.3f}, {ratio + 0.01:.3f}]" in claim.evidence
-    found = by(result)
-    assert found["feddw", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(16.11 / 16.05)
-    assert found["feddw", "mlp/b128", "cpu_time.ratio"].paper is None
-    assert found["perfedavg", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(19.17 / 16.05)
+    rows = by(result)
+    assert rows["feddw", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(16.11 / 16.05)
+    assert rows["feddw", "mlp/b128", "cpu_time.ratio"].paper is None
+    assert rows["perfedavg", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(19.17 / 16.05)
 
 
 def test_what_the_benchmark_measures_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from unskew.bench import feddw as bench
 
     monkeypatch.setattr(bench, "CASES", tuple(c for c in bench.CASES if c.model == "cnn_cifar10"))
-    monkeypatch.setitem(feddw.OVERHEAD_PLANS, "small", 2)
-    result = feddw.overhead(request("overhead", tmp_path))
+    result = feddw.overhead(request("overhead", tmp_path, turns=2))
     assert {r.method for r in result.rows} == {*feddw.TABLE3, "fedavg again", "soft-label pass alone"} - {"fedavg"}
     assert all(r.ours > 0 for r in result.rows)
     assert len(result.claims) == 1
@@ -334,9 +359,9 @@ def test_what_the_benchmark_measures_is_understood(tmp_path: Path, monkeypatch: 
 def test_every_network_of_table_1_learns_on_the_data_at_hand(data: str, rounds: int, tmp_path: Path) -> None:
     if not (SHARED / data).is_dir():
         pytest.skip(f"{SHARED / data} is not here")
-    ground = replace(feddw.GROUNDS["small"][data], rounds=rounds, epochs=1)
-    task = feddw._task(request("x", tmp_path), ground)
-    experiment = feddw._experiment("x", ground, task, None, feddw._methods(ground, ("feddw",)), (0,))
-    found = ran(experiment, tmp_path / "r", NoCallback())
-    losses = [r["value"] for r in found.rows if r["name"] == "global.loss"]
+    draft = at_scale("small", tmp_path)
+    one = {"rounds": rounds, "seeds": [0], "local": {"local_epochs": 1}}
+    compared = experiment("x", draft.ground(data), draft["settings"]["even"], one, methods=["feddw"])
+    history = run(compared, tmp_path / "r", NoCallback())
+    losses = [r["value"] for r in history.rows if r["name"] == "global.loss"]
     assert losses[-1] < losses[0]

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from unskew import papers
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
-from unskew.experiment import config
 from unskew.keys import Key
-from unskew.papers import Request, hcct
-from unskew.papers.hcct import Task, domains, half_normal, held_out, shards, thirds
-from unskew.papers.result import pivot
+from unskew.papers import Request, hcct, toolkit
+from unskew.papers.hcct import domains, half_normal, held_out, shards, thirds
+from unskew.papers.result import Result, pivot
+from unskew.papers.toolkit import Draft, experiment
 from unskew.run.callbacks import NoCallback
 
 SPEC = Path(__file__).parents[3] / "shared" / "spec" / "systems.md"
@@ -39,18 +38,15 @@ def table(title: str) -> dict[str, list[float]]:
 
 
 def test_table_2_is_transcribed() -> None:
-    ours = {p: [*(v for pair in hcct.TABLE2[p] for v in pair), *hcct.TABLE2_OVER[p]] for p in hcct.PATTERNS}
-    assert table("Table II -") == ours
+    assert table("Table II -") == {p: list(row.values()) for p, row in hcct.TABLE2.items()}
 
 
 def test_tables_4_and_5_are_transcribed() -> None:
     def name(published: str) -> str:
         return published.lower().replace("-", "_")
 
-    assert {name(m): v for m, v in table("Table IV").items()} == {
-        m: [v for pair in pairs for v in pair] for m, pairs in hcct.TABLE4.items()
-    }
-    assert {name(m): v for m, v in table("Table V ").items()} == {m: list(v) for m, v in hcct.TABLE5.items()}
+    for title, ours in (("Table IV", hcct.TABLE4), ("Table V ", hcct.TABLE5)):
+        assert {name(m): v for m, v in table(title).items()} == {m: list(row.values()) for m, row in ours.items()}
 
 
 def test_table_2_printed_mean_and_deviation_over_the_three_clients() -> None:
@@ -60,17 +56,17 @@ def test_table_2_printed_mean_and_deviation_over_the_three_clients() -> None:
     (49.90 + 49.40 + 31.32) / 3 = 43.54, printed 43.05, and 8.64 is more than the printed 8.33.
     """
     off = {}
-    for pattern, pairs in hcct.TABLE2.items():
-        of = np.array([error for error, _ in pairs])
-        mean, std = hcct.TABLE2_OVER[pattern]
+    for pattern, row in hcct.TABLE2.items():
+        of = np.array([row[f"client {client}"] for client in (1, 2, 3)])
+        mean, std = row["mean over clients"], row["mean over clients ±"]
         off[pattern] = (round(float(of.mean()) - mean, 2), round(std - float(of.std()), 2))
     assert off.pop("Global") == (0.49, -0.31)
     assert all(abs(mean) <= 0.01 and 0.0 <= std <= 0.2 for mean, std in off.values())
 
 
 def test_table_5_is_table_4_over_clients() -> None:
-    assert {m: v[0] for m, v in hcct.TABLE5.items()} == {
-        m: pairs[0][0] for m, pairs in hcct.TABLE4.items() if m != "hcct_p"
+    assert {m: row["mean"] for m, row in hcct.TABLE5.items()} == {
+        m: row["Digit"] for m, row in hcct.TABLE4.items() if m != "hcct_p"
     }
 
 
@@ -79,7 +75,8 @@ def test_patterns_are_compared_where_the_published_errors_are_apart() -> None:
 
     Client 3: 27.30 and 31.32 are 4.02 apart, their spreads 1.85 and 1.53 together 3.38; (1,2) leaves it alone.
     """
-    one, two, three = map(hcct.published_order, range(3))
+    patterns = Draft.of(request("table2", Path()))["patterns"]
+    one, two, three = (hcct.published_order(client, patterns) for client in range(3))
     chain = ["Partial (1,2)", "Independent", "Global", "Partial (1,3)"]
     assert set(one) == {(a, b) for i, a in enumerate(chain) for b in chain[i + 1 :]}
     assert ("Independent", "Partial (1,2)") not in two
@@ -192,37 +189,6 @@ def test_alpha_by_rule_is_the_best_on_validation_data_and_the_smallest_of_equals
     assert hcct.chosen({0.01: 0.5, 0.1: 0.7, 0.5: 0.7, 1.0: 0.6}) == 0.1
 
 
-@pytest.mark.parametrize(
-    ("differences", "holds"),
-    [
-        ([0.0, 0.0, 0.0], True),
-        ([0.02, 0.02], False),
-        ([0.001, 0.002, 0.0015], True),
-        ([0.030, 0.031, 0.032], False),
-        ([-0.05, 0.0, 0.05], None),
-        ([0.001], None),
-    ],
-)
-def test_equal_is_an_interval_within_a_point(differences: list[float], holds: bool | None) -> None:
-    """.001, .002, .0015: mean .0015, half width 4.3027 x .0005 / sqrt(3) = .00124; .030 to .032: .031 ± .0025."""
-    assert hcct.same("", differences).holds is holds
-
-
-def test_an_order_holds_if_all_of_its_steps_do_and_shows_the_smallest() -> None:
-    """.02, .03, .04: .03 ± 4.3027 x .01 / sqrt(3) = ± .0248; 0, .05, .1: .05 ± .124."""
-    clear, unclear, wrong = [0.02, 0.03, 0.04], [0.0, 0.05, 0.1], [-0.41, -0.4, -0.39]
-    claim = hcct.ordered("", {"b above a": clear, "c above a": [0.4, 0.5, 0.6]})
-    assert claim.holds is True
-    said = "of 2 differences the smallest: b above a +3.00 points, 95 % interval [+0.52, +5.48], "
-    assert claim.evidence.startswith(said)
-    assert hcct.ordered("", {"b": clear, "c": unclear}).holds is None
-    assert hcct.ordered("", {"b": clear, "c": unclear, "d": wrong}).holds is False
-    assert hcct.ordered("", {"b": [0.1, 0.1]}).holds is True
-    assert hcct.ordered("", {"b": [0.0, 0.0], "c": clear}).holds is None
-    assert hcct.ordered("", {"b": [0.3]}).holds is None
-    assert hcct.ordered("", {}).holds is None
-
-
 def test_a_sentence_stands_by_every_error_that_is_not_the_published_one() -> None:
     """Published 30.22 ± .27 and 29.55 ± 1.37 over five seeds: 10 % is another, 29 to 30 % around 29.5 is not.
 
@@ -232,7 +198,7 @@ def test_a_sentence_stands_by_every_error_that_is_not_the_published_one() -> Non
         "independent": [np.array([0.10, 0.10]), np.array([0.11, 0.11])],
         "global": [np.array([0.04, 0.43, 0.40]), np.array([0.06, 0.41, 0.43])],
     }
-    claims = {c.text: c for c in hcct._sentences(hcct.TASKS4["small"][0], errors)}
+    claims = {c.text: c for c in hcct.differences(digit("small"), errors)}
     assert set(claims) == {
         "as published: Digit, independent",
         "as published: Digit, independent, error.clients_std",
@@ -249,8 +215,8 @@ def test_a_sentence_stands_by_every_error_that_is_not_the_published_one() -> Non
 
 def test_the_error_where_utility_is_largest_is_compared_with_the_smallest() -> None:
     errors = {"1 groups": [np.array([0.2]), np.array([0.2])], "5 groups": [np.array([0.1]), np.array([0.1])]}
-    right = hcct._placed(errors, {"1 groups": [0.1, 0.1], "5 groups": [0.2, 0.2]})
-    wrong = hcct._placed(errors, {"1 groups": [0.3, 0.3], "5 groups": [0.2, 0.2]})
+    right = hcct.placed(errors, {"1 groups": [0.1, 0.1], "5 groups": [0.2, 0.2]})
+    wrong = hcct.placed(errors, {"1 groups": [0.3, 0.3], "5 groups": [0.2, 0.2]})
     assert (right.holds, wrong.holds) == (True, False)
     assert wrong.evidence.startswith("utility is largest at 1 groups, error smallest at 5 groups")
 
@@ -258,31 +224,64 @@ def test_the_error_where_utility_is_largest_is_compared_with_the_smallest() -> N
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_the_methods_of_each_column_are_the_papers(scale: str) -> None:
     """Nine rows and alpha by rule; Table III's settings; the released code where there is BatchNorm."""
-    for task, clusters, memberships, alphas in zip(
-        hcct.TASKS4[scale], (10, 5, 10), (2, 3, 3), ((1, 100, 1), (100, 100, 100), (1, 10, 1)), strict=True
-    ):
-        made = {m.label: m.algorithm for m in config.parse({"rounds": 1, "methods": hcct._methods(task, 31.0)}).methods}
-        extra = {hcct.RELEASED} if task.name == "Digit" else set()
-        assert set(made) == {*hcct.TABLE4, hcct.BY_RULE} | extra
-        assert (made["ifca"].clusters, made["flsc"].clusters, made["flsc"].memberships) == (
-            clusters, clusters, memberships,
-        )  # fmt: skip
-        assert made["maxfl"].solo_rounds == task.rounds
-        assert made[hcct.BY_RULE].alpha == 31.0
-        assert [made[m].alpha for m in ("hcct", "hcct_e", "hcct_p")] == [
-            {"Digit": (1, 100, 1), "FMNIST": (100, 100, 100), "CIFAR-10": (1, 10, 1)}[task.name][i] for i in range(3)
-        ]
-        assert not made["hcct"].include_buffers
-        assert len(alphas) == 3
+    tasks = Draft.of(request("table4", Path(), scale=scale))["tasks"]
+    assert list(tasks) == ["Digit", "FMNIST", "CIFAR-10"]
+    alphas = {"Digit": (1, 100, 1), "FMNIST": (100, 100, 100), "CIFAR-10": (1, 10, 1)}
+    for (name, settings), clusters, memberships in zip(tasks.items(), (10, 5, 10), (2, 3, 3), strict=True):
+        task = bare(name, settings)
+        methods = experiment("x", {"rounds": 1, "methods": hcct.table4_methods(task, 31.0)}).methods
+        algorithms = {m.label: m.algorithm for m in methods}
+        extra = {hcct.RELEASED} if name == "Digit" else set()
+        assert set(algorithms) == {*hcct.TABLE4, hcct.BY_RULE} | extra
+        ifca, flsc = algorithms["ifca"], algorithms["flsc"]
+        assert (ifca.clusters, flsc.clusters, flsc.memberships) == (clusters, clusters, memberships)
+        assert algorithms["maxfl"].solo_rounds == task.rounds
+        assert algorithms[hcct.BY_RULE].alpha == 31.0
+        assert tuple(algorithms[m].alpha for m in ("hcct", "hcct_e", "hcct_p")) == alphas[name]
+        assert not algorithms["hcct"].include_buffers
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("name", ["table2", "table4", "groups", "newcomers", "alpha"])
+def test_every_task_is_a_possible_experiment_on_some_division(name: str, scale: str) -> None:
+    draft = Draft.of(request(name, Path(), scale=scale))
+    for task in draft["tasks"].values():
+        settings = {key: value for key, value in task.items() if key not in ("divide", "why")}
+        assert callable(hcct.division(**task["divide"]))
+        made = experiment("x", draft["experiment"], settings, {"methods": {"hcct": {}}})
+        assert (made.methods[0].algorithm.local.lr, made.methods[0].algorithm.local.batch_size) == (0.1, 64)
 
 
 # ---------------------------------------------------------------- toy runs
-def request(name: str, folder: Path) -> Request:
-    return Request(f"hcct/{name}", "small", folder, None, NoCallback())
+def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> Request:
+    return Request(f"hcct/{name}", scale, folder, None, NoCallback(), changes)
 
 
-def shrunk(task: Task, toy: Path, **changes: Any) -> Task:
-    return replace(task, data=f"npz:{toy}", model="mlp", options={"hidden": [8]}, rounds=2, augment="none", **changes)
+def bare(name: str, settings: dict[str, Any]) -> hcct.Task:
+    """A task without examples."""
+    nobody = sources.load("digits")
+    return hcct.Task(name, settings, nobody, lambda *_: (), settings.get("why", ""))
+
+
+def digit(scale: str) -> hcct.Task:
+    return bare("Digit", Draft.of(request("table4", Path(), scale=scale))["tasks"]["Digit"])
+
+
+def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A task's settings on the toy's images, for two rounds."""
+    task = {"data": f"npz:{toy}", "model": "mlp", "model_options": {"hidden": [8]}, "augment": "none"}
+    return {"task": task, "rounds": 2, "divide": divide, **changes}
+
+
+def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) -> Result:
+    """The reproduction with two seeds, of these tasks alone, whose settings replace their own."""
+    asked = request(name, folder, seeds=[0, 1], **changes)
+    table = toolkit.settings(asked)
+    table["tasks"] = {task: {**table["tasks"][task], **own} for task, own in tasks.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolkit, "settings", lambda _: table)
+        result: Result = getattr(hcct, name)(asked)
+    return result
 
 
 def test_all_five_are_in_the_table() -> None:
@@ -290,45 +289,40 @@ def test_all_five_are_in_the_table() -> None:
         assert papers.TABLE[f"hcct/{name}"].target == f"unskew.papers.hcct:{name}"
 
 
-def test_a_client_alone_does_what_it_does_in_independent(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(hcct.TASK2, "small", shrunk(hcct.TASK2["small"], toy, divide=thirds(0.5, 30)))
-    monkeypatch.setattr(hcct, "SEEDS2", (0, 1))
-    result = hcct.table2(request("table2", tmp_path))
-    found = {(r.method, r.setting, r.metric): r for r in result.rows}
-    assert len(found) == 5 * (3 + 2)
+def test_a_client_alone_does_what_it_does_in_independent(toy: Path, tmp_path: Path) -> None:
+    tasks = {"CIFAR-10": shrunk(toy, {"by": "thirds", "train": 0.5, "test": 30})}
+    result = reproduce("table2", tmp_path, tasks)
+    rows = {(r.method, r.setting, r.metric): r for r in result.rows}
+    assert len(rows) == 5 * (3 + 2)
     for pattern, client in (("Partial (2,3)", 1), ("Partial (1,3)", 2), ("Partial (1,2)", 3)):
-        alone, apart = (found[p, f"client {client}", "error"] for p in ("Independent", pattern))
+        alone, apart = (rows[p, f"client {client}", "error"] for p in ("Independent", pattern))
         assert alone.seeds == apart.seeds
-    row = found["Partial (1,3)", "client 1", "error"]
+    row = rows["Partial (1,3)", "client 1", "error"]
     assert (row.paper, row.spread_over, len(row.seeds)) == (pytest.approx(0.9614), "seeds", 2)
     assert len(result.claims) == 3
-    assert {c.name for c in result.curves} == set(hcct.PATTERNS)
-    # What was begun is not begun again.
-    assert hcct.table2(request("table2", tmp_path)).rows == result.rows
+    assert set(result.curves) == set(hcct.TABLE2)
+    # A run that is complete is read again.
+    assert reproduce("table2", tmp_path, tasks).rows == result.rows
 
 
 def test_the_nine_methods_run_with_both_alphas_on_domains(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digit, *_ = hcct.TASKS4["small"]
-    small = shrunk(digit, toy, divide=domains(2, 25), local={})
-    monkeypatch.setitem(hcct.TASKS4, "small", (replace(small, model="cnn_small", options={"norm": "batch"}),))
-    monkeypatch.setitem(hcct.SEEDS4, "small", (0, 1))
-    monkeypatch.setattr(hcct, "CLUSTERS", (3, 3, 3))
-    monkeypatch.setattr(hcct, "SHARES", (0.1, 1.0))
-    result = hcct.table4(request("table4", tmp_path))
-    found = {(r.method, r.metric): r for r in result.rows}
-    methods = {m for m, metric in found if metric == "error"}
+    few(monkeypatch)
+    divide = {"by": "domains", "per_domain": 2, "train": 25}
+    tasks = {"Digit": shrunk(toy, divide, local={"local_epochs": 1, "drop_last": False})}
+    tasks["Digit"]["task"] |= {"model": "cnn_small", "model_options": {"norm": "batch"}}
+    result = reproduce("table4", tmp_path, tasks, shares=[0.1, 1.0])
+    rows = {(r.method, r.metric): r for r in result.rows}
+    methods = {m for m, metric in rows if metric == "error"}
     assert methods == {*hcct.TABLE4, hcct.BY_RULE, hcct.RELEASED}
-    assert {found[m, "error"].spread_over for m in methods} == {"clients"}
-    assert found["hcct", "error"].paper == found[hcct.RELEASED, "error"].paper == pytest.approx(0.2006)
-    assert found["hcct", "error.seeds_std"].paper == pytest.approx(0.0066)
-    assert found["hcct", "error.max"].paper == pytest.approx(0.3944)
-    assert found["hcct_p", "error.max"].paper is None
-    assert {a / 25 for a in found[hcct.BY_RULE, "alpha"].seeds} <= {0.1, 1.0}
-    assert {m for m, metric in found if metric == "error.validation"} == {"pilot, alpha 0.1 D", "pilot, alpha 1 D"}
+    assert {rows[m, "error"].spread_over for m in methods} == {"clients"}
+    assert rows["hcct", "error"].paper == rows[hcct.RELEASED, "error"].paper == pytest.approx(0.2006)
+    assert rows["hcct", "error.seeds_std"].paper == pytest.approx(0.0066)
+    assert rows["hcct", "error.max"].paper == pytest.approx(0.3944)
+    assert rows["hcct_p", "error.max"].paper is None
+    assert {a / 25 for a in rows[hcct.BY_RULE, "alpha"].seeds} <= {0.1, 1.0}
+    assert {m for m, metric in rows if metric == "error.validation"} == {"pilot, alpha 0.1 D", "pilot, alpha 1 D"}
     assert [c.text for c in result.claims if not c.text.startswith("as published")] == [
         f"Digit: {m} has a smaller error than all that is not HCCT" for m in ("hcct", hcct.BY_RULE, hcct.RELEASED)
     ]
@@ -340,16 +334,13 @@ def test_the_nine_methods_run_with_both_alphas_on_domains(
 def test_the_other_two_tasks_run_with_their_own_claims(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, fmnist, cifar = hcct.TASKS4["small"]
-    tasks = (
-        shrunk(fmnist, toy, divide=half_normal(4, 0.25)),
-        shrunk(cifar, toy, divide=shards(4, 0.4, 0.6, count=20)),
-    )
-    monkeypatch.setitem(hcct.TASKS4, "small", tasks)
-    monkeypatch.setitem(hcct.SEEDS4, "small", (0, 1))
-    monkeypatch.setattr(hcct, "CLUSTERS", (3, 3, 3))
-    result = hcct.table4(request("table4", tmp_path))
-    for task in ("FMNIST", "CIFAR-10"):
+    few(monkeypatch)
+    tasks = {
+        "FMNIST": shrunk(toy, {"by": "half_normal", "clients": 4, "train": 0.25}),
+        "CIFAR-10": shrunk(toy, {"by": "shards", "clients": 4, "train": 0.4, "test": 0.6, "count": 20}),
+    }
+    result = reproduce("table4", tmp_path, tasks)
+    for task in tasks:
         assert {r.method for r in result.rows if (r.setting, r.metric) == (task, "error")} == {
             *hcct.TABLE4, hcct.BY_RULE,
         }  # fmt: skip
@@ -361,28 +352,21 @@ def test_the_other_two_tasks_run_with_their_own_claims(
     ]
 
 
-def test_groups_are_forced_and_their_utility_is_read(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) -> None:
     """Alone a client's utility is 1 - alpha / D = 1 - 100 / 25 = -3."""
-    monkeypatch.setitem(hcct.TASK5, "small", shrunk(hcct.TASK5["small"], toy, divide=domains(2, 25)))
-    monkeypatch.setattr(hcct, "FORCED", (1, 3, 6))
-    monkeypatch.setattr(hcct, "SEEDS5", (0, 1))
-    result = hcct.groups(request("groups", tmp_path))
+    tasks = {"Digit": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 25})}
+    result = reproduce("groups", tmp_path, tasks, forced=[1, 3, 6])
     utility = {r.method: r.ours for r in result.rows if r.metric == "utility"}
     assert utility["6 groups"] == pytest.approx(-3.0)
     assert utility["1 groups"] > utility["3 groups"] > -3.0
-    assert [c.x for c in result.curves] == [(1.0, 3.0, 6.0)] * 2
+    assert [c.x for c in result.curves.values()] == [(1.0, 3.0, 6.0)] * 2
     assert len(result.claims) == 1
 
 
-def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
     """Two at first, one or two more after each of two rounds: after three there are two and two, or two and four."""
-    task = replace(shrunk(hcct.TASK3["small"], toy, divide=domains(2, 25, mixed=True)), rounds=3)
-    monkeypatch.setitem(hcct.TASK3, "small", task)
-    for name, value in {"NEW": (1, 2), "START": 2, "EVERY": 1, "SEEDS3": (0, 1)}.items():
-        monkeypatch.setattr(hcct, name, value)
-    result = hcct.newcomers(request("newcomers", tmp_path))
+    tasks = {"Digit": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 25, "mixed": True}, rounds=3)}
+    result = reproduce("newcomers", tmp_path, tasks, new=[1, 2], start=2, every=1)
     settings = {(r.setting, r.metric) for r in result.rows}
     assert ("0 new every 1 rounds", "error.newcomers") not in settings
     assert ("2 new every 1 rounds", "error.newcomers") in settings
@@ -392,17 +376,17 @@ def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path, monkeypatch
     assert alone[0] == alone[1]
 
 
-def test_alpha_is_swept_at_each_ratio(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = tuple(
-        (r, shrunk(t, toy, divide=shards(4, share, 0.2, count=20)))
-        for (r, t), share in zip(hcct.TASKS_ALPHA["small"][1:3], (0.2, 0.6), strict=True)
-    )
-    monkeypatch.setitem(hcct.TASKS_ALPHA, "small", tasks)
-    monkeypatch.setattr(hcct, "SEEDS_ALPHA", (0, 1))
-    result = hcct.alpha(request("alpha", tmp_path))
-    assert {r.setting for r in result.rows} == {"train ratio 0.1", "train ratio 0.2"}
+def test_alpha_is_swept_at_each_ratio(toy: Path, tmp_path: Path) -> None:
+    tasks = {"CIFAR-10": shrunk(toy, {"by": "shards", "clients": 4, "train": 0.2, "test": 0.2, "count": 20})}
+    result = reproduce("alpha", tmp_path, tasks, ratios=[0.1, 0.6])
+    assert {r.setting for r in result.rows} == {"train ratio 0.1", "train ratio 0.6"}
     assert [c.text for c in result.claims] == [
         "train ratio 0.1: alpha 100 errs less than alpha 1",
-        "train ratio 0.2: alpha 1 errs less than alpha 100",
+        "train ratio 0.6: alpha 1 errs less than alpha 100",
     ]
-    assert result.curves[0].x == (0.0, 1.0, 2.0, 3.0)
+    assert result.curves["train ratio 0.1"].x == (0.0, 1.0, 2.0, 3.0)
+
+
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three clusters, for there are no more clients than six."""
+    monkeypatch.setitem(hcct.TABLE3, "clusters", dict.fromkeys(hcct.TABLE3["clusters"], 3.0))

@@ -1,0 +1,149 @@
+"""Claims are decided by numbers worked by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.papers.claims import Claim, counted, decide, interval, ordered, paired, same, within
+
+DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10)
+
+
+def test_the_interval_of_three_differences_worked_by_hand() -> None:
+    """1, 2, 3: mean 2, standard deviation 1, and t(0.975; 2) = 4.302653: half width 4.302653 / sqrt(3) = 2.484138."""
+    assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)
+
+
+def test_the_interval_of_two_differences_worked_by_hand() -> None:
+    """0.01, 0.03: mean 0.02, deviation 0.01 sqrt(2), t(0.975; 1) = 12.706205: half width 0.127062."""
+    assert interval([0.01, 0.03]) == pytest.approx((0.02, -0.107062, 0.147062), abs=1e-6)
+
+
+@pytest.mark.parametrize("differences", [[], [0.5], [0.0, 0.0, 0.0], [0.1] * 7, [0.3 - 0.1, 0.4 - 0.2, 0.5 - 0.3]])
+def test_without_spread_there_is_no_interval_and_no_verdict(differences: list[float]) -> None:
+    """0.3 - 0.1 and 0.4 - 0.2 differ by 3e-17, which is rounding and not what seeds differ by."""
+    assert interval(differences) is None
+    claim = decide("a is above b", differences)
+    assert (claim.holds, claim.verdict) == (None, "undecided")
+    assert claim.evidence.endswith("no interval")
+
+
+def test_a_claim_without_an_interval_still_says_what_was_found() -> None:
+    assert decide("", [0.02]).evidence == "+2.00 points in 1 seed, no interval"
+    assert decide("", [-0.01, -0.01]).evidence == "-1.00 points in each of 2 seeds, no interval"
+    assert decide("", []).evidence == "no interval"
+
+
+@pytest.mark.parametrize(
+    ("differences", "holds", "verdict", "evidence"),
+    [
+        # 2, 3, 4 points: mean 3, half width 4.302653 / sqrt(3) = 2.48
+        ([0.02, 0.03, 0.04], True, "holds", "+3.00 points, 95 % interval [+0.52, +5.48] over 3 seeds"),
+        ([-0.02, -0.03, -0.04], False, "does not hold", "-3.00 points, 95 % interval [-5.48, -0.52] over 3 seeds"),
+        # 1, 2, 3 points: the interval of the worked example reaches below zero
+        ([0.01, 0.02, 0.03], None, "undecided", "+2.00 points, 95 % interval [-0.48, +4.48] over 3 seeds"),
+    ],
+)
+def test_a_claim_holds_if_the_whole_interval_is_on_its_side(
+    differences: list[float], holds: bool | None, verdict: str, evidence: str
+) -> None:
+    claim = decide("a is above b", differences)
+    assert claim == Claim("a is above b", holds, evidence)
+    assert claim.verdict == verdict
+
+
+def test_differences_that_are_no_accuracies_keep_their_unit() -> None:
+    """1, 2, 3 tenths: mean 0.2, half width 0.2484 as in the worked example."""
+    claim = decide("", [0.1, 0.2, 0.3], "in distance", 1.0, "+.3f")
+    assert (claim.holds, claim.evidence) == (None, "+0.200 in distance, 95 % interval [-0.048, +0.448] over 3 seeds")
+    assert decide("", [0.5], "in distance", 1.0, "+.3f").evidence == "+0.500 in distance in 1 seed, no interval"
+
+
+@given(DIFFERENCES)
+def test_the_opposite_claim_has_the_opposite_verdict(differences: list[float]) -> None:
+    one, other = decide("", differences).holds, decide("", [-d for d in differences]).holds
+    assert other == (None if one is None else not one)
+
+
+@given(DIFFERENCES)
+def test_no_verdict_goes_against_the_mean(differences: list[float]) -> None:
+    holds = decide("", differences).holds
+    if holds is not None:
+        assert holds == (sum(differences) > 0)
+
+
+@pytest.mark.parametrize(
+    ("differences", "holds"),
+    [
+        ([0.0, 0.0, 0.0], True),
+        ([0.02, 0.02], False),
+        ([0.001, 0.002, 0.0015], True),
+        ([0.030, 0.031, 0.032], False),
+        ([-0.05, 0.0, 0.05], None),
+        ([0.001], None),
+    ],
+)
+def test_equal_is_an_interval_within_a_point(differences: list[float], holds: bool | None) -> None:
+    """.001, .002, .0015: mean .0015, half width 4.3027 x .0005 / sqrt(3) = .00124; .030 to .032: .031 ± .0025."""
+    assert same("", differences).holds is holds
+
+
+def test_an_order_holds_if_all_of_its_steps_do_and_shows_the_smallest() -> None:
+    """.02, .03, .04: .03 ± 4.3027 x .01 / sqrt(3) = ± .0248; 0, .05, .1: .05 ± .124."""
+    clear, unclear, wrong = [0.02, 0.03, 0.04], [0.0, 0.05, 0.1], [-0.41, -0.4, -0.39]
+    claim = ordered("", {"b above a": clear, "c above a": [0.4, 0.5, 0.6]})
+    assert claim.holds is True
+    said = "of 2 differences the smallest: b above a +3.00 points, 95 % interval [+0.52, +5.48], "
+    assert claim.evidence.startswith(said)
+    assert ordered("", {"b": clear, "c": unclear}).holds is None
+    assert ordered("", {"b": clear, "c": unclear, "d": wrong}).holds is False
+    assert ordered("", {"b": [0.1, 0.1]}).holds is True
+    assert ordered("", {"b": [0.0, 0.0], "c": clear}).holds is None
+    assert ordered("", {"b": [0.3]}).holds is None
+    assert ordered("", {}).holds is None
+
+
+def test_differences_are_paired_by_seed_and_may_lack_a_margin() -> None:
+    assert paired([0.5, 0.75], [0.25, 0.25]) == [0.25, 0.5]
+    assert paired([0.5, 0.75], [0.25, 0.25], 0.25) == [0.0, 0.25]
+    with pytest.raises(ValueError, match="longer"):
+        paired([0.5], [0.25, 0.25])
+
+
+def test_several_differences_are_within_a_margin_if_all_are() -> None:
+    """.01, .02, .03: .02 ± 4.3027 x .01 / sqrt(3) = ± .0248, inside .05; .08, .09, .1: .09 ± .0248, outside."""
+    inside, outside, unclear = [0.01, 0.02, 0.03], [0.08, 0.09, 0.10], [-0.06, 0.0, 0.06]
+    assert within("", {"a": inside, "b": [0.0, 0.0, 0.0]}, 0.05).holds is True
+    assert within("", {"a": inside, "b": unclear}, 0.05).holds is None
+    claim = within("", {"a": inside, "b": unclear, "c": outside}, 0.05)
+    assert claim.holds is False
+    assert claim.evidence.startswith("of 3 differences the largest: c +9.00 points, 95 % interval [+6.52, +11.48]")
+
+
+def test_counts_that_are_all_alike_decide_by_their_sign() -> None:
+    assert counted("", [3.0, 3.0], "rounds").holds is True
+    assert counted("", [0.0, 0.0], "rounds").holds is False
+    assert counted("", [3.0], "rounds").holds is None
+    assert counted("", [-30.0, 20.0], "rounds").holds is None
+    assert counted("", [10.0, 11.0, 12.0], "rounds").evidence.startswith("+11.0 rounds, 95 % interval [+8.5, +13.5]")
+
+
+def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:
+    """-.05, -.04, -.03: -.04 ± t s / sqrt(3), s = .01.
+
+    Student's t with two degrees of freedom is 4.303 at 97.5 %, 7.649 at 99.17 % and 10.886 at 99.58 %: half a width of
+    .0248 alone, .0442 of three, .0628 of six.  So it lies below zero alone and not among three or more.
+    """
+    above, below = [0.10, 0.11, 0.12], [-0.05, -0.04, -0.03]
+    assert ordered("", {"a": below}).holds is False
+    assert ordered("", {"a": below, "b": above, "c": above}).holds is None
+    claim = ordered("", {"a": below, **dict.fromkeys("bcdef", above)})
+    assert claim.holds is None
+    assert claim.evidence == (
+        "of 6 differences the smallest: a -4.00 points, 95 % interval [-6.48, -1.52], [-10.28, +2.28] for 6 comparisons"
+    )
+    assert ordered("", {"a": [-0.51, -0.5, -0.49], **dict.fromkeys("bcdef", above)}).holds is False
+    assert ordered("", dict.fromkeys("abcdef", above)).holds is True
+    assert ordered("", {"a": above, "b": [0.1]}).holds is None
+    assert ordered("", {"a": above, "b": [-0.1, -0.1]}).holds is False
+    assert ordered("", {}).holds is None

@@ -1,0 +1,281 @@
+"""Settings are laid over each other, tables are read as printed, runs are resumed and outlive a method."""
+
+import csv
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew import papers
+from unskew.api import History
+from unskew.data import sources
+from unskew.errors import ConfigError, RunError
+from unskew.experiment import config
+from unskew.papers.result import Row
+from unskew.papers.toolkit import (
+    FOLDER,
+    SCALES,
+    Draft,
+    Request,
+    curves_of,
+    drawn,
+    experiment,
+    final,
+    merged,
+    published,
+    rows_of,
+    run,
+    run_survivors,
+    settings,
+)
+from unskew.run import loop
+from unskew.run.callbacks import NoCallback
+
+
+def request(name: str, scale: str, folder: Path, data_dir: Path | None = None, **changes: Any) -> Request:
+    return Request(name, scale, folder, data_dir, NoCallback(), changes)
+
+
+# ---------------------------------------------------------------- settings and published tables
+def test_tables_are_merged_and_of_all_else_the_last_counts() -> None:
+    below = {"a": {"x": 1, "y": {"z": 2}}, "b": [1, 2], "c": 3}
+    above = {"a": {"y": {"w": 4}}, "b": [5], "c": {"d": 6}}
+    assert merged(below, above) == {"a": {"x": 1, "y": {"z": 2, "w": 4}}, "b": [5], "c": {"d": 6}}
+    assert merged(below, above)["a"]["y"] is not below["a"]["y"]  # type: ignore[index]
+    assert below["a"] == {"x": 1, "y": {"z": 2}}
+
+
+TABLES = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8
+).filter(lambda value: isinstance(value, dict))
+
+
+@given(TABLES, TABLES)
+def test_what_is_laid_over_itself_or_over_nothing_stays(table: dict[str, Any], other: dict[str, Any]) -> None:
+    assert merged({}, table) == merged(table, {}) == merged(table, table) == table
+    assert merged(merged(other, table), table) == merged(other, table)
+
+
+def test_a_reproductions_own_size_counts_most_and_a_request_more(tmp_path: Path) -> None:
+    """FedDW: ten rounds at `small`, fifteen of them in `consistency`, fifty at `paper`."""
+
+    def rounds(name: str, scale: str, **changes: Any) -> int:
+        return int(settings(request(name, scale, tmp_path, **changes))["experiment"]["rounds"])
+
+    assert rounds("feddw/mu", "small") == 10
+    assert rounds("feddw/consistency", "small") == 15
+    assert rounds("feddw/consistency", "paper") == 50
+    assert rounds("feddw/consistency", "small", experiment={"rounds": 2}) == 2
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", papers.TABLE)
+def test_every_page_and_every_axis_has_words(name: str, scale: str, tmp_path: Path) -> None:
+    table = settings(request(name, scale, tmp_path))
+    assert table["about"].strip()
+    assert table["title"] == papers.TABLE[name].about
+    assert len(table["axes"]) == 2
+    assert not {*SCALES, "reproductions"} & table.keys()
+
+
+def test_methods_are_a_table_by_label_and_come_in_the_order_asked_for() -> None:
+    table = {"methods": {"avg": {"name": "fedavg"}, "fedprox": {"mu": 0.5}, "moon": {}}}
+    both = experiment("x", {"rounds": 3}, table, methods=["fedprox", "avg"])
+    assert [(m.label, m.name) for m in both.methods] == [("fedprox", "fedprox"), ("avg", "fedavg")]
+    alone = config.parse({"rounds": 1, "algorithm": {"name": "fedprox", "mu": 0.5}})
+    assert both.methods[0].algorithm == alone.methods[0].algorithm
+    assert (both.name, both.rounds) == ("x", 3)
+    assert [m.label for m in experiment("x", {"rounds": 3}, table).methods] == ["avg", "fedprox", "moon"]
+
+
+def test_a_published_number_is_found_by_row_and_column_and_a_missing_one_is_missing() -> None:
+    table = published("feddw-table1")
+    assert table["fedavg"]["mnist, practical"] == 99.31
+    assert "cifar10, pathological" not in table["perfedavg"]
+
+
+@pytest.mark.parametrize("file", sorted((FOLDER / "tables").glob("*.csv")), ids=lambda file: file.stem)
+def test_every_published_number_names_its_source_and_every_row_is_there_once(file: Path) -> None:
+    with file.open(encoding="utf-8", newline="") as f:
+        (source, _, *columns), *lines = csv.reader(f)
+    assert source == "source"
+    assert len(set(columns)) == len(columns) > 0
+    assert all(line[0].strip() for line in lines)
+    assert len({line[1] for line in lines}) == len(lines)
+    rows = published(file.stem)
+    assert list(rows) == [line[1] for line in lines]
+    assert all(rows.values())
+
+
+# ---------------------------------------------------------------- data
+def test_examples_are_drawn_once_and_apart_for_every_paper(tmp_path: Path) -> None:
+    def draw(name: str, folder: str) -> Path:
+        task = drawn(request(name, "small", tmp_path / folder), "digits", {"train": 300, "test": 100})
+        return Path(task["data"].removeprefix("npz:"))
+
+    first, second, other = draw("feddw/mu", "a"), draw("feddw/scale", "b"), draw("feddif/accuracy", "c")
+    assert first.read_bytes() == second.read_bytes() != other.read_bytes()
+    with np.load(first) as arrays:
+        assert (len(arrays["x_train"]), len(arrays["y_test"])) == (300, 100)
+    assert drawn(request("x/y", "small", tmp_path, tmp_path), "digits", None) == {
+        "data": "digits",
+        "data_dir": str(tmp_path.resolve()),
+    }
+
+
+def test_all_examples_are_drawn_where_no_number_is_given(tmp_path: Path) -> None:
+    whole = sources.load("digits")
+    task = drawn(request("x/y", "small", tmp_path), "digits", {})
+    part = sources.load(task["data"])
+    assert sorted(part.y_train.tolist()) == sorted(whole.y_train.tolist())
+    assert len(part.y_test) == len(whole.y_test)
+
+
+def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp_path: Path) -> None:
+    quick = {"rounds": 1, "seeds": [4, 2], "methods": {"fedprox": {"mu": 0.25}}, "bounds": False}
+    draft = Draft.of(request("noniid/digits", "small", tmp_path, experiment=quick, what="two seeds"))
+    history = draft.run(experiment("x", draft["experiment"], methods=["fedavg"]), "run")
+    result = draft.result()
+    assert (result.seeds, result.seconds) == ((2, 4), history.summary["seconds"])
+    assert result.about.startswith("digits, Dirichlet alpha 0.1 by class, two seeds, 1 rounds. Accuracy is")
+    assert draft["experiment"]["methods"]["fedprox"] == {"mu": 0.25}
+
+
+# ---------------------------------------------------------------- methods that diverge
+class Notes(NoCallback):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def of_three(bad: float = 1e30, ugly: float = 0.1) -> config.Experiment:
+    """FedAvg beside two FedProx, of which the first cannot but diverge, in the second round of seed 1 at the latest."""
+    raw = {
+        "rounds": 2,
+        "seeds": [1, 2],
+        "task": {"data": "digits"},
+        "split": {"name": "iid", "num_clients": 3},
+        "local": {"lr": 0.1},
+        "methods": [
+            {"name": "fedprox", "label": "bad (lr)", "local": {"lr": bad}},
+            {"name": "fedavg"},
+            {"name": "fedprox", "label": "ugly", "local": {"lr": ugly}},
+        ],
+    }
+    return config.parse(raw)
+
+
+def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_path: Path) -> None:
+    notes = Notes()
+    survivors = run_survivors(of_three(), tmp_path / "run", notes)
+    assert dict(survivors.diverged) == {"bad (lr)": "diverged in seed 1, round 1"}
+    assert survivors.folder == tmp_path / "run without bad (lr)"
+    assert [n for n in notes.texts if n.startswith("bad (lr), seed 1: ") and n.endswith("goes on without bad (lr)")]
+    alone = replace(of_three(), methods=of_three().methods[1:])
+    clean = run(alone, tmp_path / "clean", NoCallback())
+    assert survivors.history.summary["fingerprint"] == clean.summary["fingerprint"]
+    assert final(survivors.history, "bad (lr)", "global.accuracy") is None
+    again = run_survivors(of_three(), tmp_path / "run", NoCallback())
+    assert (again.diverged, again.folder) == (survivors.diverged, survivors.folder)
+    assert again.history.summary == survivors.history.summary
+
+
+def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_survivors(of_three(), tmp_path / "whole", NoCallback())
+    one_round, done = loop._Cell.one_round, []
+
+    def stopped(self: Any) -> None:
+        one_round(self)
+        done.append(self.method.label)
+        if done.count("fedavg") == 3:
+            self.run.stop.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Cell, "one_round", stopped)
+        with pytest.raises(loop.Interrupted):
+            run_survivors(of_three(), tmp_path / "run", NoCallback())
+    assert not (tmp_path / "run without bad (lr)" / "summary.json").exists()
+    survivors = run_survivors(of_three(), tmp_path / "run", NoCallback())
+    assert survivors.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
+
+
+def test_several_methods_may_diverge_and_all_of_them(tmp_path: Path) -> None:
+    experiment = of_three(ugly=1e30)
+    survivors = run_survivors(experiment, tmp_path / "run", NoCallback())
+    assert list(survivors.diverged) == ["bad (lr)", "ugly"]
+    assert survivors.folder.name == "run without bad (lr) without ugly"
+    assert {r["method"] for r in survivors.history.rows} == {"fedavg"}
+    nothing = run_survivors(replace(experiment, methods=experiment.methods[::2]), tmp_path / "none", NoCallback())
+    assert list(nothing.diverged) == ["bad (lr)", "ugly"]
+    assert nothing.history.rows == []
+
+
+def test_where_nothing_diverges_the_run_lies_where_it_always_did(tmp_path: Path) -> None:
+    survivors = run_survivors(of_three(bad=0.1), tmp_path / "run", NoCallback())
+    assert (survivors.folder, survivors.diverged) == (tmp_path / "run", {})
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+# ---------------------------------------------------------------- from a run
+def history() -> History:
+    rows = [
+        {"method": "fedavg", "seed": s, "round": t, "name": "global.accuracy", "value": v, "weight": 1.0}
+        for s, values in enumerate([(0.1, 0.5), (0.2, 0.7)])
+        for t, v in enumerate(values)
+    ]
+    rows.append({**rows[0], "client": 3, "value": 0.9})
+    rows.append({**rows[0], "name": "global.loss"})
+    table = {"setting": "iid", "mean": 0.6, "std": 0.1, "seeds": [0.5, 0.7]}
+    results = [{"method": "fedavg", "metric": m, **table} for m in ("global.accuracy", "seconds")]
+    return History(rows, {"rows": results}, None)
+
+
+def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> None:
+    """Seeds (10, 50) and (20, 70) percent: means 15 and 60.  A single client's row is no part of it."""
+    ((name, curve),) = curves_of(history()).items()
+    assert (name, curve.x) == ("fedavg", (0.0, 1.0))
+    assert curve.mean == pytest.approx((15.0, 60.0))
+    assert curve.low == pytest.approx((10.0, 50.0))
+    assert curve.high == pytest.approx((20.0, 70.0))
+
+
+def test_a_curve_ends_where_the_first_seed_does() -> None:
+    """One that was stopped early leaves no mean of the others behind it."""
+    longer = history()
+    longer.rows.append({**longer.rows[0], "seed": 1, "round": 2, "value": 0.9})
+    (curve,) = curves_of(longer).values()
+    assert curve.x == (0.0, 1.0)
+    assert longer.curve("fedavg") == [(0, pytest.approx(0.15)), (1, pytest.approx(0.6))]
+
+
+def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
+    (row,) = rows_of(history(), ("global.accuracy",), {("fedavg", "global.accuracy"): 0.65})
+    assert row == Row("fedavg", "iid", "global.accuracy", 0.65, 0.6, 0.1, "seeds", (0.5, 0.7))
+    assert rows_of(history(), ("global.accuracy",))[0].paper is None
+
+
+# ---------------------------------------------------------------- the table of reproductions
+def test_every_reproduction_can_be_found_and_is_described() -> None:
+    for name, entry in papers.TABLE.items():
+        module, _, attribute = entry.target.partition(":")
+        assert callable(getattr(import_module(module), attribute)), name
+        assert entry.about
+
+
+def test_names_scales_and_folders_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean noniid/digits"):
+        papers.reproduce("noniid/digit", "small", tmp_path / "r", None, NoCallback())
+    with pytest.raises(ConfigError, match=r"small, paper, got 'large'"):
+        papers.reproduce("noniid/digits", "large", tmp_path / "r", None, NoCallback())
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").touch()
+    with pytest.raises(RunError, match="exists already"):
+        papers.reproduce("noniid/digits", "small", tmp_path / "taken", None, NoCallback())
+    assert not (tmp_path / "r").exists()

@@ -1,0 +1,128 @@
+"""Claims: sentences that can be true, decided by paired differences over seeds.
+
+A claim holds if the whole of Student's 95 % interval is on its side, does not hold if the whole interval is on the
+other, and is undecided otherwise.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from unskew.report import stats
+from unskew.report.stats import CONFIDENCE
+
+SAME = 0.01
+"""Two errors are called equal if the interval of their difference lies within one point of zero."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that can be true, and what the numbers say of it."""
+
+    text: str
+    holds: bool | None
+    evidence: str
+
+    @property
+    def verdict(self) -> str:
+        """holds, does not hold, or undecided."""
+        return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
+
+
+def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
+    """Differences seed by seed, less a margin."""
+    return [a - b - margin for a, b in zip(these, those, strict=True)]
+
+
+def interval(differences: Sequence[float], level: float = CONFIDENCE) -> tuple[float, float, float] | None:
+    """Mean and Student's interval of paired differences; None of fewer than two, or if they do not vary."""
+    bounds = stats.interval(differences, level)
+    return None if bounds is None or bounds[0] == bounds[1] else (fmean(differences), *bounds)
+
+
+def decide(
+    text: str, differences: Sequence[float], unit: str = "points", factor: float = 100.0, form: str = "+.2f"
+) -> Claim:
+    """The claim that the paired differences are above zero; the evidence shows them times `factor`, as `form` says."""
+    bounds, n = interval(differences), len(differences)
+    if not n:
+        return Claim(text, None, "no interval")
+    if bounds is None:
+        each = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
+        return Claim(text, None, f"{each}, no interval")
+    mean, low, high = (factor * v for v in bounds)
+    holds = True if low > 0 else False if high < 0 else None
+    between = f"[{low:{form}}, {high:{form}}]"
+    return Claim(text, holds, f"{mean:{form}} {unit}, 95 % interval {between} over {n} seeds")
+
+
+def counted(text: str, differences: Sequence[float], unit: str, factor: float = 1.0, form: str = "+.1f") -> Claim:
+    """Decide as `decide`; differences that are all alike, as counts and bounds may be, decide by their sign."""
+    claim = decide(text, differences, unit, factor, form)
+    if len(differences) > 1 and interval(differences) is None:
+        return replace(claim, holds=differences[0] > 0)
+    return claim
+
+
+def same(text: str, differences: Sequence[float], margin: float = SAME) -> Claim:
+    """The claim that paired differences are zero within a margin: the interval has to lie there."""
+    bounds, n = interval(differences), len(differences)
+    if bounds is None:
+        if n < 2:
+            return Claim(text, None, f"{n} seed{'s' * (n != 1)}, no interval")
+        at = 100 * differences[0]
+        return Claim(text, abs(differences[0]) <= margin, f"{at:+.2f} points in each of {n} seeds")
+    _, low, high = bounds
+    holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
+    return Claim(text, holds, f"{_points(*bounds)} over {n} seeds, {100 * margin:g} allowed")
+
+
+def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Claim:
+    """The claim that all of several paired differences are zero within a margin; the evidence is the largest of them.
+
+    It holds if every interval lies within, does not if one lies outside, and is undecided otherwise.
+    """
+    claims = [same(name, differences, margin) for name, differences in steps.items()]
+    largest = max(claims, key=lambda c: abs(fmean(steps[c.text])))
+    evidence = f"of {len(steps)} differences the largest: {largest.text} {largest.evidence}"
+    return Claim(text, _all([c.holds for c in claims]), evidence)
+
+
+def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
+    """The claim that all of several paired differences are above zero; the evidence has the smallest of them.
+
+    It holds if the 95 % interval of every one is above zero: all have to be, so their number makes that no easier.  It
+    does not hold if one lies below even when its interval is widened for the number of them (Bonferroni): of many
+    intervals one in forty lies below zero by chance.  Differences that do not vary decide by their sign.
+    """
+    level = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1)
+    verdicts: list[bool | None] = []
+    shown: list[tuple[float, str]] = []
+    for name, differences in steps.items():
+        plain, wide = interval(differences), interval(differences, level)
+        if plain is not None and wide is not None:
+            mean, low, _ = plain
+            verdicts.append(True if low > 0 else False if wide[2] < 0 else None)
+            evidence = f"{name} {_points(*plain)}"
+            if len(steps) > 1:
+                evidence += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
+            shown.append((mean, evidence))
+        elif len(differences) > 1:
+            mean = differences[0]
+            verdicts.append(None if mean == 0 else mean > 0)
+            shown.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
+        else:
+            verdicts.append(None)
+            shown.append((math.inf, f"{name} {len(differences)} seed, no interval"))
+    below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
+    least = f"of {len(steps)} differences{below} the smallest: {min(shown)[1]}" if shown else "nothing to compare"
+    return Claim(text, _all(verdicts), least)
+
+
+def _all(verdicts: Sequence[bool | None]) -> bool | None:
+    return False if False in verdicts else True if verdicts and all(verdicts) else None
+
+
+def _points(mean: float, low: float, high: float) -> str:
+    return f"{100 * mean:+.2f} points, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]"

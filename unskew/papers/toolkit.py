@@ -1,0 +1,314 @@
+"""Tools that all reproductions share: settings from TOML, published tables from CSV, examples drawn once, runs.
+
+PAPER.toml has, for all reproductions of a paper and for each of them,
+
+    [experiment]           an experiment as `unskew run` reads it, but that `methods` is a table by label
+    [grounds.NAME]         what a data set changes in it; `draw` says how many of its examples are used
+    [small], [paper]       what a size changes in all of that
+    [reproductions.NAME]   what a reproduction changes, with a [small] and [paper] of its own
+
+Each is laid over those before it, table by table.
+"""
+
+import csv
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew.api import History, history, of_all_seeds
+from unskew.data import sources
+from unskew.data.dataset import Dataset
+from unskew.errors import DataError, DivergedError, RunError
+from unskew.experiment import config
+from unskew.keys import Key
+from unskew.papers.claims import Claim
+from unskew.papers.result import Result, Row
+from unskew.report.stats import Curve, curve
+from unskew.run import loop, models
+from unskew.run.callbacks import Callback
+
+FOLDER = Path(__file__).parent
+SCALES = ("small", "paper")
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What was asked for.
+
+    Attributes:
+        name: PAPER/REPRODUCTION.
+        scale: small or paper.
+        folder: Where runs and drawn examples go.
+        data_dir: Where named data sets lie.
+        callback: Who watches.
+        changes: Settings laid over all others.
+    """
+
+    name: str
+    scale: str
+    folder: Path
+    data_dir: Path | None
+    callback: Callback
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- what is published, what is run
+def published(table: str) -> dict[str, dict[str, float]]:
+    """The numbers of tables/TABLE.csv by row and column, as printed; what was not printed is left out."""
+    with (FOLDER / "tables" / f"{table}.csv").open(encoding="utf-8", newline="") as f:
+        (_, _, *columns), *lines = csv.reader(f)
+    return {
+        row: {column: float(cell) for column, cell in zip(columns, cells, strict=True) if cell}
+        for _, row, *cells in lines
+    }
+
+
+def share(percent: float | None) -> float | None:
+    """A percentage as a fraction."""
+    return None if percent is None else percent / 100
+
+
+def merged(*layers: Mapping[str, Any]) -> Settings:
+    """Tables laid over each other: tables of the same name are merged, of all else the last counts."""
+    out: Settings = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = out.get(key)
+            if isinstance(value, Mapping):
+                value = merged(below if isinstance(below, Mapping) else {}, value)
+            out[key] = value
+    return out
+
+
+def settings(request: Request) -> Settings:
+    """All settings of a reproduction at its size."""
+    paper, _, name = request.name.partition("/")
+    file = config.read_toml(FOLDER / f"{paper}.toml")
+    own = file.pop("reproductions")[name]
+    out = merged(file, file.get(request.scale, {}), own, own.get(request.scale, {}), request.changes)
+    return {key: value for key, value in out.items() if key not in SCALES}
+
+
+def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> config.Experiment:
+    """The experiment that layers of settings come to, with those of its methods that are asked for, in that order."""
+    raw = {**merged(*layers), "name": name}
+    table = raw["methods"]
+    raw["methods"] = [{"name": label, **table[label], "label": label} for label in methods or table]
+    return config.parse(raw, name)
+
+
+# ---------------------------------------------------------------- data
+def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Keep arrays in a file and give it as the data of a task."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, allow_pickle=False, **arrays)
+    return {"data": f"npz:{file.resolve()}"}
+
+
+def drawn(request: Request, source: str, draw: Mapping[str, Any] | None) -> dict[str, str]:
+    """A source's examples as the data of a task: where they lie, or a random part of them in a file of its own.
+
+    Args:
+        request: Its folder holds the file; the paper's name and the source's key the draw.
+        source: The name of a data set.
+        draw: `train` and `test` are how many examples are drawn, all if left out; with `pixels` images stay uint8.
+            None draws nothing.
+    """
+    if draw is None:
+        folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
+        return {"data": source, **folder}
+    data = sources.load(source, request.data_dir)
+    key = Key(0) / request.name.partition("/")[0] / source
+    arrays: dict[str, Any] = {}
+    for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
+        rows = torch.randperm(len(y), generator=(key / part).generator())[: draw.get(part)]
+        arrays |= {f"x_{part}": pixels(data, x[rows]) if draw.get("pixels") else x[rows].numpy()}
+        arrays |= {f"y_{part}": y[rows].numpy()}
+    return write_npz(request.folder / "data" / f"{source}.npz", arrays)
+
+
+def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Standardised images (n, C, H, W) as uint8 (n, H, W) or (n, H, W, 3), from which a prior knows black and white.
+
+    Raises:
+        DataError: If the source had no such images.
+    """
+    if data.levels is None:
+        raise DataError(f"{data.name} was not read from uint8 images; a prior needs to know what black and white are")
+    black, white = torch.tensor(data.levels).T[:, :, None, None]
+    bytes_ = (255 * (x - black) / (white - black)).round().clamp(0, 255).to(torch.uint8)
+    image: np.ndarray[Any, np.dtype[np.uint8]] = (bytes_[:, 0] if x.shape[1] == 1 else bytes_.movedim(1, 3)).numpy()
+    return image
+
+
+# ---------------------------------------------------------------- runs
+def run(experiment: config.Experiment, folder: Path, callback: Callback) -> History:
+    """The experiment's run in `folder`: started, resumed where it was stopped, or read if it is complete.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible.
+        RunError: If the folder holds another run, or cannot be resumed.
+    """
+    if not (folder / "run.json").exists():
+        return history(loop.start(experiment, folder, callback))
+    if config.fingerprint(config.load(folder / "config.toml")) != config.fingerprint(experiment):
+        raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
+    return history(loop.resume(folder, callback))
+
+
+@dataclass(frozen=True, eq=False)
+class Survivors:
+    """The methods of an experiment that completed under all seeds.
+
+    Attributes:
+        history: Their run.
+        folder: Where it lies.
+        diverged: By label, when the other methods diverged: "diverged in seed 1, round 3".
+    """
+
+    history: History
+    folder: Path
+    diverged: Mapping[str, str]
+
+
+def run_survivors(experiment: config.Experiment, folder: Path, callback: Callback) -> Survivors:
+    """Run as `run` does, but a method that diverges costs the others nothing but time.
+
+    The others are run once more without it, from the start, in a folder beside the first, `NAME without METHOD`; what a
+    method comes to does not depend on the methods beside it.
+
+    Raises:
+        ConfigError, DataError, RunError: As `run`.
+    """
+    diverged: dict[str, str] = {}
+    methods, at = experiment.methods, folder
+    while methods:
+        left = dataclasses.replace(experiment, methods=methods)
+        try:
+            return Survivors(run(left, at, callback), at, diverged)
+        except DivergedError as error:
+            if error.where is None:
+                raise
+            label, seed, at_round = error.where
+            callback.note(f"{error}; {experiment.name} goes on without {label}")
+        diverged[label] = f"diverged in seed {seed}, round {at_round}"
+        methods = tuple(m for m in methods if m.label != label)
+        at = folder.with_name(" without ".join([folder.name, *map(models.file_name, diverged)]))
+    return Survivors(History([], {"rows": [], "seconds": 0.0}, None), folder, diverged)
+
+
+@dataclass(eq=False)
+class Draft:
+    """A reproduction under way: its settings at its size, and what has come of it so far."""
+
+    request: Request
+    settings: Settings
+    rows: list[Row] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    figures: list[tuple[str, bytes]] = field(default_factory=list)
+    seeds: set[int] = field(default_factory=set)
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, request: Request) -> "Draft":
+        """The beginning of the reproduction asked for."""
+        return cls(request, settings(request))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+    def ground(self, name: str) -> Settings:
+        """The experiment's settings on a ground, its examples drawn."""
+        table = merged(self["experiment"], self["grounds"][name])
+        table["task"] |= drawn(self.request, table["task"]["data"], table.pop("draw", None))
+        return table
+
+    def size(self, ground: str) -> int | str:
+        """How many training examples are drawn on a ground, or "all"."""
+        size: int | str = self["grounds"][ground].get("draw", {}).get("train", "all")
+        return size
+
+    def run(self, experiment: config.Experiment, folder: str) -> History:
+        """The experiment's run, in a folder of this name."""
+        return self.count(experiment, run(experiment, self.request.folder / folder, self.request.callback))
+
+    def run_survivors(self, experiment: config.Experiment, folder: str) -> Survivors:
+        """The run of the methods that do not diverge, in a folder of this name or one beside it."""
+        survivors = run_survivors(experiment, self.request.folder / folder, self.request.callback)
+        self.count(experiment, survivors.history)
+        return survivors
+
+    def count(self, experiment: config.Experiment, history: History) -> History:
+        """Add a run's seeds and seconds to the reproduction's."""
+        self.seeds |= set(experiment.seeds)
+        self.seconds += float(history.summary["seconds"])
+        return history
+
+    def result(self, **words: Any) -> Result:
+        """What it has come to; `words` fill the places of its `about` and `axes`."""
+        x, y = self["axes"]
+        about = " ".join(self["about"].split()).format(scale=self.request.scale, **self.settings, **words)
+        return Result(
+            name=self.request.name,
+            scale=self.request.scale,
+            seconds=self.seconds,
+            rows=tuple(self.rows),
+            claims=tuple(self.claims),
+            about=" ".join(about.split()),
+            curves=self.curves,
+            axes=(x.format(**self.settings, **words), y),
+            seeds=tuple(sorted(self.seeds)),
+            figures=tuple(self.figures),
+        )
+
+
+# ---------------------------------------------------------------- numbers of a run
+def final(history: History, method: str, metric: str) -> tuple[float, ...] | None:
+    """A metric's last values, by seed; None if the method has none of that name."""
+    rows = history.summary["rows"]
+    return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), None)
+
+
+def by_round(history: History, method: str, name: str = "global.accuracy") -> dict[int, list[float]]:
+    """A metric by round, the values of all seeds that came to it."""
+    values: dict[int, list[float]] = {}
+    for row in history.rows:
+        if (row["method"], row["name"]) == (method, name) and "client" not in row:
+            values.setdefault(row["round"], []).append(row["value"])
+    return values
+
+
+def rows_of(
+    history: History, metrics: Sequence[str], paper: Mapping[tuple[str, str], float] | None = None
+) -> tuple[Row, ...]:
+    """The chosen metrics of a run as rows; `paper` has published values by method and metric."""
+    beside = paper or {}
+    rows = [(r, (r["method"], r["metric"])) for r in history.summary["rows"] if r["metric"] in metrics]
+    return tuple(
+        Row(at[0], r["setting"], at[1], beside.get(at), r["mean"], r["std"], "seeds", tuple(r["seeds"]))
+        for r, at in rows
+    )
+
+
+def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
+    """A curve in percent from the seeds' fractions at each x."""
+    return curve(x, [[100.0 * v for v in column] for column in columns], len(columns[0]))
+
+
+def curves_of(history: History, name: str = "global.accuracy") -> dict[str, Curve]:
+    """A metric's curves in percent, by method, in the rounds that all seeds came to."""
+    methods = dict.fromkeys(r["method"] for r in history.rows if r["name"] == name and "client" not in r)
+    curves = {}
+    for method in methods:
+        values = by_round(history, method, name)
+        rounds = of_all_seeds(values)
+        curves[method] = percent(rounds, [values[t] for t in rounds])
+    return curves
