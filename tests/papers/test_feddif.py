@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound
 from unskew.papers import Request, feddif, result
 from unskew.run.callbacks import NoCallback
 
@@ -44,7 +45,8 @@ def test_the_carried_distance_is_worked_out_along_the_chain() -> None:
     The distance to (1/2, 1/2) goes from sqrt(1/2) to sqrt(2) / 8; the second model stays with client 1 at sqrt(2) / 4.
     """
     histograms = torch.tensor([[4, 0], [1, 3]])
-    info = {"starts": [0, 1], "hops": [{"moves": [{"model": 0, "src": 0, "dst": 1}]}]}
+    hop = DiffusionHop(hop=1, efficiency=1.0, moves=(DiffusionMove(model=0, src=0, dst=1, bid=0.5),))
+    info = DiffusionRound(starts=(0, 1), hops=(hop,), sizes=(8, 4))
     (first, closed), (stays, _) = feddif.distances(info, histograms)
     assert first == pytest.approx([2**-0.5, 2**0.5 / 8])
     assert closed == pytest.approx(first)
