@@ -192,12 +192,12 @@ def check_dropout():
 def check_grade():
     population, trainer = world(NETWORKS["cnn"][0], (1, 8, 8), 4, RAGGED, test=1500)
     models = [population.initialise(Key(i)) for i in range(5)]
-    papers = [EvalJob(m, "test") for m in models] + [
+    jobs = [EvalJob(m, "test") for m in models] + [
         EvalJob(m, "train", trainer.device_data.train[i]) for i, m in enumerate(models)
     ]
-    one, two = Sequential(trainer).evaluate(papers), Stacked(trainer).evaluate(papers)
+    one, two = Sequential(trainer).evaluate(jobs), Stacked(trainer).evaluate(jobs)
     bad = sum(not torch.allclose(p[1], q[1], rtol=1e-4, atol=1e-5) for p, q in zip(one, two, strict=True))
-    say("grade:", "equal" if not bad else f"{bad} differ")
+    say("evaluate:", "equal" if not bad else f"{bad} differ")
     return bad
 
 
@@ -316,7 +316,7 @@ def timing(names):
         state = sim.start()
         turn = itertools.count(1)
         took = min(measure(lambda: sim.round(state, next(turn)), 2, 4.0))
-        say(f"{case:16s} {'solo loop':18s} {took:9.4f} s/round {samples / took:12,.0f} samples/s {base / took:6.2f}x")
+        say(f"{case:16s} {'sequential':18s} {took:9.4f} s/round {samples / took:12,.0f} samples/s {base / took:6.2f}x")
         for label, form, chunk, streams in ways(case, samples):
             fitter._STREAMS = streams or 4
             try:

@@ -214,16 +214,16 @@ def row(name: str, runs: Sequence[Run], ours: Sequence[Run], job: Job) -> dict[s
     if not base:
         out["not_compared"] = "unskew has no result"
         return out
-    graded = [r.accuracy for r in ours[1:] if r.failure is None]
-    reference = statistics.median(graded)
+    accuracies = [r.accuracy for r in ours[1:] if r.failure is None]
+    reference = statistics.median(accuracies)
     reached = out["accuracy"]["median"]
     if min(reached, reference) < LEARNED:
         whose = "it" if reached < LEARNED else "unskew"
         out["not_compared"] = f"{whose} learned nothing: accuracy {min(reached, reference):.3f}"
         return out
     low, high = out["accuracy"]["min"], out["accuracy"]["max"]
-    if max(low - max(graded), min(graded) - high) > ACCURACY_MARGIN:
-        out["not_compared"] = f"accuracy {_range(low, high)}, unskew {_range(min(graded), max(graded))}"
+    if max(low - max(accuracies), min(accuracies) - high) > ACCURACY_MARGIN:
+        out["not_compared"] = f"accuracy {_range(low, high)}, unskew {_range(min(accuracies), max(accuracies))}"
         return out
     out["times_unskew"] = {
         "of_minima": min(later) / min(base),

@@ -1,4 +1,4 @@
-"""unskew: the simulator with its workers, every transfer weighed and written to the ledger, as in a run."""
+"""unskew: the simulator with its workers, every transfer counted and written to the ledger, as in a run."""
 
 import secrets
 import tempfile

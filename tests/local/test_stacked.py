@@ -627,7 +627,7 @@ def test_models_are_evaluated_together_as_alone(network: str, monkeypatch: pytes
     monkeypatch.setattr(LocalTrainer, "CHUNK", 16)
     task, data = task_of(network), device_data()
     models = [start_of(task, c) for c in range(4)]
-    papers = [
+    jobs = [
         *(EvalJob(m, "test") for m in models),
         *(EvalJob(m, "train", data.train[c]) for c, m in enumerate(models)),
         EvalJob(models[0], "train", data.train[5]),
@@ -635,7 +635,7 @@ def test_models_are_evaluated_together_as_alone(network: str, monkeypatch: pytes
     ]
     trainer = LocalTrainer(task, data, dtype=torch.float64)
     for (right, loss), (correct, expected) in zip(
-        Stacked(trainer).evaluate(papers), Sequential(trainer).evaluate(papers), strict=True
+        Stacked(trainer).evaluate(jobs), Sequential(trainer).evaluate(jobs), strict=True
     ):
         assert right.tolist() == correct.tolist()
         torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)

@@ -93,8 +93,8 @@ def test_workers_read_as_one_process_does(pool: Pool) -> None:
     alone, many = models_of(Sequential(made), made), models_of(Workers(pool, 0, ALGORITHM), made)
     for one, other in zip(alone, many, strict=True):
         assert all(torch.equal(one[n], other[n]) for n in one)
-    papers = [EvalJob({n: t for n, t in alone[-1].items() if n != "sl"}, "test")]
-    (right, loss), (same, too) = Sequential(made).evaluate(papers)[0], Workers(pool, 0, ALGORITHM).evaluate(papers)[0]
+    jobs = [EvalJob({n: t for n, t in alone[-1].items() if n != "sl"}, "test")]
+    (right, loss), (same, too) = Sequential(made).evaluate(jobs)[0], Workers(pool, 0, ALGORITHM).evaluate(jobs)[0]
     assert torch.equal(right, same)
     assert torch.equal(loss, too)
 

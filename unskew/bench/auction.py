@@ -53,7 +53,7 @@ def measure(n: int = 1000, classes: int = 100, repeats: int = 5, rounds: int = 3
     gamma = 8.0 * torch.rand((n, n), generator=(key / "gamma").generator(), dtype=torch.float64)
     blocked = torch.eye(n, dtype=torch.bool)
 
-    def weigh() -> Tensor:
+    def weights_of_edges() -> Tensor:
         values = valuations(psi, sizes, histograms, target)
         return edge_weights(values, gamma, BITS, blocked | ~feasible(gamma, GAMMA_MIN, "outage"))
 
@@ -66,7 +66,7 @@ def measure(n: int = 1000, classes: int = 100, repeats: int = 5, rounds: int = 3
         raise AssertionError(f"the vectorised valuations differ from the plain loop by {worst:g}")
     case = f"N{n}/M{n}/c{classes}"
     values_s, _ = _timed(lambda: valuations(psi, sizes, histograms, target), repeats)
-    weights_s, weights = _timed(weigh, repeats)
+    weights_s, weights = _timed(weights_of_edges, repeats)
     match_s, pairs = _timed(lambda: match(weights), repeats)
     round_s = [w + m for w, m in zip(weights_s, match_s, strict=True)]
     rows = [

@@ -107,7 +107,7 @@ class Forecast:
 
     @property
     def everything(self) -> int:
-        """Main process and workers together while they train or grade, bytes."""
+        """Main process and workers together while they train or evaluate, bytes."""
         return self.peak_of("main") + (self.workers * self.peak_of("worker") if self.executor == "workers" else 0)
 
     def peak_of(self, place: Place) -> int:
