@@ -418,7 +418,7 @@ def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options:
 def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3."""
     monkeypatch.setattr(embeddings, "MOST_ROWS", 4)
-    rows, all_rows = embeddings.shelves(uploads())
+    rows, all_rows = embeddings.gallery_rows(uploads())
     assert [(s.client, s.label, s.numbers) for s in rows] == [(0, 0, (0, 1)), (0, 1, (2,)), (1, 0, (3,)), (2, 2, (5,))]
     assert all_rows == 5
 

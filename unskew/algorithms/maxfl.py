@@ -87,7 +87,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class LocalTrainer:
+class Requirement:
     """A client's memory: its requirement, and the model it is from if that is to be used."""
 
     rho: float
@@ -150,7 +150,7 @@ class MAXFL:
         return Appealing(params, appeals, ignored)
 
     @step
-    def train(self, me: Me, msg: Call, mine: LocalTrainer | None) -> Step[tuple[Judged, LocalTrainer | None]]:
+    def train(self, me: Me, msg: Call, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
         """Train from the received model; judge it (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
@@ -158,7 +158,7 @@ class MAXFL:
         if self.rho == "solo_loss":
             if mine is None:
                 alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
-                mine = LocalTrainer((yield from train_loss(me, alone)), alone if self.preferred else None)
+                mine = Requirement((yield from train_loss(me, alone)), alone if self.preferred else None)
             rho = mine.rho
         else:
             rho = self.rho
@@ -170,7 +170,7 @@ class MAXFL:
         if reply.appeal is not None and not 0.0 <= float(reply.appeal.q) <= 0.25:
             raise WireError(f"a weight must be 0 to 0.25, got {float(reply.appeal.q):g}")
 
-    def personalise(self, me: Me, params: Params, mine: LocalTrainer | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, mine: Requirement | None) -> Step[Params]:
         """The global model; with `preferred` this client's own if that is no worse."""
         if mine is None or mine.model is None:
             return params

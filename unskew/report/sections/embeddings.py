@@ -681,7 +681,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
 
 # ---------------------------------------------------------------- pictures
 @dataclass(frozen=True)
-class DeviceData:
+class GalleryRow:
     """A row of the gallery: a client's label, and the numbers of its embeddings."""
 
     client: int
@@ -689,7 +689,7 @@ class DeviceData:
     numbers: tuple[int, ...]
 
 
-def shelves(uploads: Uploads) -> tuple[tuple[DeviceData, ...], int]:
+def gallery_rows(uploads: Uploads) -> tuple[tuple[GalleryRow, ...], int]:
     """The gallery's rows, client by client, and how many there would be without a limit.
 
     Beyond the limit the clients take turns, each with the label of which it has most.
@@ -707,7 +707,7 @@ def shelves(uploads: Uploads) -> tuple[tuple[DeviceData, ...], int]:
         for turn, at in enumerate(sorted((at for at in found if at[0] == c), key=lambda at: (-weight(at), at)))
     }
     chosen = sorted(found, key=lambda at: (turns[at], at))[:MOST_ROWS]
-    return tuple(DeviceData(*at, tuple(found[at])) for at in sorted(chosen)), len(found)
+    return tuple(GalleryRow(*at, tuple(found[at])) for at in sorted(chosen)), len(found)
 
 
 def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str, Any], name: str) -> Chart | str:
@@ -726,7 +726,7 @@ def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str,
         return f"{missing}there were more embeddings than a run’s record holds whole."
     if not own(source):
         return f"{missing}they take the prior {source}, and here that is none of unskew’s own."
-    rows, all_rows = shelves(uploads)
+    rows, all_rows = gallery_rows(uploads)
     blocks = min(MOST_BLOCKS, max(len(s.numbers) for s in rows))
     count = max(2, min(6, MADE // blocks))
     try:
@@ -824,7 +824,7 @@ def _gallery_chart(
     name: str,
     r: OneRound,
     uploads: Uploads,
-    rows: Sequence[DeviceData],
+    rows: Sequence[GalleryRow],
     all_rows: int,
     made: Mapping[int, Tensor],
     real: Mapping[tuple[int, int], Tensor] | str,
