@@ -76,7 +76,7 @@ PER_CLUSTER = 12
 """Images of a label that each of its clusters needs on average, under "auto"."""
 
 SHOWN = 1 << 14
-"""Numbers of embeddings, and pairs, that facts hold at most."""
+"""Numbers of embeddings, and pairs, that info holds at most."""
 
 AT_ONCE = 1024
 """Images on each side that are compared at once, when copies are looked for."""
@@ -662,7 +662,7 @@ def noised(embeddings: Tensor, start: Tensor, clip: float, std: float, key: Key)
 
 
 def shown(embeddings: Tensor) -> tuple[Tensor, str]:
-    """Embeddings as facts hold them: as they are, or in the coordinates in which they vary most, and what these are."""
+    """Embeddings as info holds them: as they are, or in the coordinates in which they vary most, and what these are."""
     number, width = embeddings.shape
     if number * width <= SHOWN:
         return embeddings, "embedding"

@@ -63,7 +63,7 @@ from unskew.server.cluster import Alpha, Merge, Placed
 from unskew.tree import Params, weighted_mean
 
 SHOWN = 100
-"""Clients up to which a round's facts have the cosine of every two, and the merges beyond the partition."""
+"""Clients up to which a round's info has the cosine of every two, and the merges beyond the partition."""
 
 Groups = tuple[tuple[ClientId, ...], ...]
 
@@ -506,7 +506,7 @@ class HCCT:
         at = next((k for k, members in enumerate(state.groups) if client in members), None)
         return state.mean if at is None else state.models[at]
 
-    # ------------------------------------------------------------------ facts
+    # ------------------------------------------------------------------ info
     def info(self, state: Grouped) -> JudgedGroups:
         """The groups of the last round, and what they were judged by: the gradients of the round before.
 

@@ -2,7 +2,7 @@
 
 Every file is checked as it is read: what is not as a run writes it is refused with its file and line.  Two things are
 not errors, because a run that was killed leaves them behind: files that do not exist yet in a run without
-`summary.json`, and a last line that was cut short.  Both are kept as facts of the record, so that a report can say so.
+`summary.json`, and a last line that was cut short.  Both are kept in the record, so that a report can say so.
 """
 
 import functools

@@ -79,7 +79,7 @@ def check(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterator[Callback]:
-    """The watcher, and beside it the experiment's trackers, which are closed at the end.
+    """The callback, and beside it the experiment's trackers, which are closed at the end.
 
     Raises:
         ConfigError: As `check`.
@@ -96,10 +96,10 @@ def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterat
 
 
 class _Tracked:
-    """A watcher that passes on what the log has gained since it last looked."""
+    """A callback that passes on what the log has gained since it last looked."""
 
     def __init__(self, experiment: Experiment, folder: Path, callback: Callback) -> None:
-        self._experiment, self._folder, self._watcher = experiment, folder, callback
+        self._experiment, self._folder, self._callback = experiment, folder, callback
         self._seen = 0  # bytes of metrics.jsonl
         self._trackers: dict[str, Tracker] = {}
 
@@ -118,16 +118,16 @@ class _Tracked:
                     f"the tracker {name} could not be started: {_said(error)}; nothing has been trained, mend that and "
                     f"continue with: unskew resume {self._folder}"
                 ) from error
-        self._watcher.start(experiment, setup, feds)
+        self._callback.start(experiment, setup, feds)
 
     def progress(self, progress: Progress) -> None:
         """Pass on the round."""
         self._pass_on()
-        self._watcher.progress(progress)
+        self._callback.progress(progress)
 
     def note(self, text: str) -> None:
         """Nothing for a tracker."""
-        self._watcher.note(text)
+        self._callback.note(text)
 
     def close(self) -> None:
         """Pass on what is left, and the table if there is one."""
@@ -157,7 +157,7 @@ class _Tracked:
             call(self._trackers[name])
         except Exception as error:  # a stranger's code; hours of training must not end with it
             del self._trackers[name]
-            self._watcher.note(f"the tracker {name} failed and is left out from here: {_said(error)}")
+            self._callback.note(f"the tracker {name} failed and is left out from here: {_said(error)}")
 
 
 def _said(error: Exception) -> str:

@@ -227,7 +227,7 @@ class Diffusion:
 
 
 def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -> Diffusion | None:
-    """Read a method's facts; None if there is no round of a seed whose partition is known.
+    """Read a method's info; None if there is no round of a seed whose partition is known.
 
     Args:
         record: The run.

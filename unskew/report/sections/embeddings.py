@@ -72,10 +72,10 @@ class Uploads:
     """The embeddings of a round, and what the server made of them.
 
     Attributes:
-        v: As facts hold them, (K, axes).
+        v: As the info holds them, (K, axes).
         whole: Whether that is the embeddings themselves; else it is their principal coordinates.
         labels, counts, owners: Of each; a count is 0 where none was sent.
-        sent: How many there were; K is less where facts hold only the first.
+        sent: How many there were; K is less where the info holds only the first.
         distance: What the alignment went by.
         threshold: Up to which distance a match is taken for the same.
         matches: All that was matched, nearest first.

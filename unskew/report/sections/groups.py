@@ -192,7 +192,7 @@ class Grouping:
 
 
 def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
-    """Read a method's facts; None if there is no round of a seed whose partition is known.
+    """Read a method's info; None if there is no round of a seed whose partition is known.
 
     Args:
         record: The run.
