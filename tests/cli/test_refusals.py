@@ -238,7 +238,7 @@ def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) ->
     refused(unskew("compare", "a", "b", "./a"), "RunError", "a is given twice")
     refused(unskew("compare", "a", "b", "--out", "no/page.html"), "RunError", "no/page.html cannot be written")
     (here / "b" / "summary.json").write_text("{}")
-    refused(unskew("compare", "a", "b"), "RunError", "summary.json", "missing")
+    refused(unskew("compare", "a", "b"), "RunError", "b/summary.json: run is required", "restore it or run again")
     (here / "b" / "summary.json").write_text("[")
     refused(unskew("compare", "a", "b"), "RunError", "summary.json", "not JSON")
     untouched(here, "a", "b")
