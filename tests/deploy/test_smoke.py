@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import folders, launch, operate, parity
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
+from unskew.run.models import load_model
 
 from .conftest import Lines, processes_of
 
@@ -51,6 +53,11 @@ def test_a_federation_of_processes_comes_to_what_the_simulator_comes_to_and_leav
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
     assert list(rows(run / "failures.jsonl")) == []
+    for client in (0, 1):
+        own = load_model(out / "deploy" / f"client-{client}", "fedavg")
+        expected = load_model(tmp_path / "simulated", "fedavg", client)
+        assert own.unskew == expected.unskew
+        assert all(torch.equal(t, expected.state_dict()[name]) for name, t in own.state_dict().items())
     network = list(rows(run / "network.jsonl"))
     assert {r["client"] for r in network} == {0, 1}
     private = [*out.rglob("*.key"), *out.rglob("*.secret")]
