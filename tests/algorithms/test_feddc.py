@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddc import FedDC, Pull
+from unskew.algorithms.feddc import DriftTerm, FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.fednova import responses
 from unskew.algorithms.scaffold import SCAFFOLD
@@ -44,7 +44,7 @@ def test_the_term_pulls_to_the_model_without_the_drift() -> None:
         "correction": {"y": torch.tensor([1.5])},
         "share": torch.tensor(0.5),
     }
-    Pull(3.0)({"y": y, "other": other}, aux).backward()
+    DriftTerm(3.0)({"y": y, "other": other}, aux).backward()
     assert y.grad is not None
     assert y.grad.tolist() == [3.0]
     assert other.grad is None

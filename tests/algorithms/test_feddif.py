@@ -19,14 +19,14 @@ from unskew.algorithms.feddif import (
     EFFICIENCY,
     PRESETS,
     Bids,
-    Call,
+    CallForBids,
     Drift,
     FedDif,
+    HeldModel,
     Offer,
     Regulariser,
-    Shared,
+    SharedDrift,
     Tally,
-    Trained,
 )
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
@@ -121,7 +121,7 @@ def me(histogram: Sequence[int], seed: int = 0, id: int = 0) -> Me:
 
 
 def bids(algorithm: FedDif, dols: Sequence[Any], histogram: Sequence[int]) -> list[float]:
-    reply, _ = algorithm.bid(me(histogram), Call(tuple(torch.tensor(d) for d in dols), None), None)
+    reply, _ = algorithm.bid(me(histogram), CallForBids(tuple(torch.tensor(d) for d in dols), None), None)
     found: list[float] = reply.values.tolist()
     return found
 
@@ -210,7 +210,7 @@ def test_the_station_never_sees_a_degree_of_learning(
     """
     got = everything_the_plan_gets(Game(FedDif(target=target, sigma=sigma), SKEWED), monkeypatch)
     replies = [r for value in got if isinstance(value, dict) for r in value.values()]
-    trained = [r for r in replies if isinstance(r, Trained)]
+    trained = [r for r in replies if isinstance(r, HeldModel)]
     assert len(trained) > 8
     assert all(isinstance(r.model, Held) and isinstance(r.dol, Held) and isinstance(r.n, int) for r in trained)
     offered = [r.values for r in replies if isinstance(r, Bids)]
@@ -698,7 +698,7 @@ def test_what_a_client_puts_into_the_regulariser_and_remembers() -> None:
     algorithm = FedDif(SgdConfig(lr=0.1), drift=Drift(a=0.01, b=0.1))
     w = torch.tensor([5.0, 5.0])
     own = feddif_own([1.0, 0.0], [2.0, 2.0])
-    offer = Offer({"w": w}, torch.tensor([[3.0, 0.0]]), 1, Shared({"w": torch.tensor([3.0, 1.0])}, 4, None))
+    offer = Offer({"w": w}, torch.tensor([[3.0, 0.0]]), 1, SharedDrift({"w": torch.tensor([3.0, 1.0])}, 4, None))
     asked: list[Any] = []
 
     def answer(request: Any) -> Fitted:
@@ -726,7 +726,7 @@ def feddif_own(h: list[float], s: list[float]) -> Any:
 def test_at_the_target_the_pull_is_clamped() -> None:
     """psi uniform has W = 0; r stays at .1 * 2 * .001 / 2 = 1e-4, so the scale is .01 / 2e-4 = 50, not infinite."""
     algorithm = FedDif(SgdConfig(lr=0.1), drift=Drift())
-    shared = Shared({"w": torch.zeros(1)}, 0, None)
+    shared = SharedDrift({"w": torch.zeros(1)}, 0, None)
     offer, asked = Offer({"w": torch.zeros(1)}, torch.tensor([[1.0, 0.0]]), 1, shared), []
 
     def answer(request: Any) -> Fitted:

@@ -21,7 +21,17 @@ from toy_prior import HOLDINGS, NETWORKS, clients, played, same_deployed, simula
 
 from unskew import wire
 from unskew.algorithms import feddistr
-from unskew.algorithms.feddistr import FedDistr, Imagine, Noise, Prompts, balanced, jitter, nearest, noised, shown
+from unskew.algorithms.feddistr import (
+    EmbeddingNoise,
+    FedDistr,
+    Imagine,
+    Prompts,
+    balanced,
+    jitter,
+    nearest,
+    noised,
+    shown,
+)
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
 from unskew.info import row
@@ -443,7 +453,11 @@ def test_facts_are_plain_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_that_says_nonsense_of_its_copies_spoils_no_record() -> None:
     sim, states, _ = played(FEDDISTR)
-    said = {0: feddistr.Learned(float("nan")), 1: feddistr.Learned(float("inf")), 2: feddistr.Learned(1.25)}
+    said = {
+        0: feddistr.ClassifierReport(float("nan")),
+        1: feddistr.ClassifierReport(float("inf")),
+        2: feddistr.ClassifierReport(1.25),
+    }
     info = dataclasses.replace(states[-1].info, learned=said)
     info = sim.algorithm.info(dataclasses.replace(states[-1], info=info))
     assert info.closest == {0: None, 1: None, 2: 1.25}
@@ -476,7 +490,7 @@ def test_embeddings_are_clipped_round_their_start(values: list[float], clip: flo
 @pytest.mark.usefixtures("_accountant")
 def test_noise_has_the_size_it_should_and_counts_stay_at_home() -> None:
     """sigma 0.5 and R 2: standard deviation 1 on every number."""
-    noise = Noise(clip=2.0, sigma=0.5)
+    noise = EmbeddingNoise(clip=2.0, sigma=0.5)
     assert noise.std(3) == pytest.approx(1.0)
     drawn = noised(torch.zeros(400, 16), torch.zeros(16), 2.0, noise.std(3), Key(1))
     assert float(drawn.std()) == pytest.approx(1.0, abs=0.03)
@@ -484,7 +498,7 @@ def test_noise_has_the_size_it_should_and_counts_stay_at_home() -> None:
     assert set(states[-1].info.uploads.counts.tolist()) == {0}
 
 
-NOISY = dataclasses.replace(FEDDISTR, steps=2, dp=Noise(clip=2.0, sigma=0.5))
+NOISY = dataclasses.replace(FEDDISTR, steps=2, dp=EmbeddingNoise(clip=2.0, sigma=0.5))
 
 
 def test_under_noise_no_field_of_a_reply_tells_more_than_it_may() -> None:
@@ -497,7 +511,7 @@ def test_under_noise_no_field_of_a_reply_tells_more_than_it_may() -> None:
     assert set(info.uploads.counts.tolist()) == {0}
     cut = noised(bare.uploads.embeddings, torch.zeros(16), 2.0, 0.0, Key(0))
     assert float((info.uploads.embeddings - cut).std()) == pytest.approx(1.0, abs=0.25)
-    assert [f.name for f in dataclasses.fields(feddistr.Learned)] == ["closest"]
+    assert [f.name for f in dataclasses.fields(feddistr.ClassifierReport)] == ["closest"]
     assert [r.closest for r in info.learned.values()] == [None] * 4
     assert all(r.closest is not None for r in bare.learned.values())
     seen, open_ = (s.algorithm.info(e).privacy.server for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1])))
@@ -512,10 +526,10 @@ def test_what_noise_tells_is_for_as_many_embeddings_as_an_example_may_change(mon
     asked: list[tuple[float, int, float]] = []
     monkeypatch.setattr(privacy, "epsilon", lambda *args: asked.append(args) or 3.0)
     monkeypatch.setattr(privacy, "noise_multiplier", lambda epsilon, releases, delta: 4.0 * releases)
-    spent = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.5)).spent()
+    spent = dataclasses.replace(FEDDISTR, dp=EmbeddingNoise(sigma=0.5)).spent()
     assert asked == [(0.25, 3, 1e-5)]
     assert spent.epsilon == 3.0
-    assert FedDistr(m=2, dp=Noise(clip=1.0, epsilon=1.0)).dp.std(2) == 16.0  # type: ignore[union-attr]
+    assert FedDistr(m=2, dp=EmbeddingNoise(clip=1.0, epsilon=1.0)).dp.std(2) == 16.0  # type: ignore[union-attr]
 
 
 def test_sigma_needs_no_accountant_and_epsilon_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,24 +537,24 @@ def test_sigma_needs_no_accountant_and_epsilon_does(monkeypatch: pytest.MonkeyPa
         raise ConfigError("it is not installed")
 
     monkeypatch.setattr(privacy, "require", absent)
-    spent = dataclasses.replace(FEDDISTR, dp=Noise(sigma=0.37)).spent()
+    spent = dataclasses.replace(FEDDISTR, dp=EmbeddingNoise(sigma=0.37)).spent()
     assert spent.epsilon == "not worked out: it is not installed"
     with pytest.raises(ConfigError, match="it is not installed"):
-        FedDistr(dp=Noise(epsilon=1.0))
+        FedDistr(dp=EmbeddingNoise(epsilon=1.0))
 
 
 def test_noise_by_the_accountant() -> None:
     pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
-    made = FedDistr(m=1, dp=Noise(epsilon=2.0))
+    made = FedDistr(m=1, dp=EmbeddingNoise(epsilon=2.0))
     assert made.spent().epsilon == pytest.approx(2.0, rel=1e-3)
 
 
 def test_settings_that_promise_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="dp needs either sigma or epsilon"):
-        Noise()
+        EmbeddingNoise()
     with pytest.raises(ConfigError, match="dp needs either sigma or epsilon"):
-        Noise(sigma=1.0, epsilon=1.0)
+        EmbeddingNoise(sigma=1.0, epsilon=1.0)
     with pytest.raises(ConfigError, match="m must be at least 1, got 0"):
         FedDistr(m=0)
     with pytest.raises(ConfigError, match='m = "oracle" has none'):
-        FedDistr(m="oracle", dp=Noise(sigma=1.0))
+        FedDistr(m="oracle", dp=EmbeddingNoise(sigma=1.0))

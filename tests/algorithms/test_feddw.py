@@ -21,14 +21,14 @@ from unskew import api, wire
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms import feddw as module
 from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.feddistr import EmbeddingNoise as OnEmbeddings
 from unskew.algorithms.feddistr import FedDistr
-from unskew.algorithms.feddistr import Noise as OnEmbeddings
 from unskew.algorithms.feddw import (
     DW,
     ClassRelation,
     Decay,
     FedDW,
-    Noise,
+    LabelNoise,
     SoftLabels,
     Totals,
     WithDW,
@@ -730,7 +730,7 @@ def accountant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ConfigError, match=r"dp-accounting, which is not installed; pip install 'unskew\[dp\]'"):
-        FedDW(dp=Noise(1.0))
+        FedDW(dp=LabelNoise(1.0))
 
 
 def test_an_example_moves_an_upload_by_at_most_the_sensitivity(classes: Any) -> None:
@@ -775,7 +775,7 @@ def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
     fewer = dataclasses.replace(whole, device_data=device_data, population=population)
     local = SgdConfig(lr=5.0, local_epochs=3, batch_size=4)
 
-    def apart(dp: Noise | None) -> SoftLabels:
+    def apart(dp: LabelNoise | None) -> SoftLabels:
         """What moves in the first upload of client 0."""
         of = resolve(name)(local=local, **({"epsilon": 0.01} if name == "feddif" else {}))
         sent: list[SoftLabels] = []
@@ -795,7 +795,7 @@ def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
         one, two = sent
         return SoftLabels(one.sums - two.sums, one.counts - two.counts)
 
-    moved = apart(Noise(noise_multiplier=1.0))
+    moved = apart(LabelNoise(noise_multiplier=1.0))
     assert moved.counts.tolist() == [float(c == row) for c in range(3)]
     assert moved.sums[row].sum().item() == pytest.approx(1.0)
     assert float(moved.sums[[c for c in range(3) if c != row]].abs().max()) < 1e-12
@@ -810,9 +810,9 @@ def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
 ) -> None:
     """Eq. 4 and 7 by a pass of our own with the global model before the round, in the second round."""
     monkeypatch.setattr(module, "noised", lambda sent, sigma, key: sent)
-    monkeypatch.setattr(Noise, "sigma", 0.0)
+    monkeypatch.setattr(LabelNoise, "sigma", 0.0)
     world = classes(n=[5, 8, 3], norm=True)
-    play = world.play(FedDW(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=2)
+    play = world.play(FedDW(local=SMALL, dp=LabelNoise(noise_multiplier=1.0)), rounds=2)
     _, logits = play.sim.executor.trainer.refer(world.device_data.x, play.params[1])
     sums = torch.zeros(3, 3, dtype=torch.float64).index_add(0, world.device_data.y, logits.softmax(1))
     counts = torch.bincount(world.device_data.y, minlength=3)
@@ -835,7 +835,7 @@ def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
     name: str, options: Any, said: str, classes: Any
 ) -> None:
     """What clients keep depends on their data, and so does which of several models they take."""
-    algorithm = with_term(resolve(name)(local=SMALL, **options), DW(dp=Noise(noise_multiplier=1.0)))
+    algorithm = with_term(resolve(name)(local=SMALL, **options), DW(dp=LabelNoise(noise_multiplier=1.0)))
     with pytest.raises(ConfigError, match=f"whose clients are sent one whole model, and {said}"):
         classes(norm=True).simulator(algorithm).start()
 
@@ -843,7 +843,7 @@ def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
 @pytest.mark.usefixtures("accountant")
 def test_a_model_that_never_left_its_client_is_none_that_was_sent(classes: Any) -> None:
     """TT-HF sends out a model once a round; after that clients go on with what they hold themselves."""
-    algorithm = with_term(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=Noise(noise_multiplier=1.0)))
+    algorithm = with_term(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=LabelNoise(noise_multiplier=1.0)))
     with pytest.raises(ConfigError, match="step 'train' of TTHF sends none"):
         classes().play(algorithm, rounds=1)
 
@@ -860,15 +860,15 @@ def test_noise_has_the_stated_spread_and_is_keyed() -> None:
 
 @pytest.mark.usefixtures("accountant")
 def test_the_multiplier_is_per_sensitivity() -> None:
-    assert Noise(noise_multiplier=2.0).sigma == pytest.approx(2.0 * math.sqrt(2.0))
+    assert LabelNoise(noise_multiplier=2.0).sigma == pytest.approx(2.0 * math.sqrt(2.0))
     # Ten over epsilon for one upload by the accountant above; four uploads need twice as much.
-    assert Noise(epsilon=5.0, uploads=4).sigma == pytest.approx(math.sqrt(2.0) * 2.0 * 2.0)
+    assert LabelNoise(epsilon=5.0, uploads=4).sigma == pytest.approx(math.sqrt(2.0) * 2.0 * 2.0)
 
 
 @pytest.mark.usefixtures("accountant")
 def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> None:
     """Four uploads of multiplier 2 are one of 2 / sqrt(4) = 1: epsilon 10 by the accountant above."""
-    algorithm = FedDW(local=SMALL, dp=Noise(noise_multiplier=2.0))
+    algorithm = FedDW(local=SMALL, dp=LabelNoise(noise_multiplier=2.0))
     play = classes().play(algorithm, rounds=4, outage=Outage(late=0.5), seed=3)
     assert sum(len(t.failures) for t in play.traces) > 0
     assert play.states[-1].asked == dict.fromkeys(range(4), 4)
@@ -882,7 +882,7 @@ def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> N
 
 @pytest.mark.usefixtures("accountant")
 def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) -> None:
-    algorithm = FedDW(local=SMALL, dp=Noise(epsilon=5.0, uploads=2))
+    algorithm = FedDW(local=SMALL, dp=LabelNoise(epsilon=5.0, uploads=2))
     with spy() as messages:
         play = classes().play(algorithm, rounds=4, codec=True)
     reports = [m.soft is not None for m in messages if hasattr(m, "soft")]
@@ -897,7 +897,7 @@ def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) 
 def test_noised_soft_labels_are_distributions_and_empty_classes_keep_their_rows(classes: Any) -> None:
     """Class 2 is held by nobody: its noisy counts are within three standard deviations of nothing."""
     world = labelled(classes(n=[40, 40]), [[0, 1] * 20, [1, 0] * 20])
-    play = world.play(FedDW(local=SMALL, dp=Noise(noise_multiplier=1.0)), rounds=5, seed=2)
+    play = world.play(FedDW(local=SMALL, dp=LabelNoise(noise_multiplier=1.0)), rounds=5, seed=2)
     for state in play.states[1:]:
         assert torch.equal(state.sl[2], torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
         assert not torch.equal(state.sl[:2], torch.eye(3, dtype=torch.float64)[:2])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unskew.algorithms.fedproto import FedProto, Prototypes, Pull
+from unskew.algorithms.fedproto import FedProto, PrototypePull, Prototypes
 from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
 from unskew.keys import Key
@@ -41,7 +41,7 @@ def test_the_pull_by_hand() -> None:
     y, mask = torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.0])
     batch = Batch(features, y, mask, features, features, mask, lambda p: (features, features))
     aux = {"prototypes": torch.tensor([[1.0, 1.0], [9.0, 9.0]]), "known": torch.tensor([1.0, 0.0])}
-    assert Pull(3.0)({}, aux, batch).item() == pytest.approx(3.0)
+    assert PrototypePull(3.0)({}, aux, batch).item() == pytest.approx(3.0)
 
 
 def test_only_known_rows_travel() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import MAXFL, MAXFL_HCCT, Alone, Call, Decided, Group, Judged, Requirement, slope
+from unskew.algorithms.maxfl import MAXFL, MAXFL_HCCT, Alone, Decided, Group, Judged, ModelToJudge, Requirement, slope
 from unskew.errors import ConfigError
 from unskew.protocol import Me, SgdConfig, Step, step
 from unskew.world.outage import Outage
@@ -52,7 +52,7 @@ class Silent(MAXFL):
     """Whose clients 0 and 1 never judge."""
 
     @step
-    def train(self, me: Me, msg: Call, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
+    def train(self, me: Me, msg: ModelToJudge, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
         """As MAXFL, but for the judgement."""
         reply, mine = yield from super().train(me, msg, mine)
         return (replace(reply, appeal=None) if me.id < 2 else reply), mine

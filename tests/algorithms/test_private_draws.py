@@ -17,10 +17,10 @@ import toy_prior
 
 from unskew import wire
 from unskew.algorithms.feddif import FedDif, Tally
+from unskew.algorithms.feddistr import EmbeddingNoise as OnEmbeddings
 from unskew.algorithms.feddistr import FedDistr
-from unskew.algorithms.feddistr import Noise as OnEmbeddings
 from unskew.algorithms.feddw import DW, FedDW, with_term
-from unskew.algorithms.feddw import Noise as OnSoftLabels
+from unskew.algorithms.feddw import LabelNoise as OnSoftLabels
 from unskew.deploy import parity
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unskew import wire
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.tthf import TTHF, Averaged, Exchange, Local, adaptive, divide, draw
+from unskew.algorithms.tthf import TTHF, DeviceModel, Exchange, Exchanged, adaptive, divide, draw
 from unskew.errors import ConfigError
 from unskew.info import Exchanges
 from unskew.keys import Key
@@ -139,9 +139,9 @@ def test_consensus_keeps_every_clusters_mean_and_contracts_its_spread(
     v = [mixing_matrix(algorithm.graph(len(c), Key(seed) / i), mixing) for i, c in enumerate(clusters)]
     wanted = [data.draw(st.integers(0, gamma)) for _ in clusters]
     z = torch.randn(n, 4, dtype=torch.float64, generator=Key(seed).generator())
-    held = {c: Local({"w": z[c]}, 1, None) for c in range(n)}
+    held = {c: DeviceModel({"w": z[c]}, 1, None) for c in range(n)}
 
-    def answer(want: Ask) -> dict[int, Averaged]:
+    def answer(want: Ask) -> dict[int, Exchanged]:
         return {
             c: map_keep(lambda kept, _: kept.value, algorithm.exchange(None, m, None)[0]) for c, m in want.to.items()
         }

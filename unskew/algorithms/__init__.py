@@ -12,7 +12,7 @@ from unskew.errors import ConfigError, meant
 GROUP = "unskew.algorithms"
 
 
-class Entry(NamedTuple):
+class MethodEntry(NamedTuple):
     """A method, as far as it is known before it is imported.
 
     Attributes:
@@ -37,166 +37,166 @@ class Entry(NamedTuple):
 # At this tau the second moment is nothing beside it, and the adaptive step is server_lr / tau times the mean update.
 _NOT_ADAPTIVE = {"server_lr": 1e8, "beta1": 0.0, "tau": 1e8, "v0": 0.0}
 
-TABLE: dict[str, Entry] = {
-    "independent": Entry(
+TABLE: dict[str, MethodEntry] = {
+    "independent": MethodEntry(
         "Independent", "every client trains alone; nothing travels", "personal"
     ),
-    "centralised": Entry(
+    "centralised": MethodEntry(
         "Centralised", "SGD on everybody's data in one place: a bound", "bound"
     ),
-    "fedavg": Entry("FedAvg", "average locally trained models (McMahan et al. 2017)"),
-    "fedprox": Entry(
+    "fedavg": MethodEntry("FedAvg", "average locally trained models (McMahan et al. 2017)"),
+    "fedprox": MethodEntry(
         "FedProx", "FedAvg with a pull to the received model (Li et al. 2020)",
         limit={"mu": 0.0},
     ),
-    "fedavgm": Entry(
+    "fedavgm": MethodEntry(
         "FedAvgM", "FedAvg with momentum on the server (Hsu et al. 2019)",
         limit={"beta": 0.0, "server_lr": 1.0},
     ),
-    "fedadagrad": Entry(
+    "fedadagrad": MethodEntry(
         "FedAdagrad", "Adagrad on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
     ),
-    "fedadam": Entry(
+    "fedadam": MethodEntry(
         "FedAdam", "Adam on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
     ),
-    "fedyogi": Entry(
+    "fedyogi": MethodEntry(
         "FedYogi", "Yogi on the server (Reddi et al. 2021)", limit=_NOT_ADAPTIVE
     ),
-    "fednova": Entry(
+    "fednova": MethodEntry(
         "FedNova", "average updates per unit of local work (Wang et al. 2020)"
     ),
-    "scaffold": Entry(
+    "scaffold": MethodEntry(
         "SCAFFOLD", "control variates against client drift (Karimireddy et al. 2020)"
     ),
-    "feddyn": Entry(
+    "feddyn": MethodEntry(
         "FedDyn", "a linear term per client aligns the optima (Acar et al. 2021)",
         limit={"alpha": 0.0, "correction": False, "weighting": "samples"},
     ),
-    "feddc": Entry(
+    "feddc": MethodEntry(
         "FedDC", "clients track their drift, the server takes it back (Gao et al. 2022)",
         limit={"alpha": 0.0, "drift": False, "variates": False, "weighting": "samples"},
     ),
-    "fedswap": Entry(
+    "fedswap": MethodEntry(
         "FedSwap", "models change clients before they are averaged (Chiu et al. 2020)",
         limit={"legs": 1, "weighting": "samples"},
     ),
-    "stc": Entry(
+    "stc": MethodEntry(
         "STC", "sparse ternary updates both ways, with error feedback (Sattler et al. 2020)",
         limit={"p_up": 1.0, "p_down": 1.0, "ternary": False, "weighting": "samples"},
     ),
-    "feddif": Entry(
+    "feddif": MethodEntry(
         "FedDif", "models learn from client to client before they are averaged (Ahn et al.)",
         limit={"epsilon": 2.0},
     ),
-    "feddw": Entry(
+    "feddw": MethodEntry(
         "FedDW",
         "class relations are pulled to soft labels; NAME+dw adds that to any method (Liu et al. 2024)",
         limit={"mu": 0.0, "bias": "keep"},
     ),
-    "moon": Entry(
+    "moon": MethodEntry(
         "MOON", "features near the global model's, away from the client's last (Li et al. 2021)",
         limit={"mu": 0.0},
     ),
-    "feduv": Entry(
+    "feduv": MethodEntry(
         "FedUV", "features uniform, outputs varied, as under IID (Son et al. 2024)",
         limit={"lambda_v": 0.0, "lambda_u": 0.0},
     ),
-    "feddistill": Entry(
+    "feddistill": MethodEntry(
         "FedDistill", "clients exchange mean outputs by class (Jeong et al. 2018)",
         "personal",
     ),
-    "feddistill_plus": Entry(
+    "feddistill_plus": MethodEntry(
         "FedDistillPlus", "FedAvg with mean outputs by class as teacher (Zhu et al. 2021)",
         limit={"lam": 0.0},
     ),
-    "fedproto": Entry(
+    "fedproto": MethodEntry(
         "FedProto", "clients exchange mean features by class (Tan et al. 2022)", "personal"
     ),
-    "fedper": Entry(
+    "fedper": MethodEntry(
         "FedPer", "FedAvg with the last layer each client's own (Arivazhagan et al. 2019)",
         "personal", limit={"personal": ()},
     ),
-    "fedbn": Entry(
+    "fedbn": MethodEntry(
         "FedBN", "FedAvg with normalisation each client's own (Li et al. 2021)",
         "personal", limit={"personal": ()},
     ),
-    "fedrep": Entry(
+    "fedrep": MethodEntry(
         "FedRep", "own heads and a common body, trained in turn (Collins et al. 2021)",
         "personal", limit={"personal": (), "head_epochs": 0, "weighting": "samples"},
     ),
-    "fedbabu": Entry(
+    "fedbabu": MethodEntry(
         "FedBABU", "the head stays random, clients fine-tune it in the end (Oh et al. 2022)",
         "personal", limit={"fixed": (), "weighting": "samples"},
     ),
-    "fedala": Entry(
+    "fedala": MethodEntry(
         "FedALA", "clients learn how much of the global model to take (Zhang et al. 2023)",
         "personal", limit={"eta": 0.0},
     ),
-    "perfedavg": Entry(
+    "perfedavg": MethodEntry(
         "PerFedAvg", "a start that is good after one local step (Fallah et al. 2020)",
         "personal",
     ),
-    "ditto": Entry(
+    "ditto": MethodEntry(
         "Ditto", "FedAvg, and beside it own models pulled to it (Li et al. 2021)", "personal"
     ),
-    "oneshot": Entry(
+    "oneshot": MethodEntry(
         "OneShot", "train long, average once (Guha et al. 2019)"
     ),
-    "feddistr": Entry(
+    "feddistr": MethodEntry(
         "FedDistr", "one round of embeddings of a diffusion model (Zhao et al. 2024)",
         "personal",
     ),
-    "fedpft": Entry(
+    "fedpft": MethodEntry(
         "FedPFT", "one round of Gaussian mixtures of latents (Beitollahi et al. 2024)",
         "personal",
     ),
-    "tthf": Entry(
+    "tthf": MethodEntry(
         "TTHF", "clusters average device to device between aggregations (Lin et al. 2021)",
         limit={"cluster_size": 1, "gamma": 0, "weighting": "samples"},
     ),
-    "cfa": Entry(
+    "cfa": MethodEntry(
         "CFA", "average with neighbours, then train; no server (Savazzi et al. 2020)", "personal"
     ),
-    "gossip": Entry(
+    "gossip": MethodEntry(
         "Gossip", "train, average with neighbours; no server (Lian et al. 2017)", "personal"
     ),
-    "maxfl": Entry(
+    "maxfl": MethodEntry(
         "MAXFL", "a model good enough for as many clients as possible (Cho et al. 2022)",
         limit={"warmup": 1_000_000},
     ),
-    "maxfl_hcct": Entry(
+    "maxfl_hcct": MethodEntry(
         "MAXFL_HCCT", "only those train the model for whom it is good enough (HCCT's MAXFL)",
         "personal", limit={"threshold": float("inf")},
     ),
-    "fedfa": Entry(
+    "fedfa": MethodEntry(
         "FedFA", "clients the model serves badly weigh more (Huang et al. 2020)",
         limit={"alpha": 0.0, "beta": 0.0, "server_momentum": 1.0},
     ),
-    "grouped": Entry(
+    "grouped": MethodEntry(
         "Grouped", "FedAvg inside given groups, a model for each",
         "personal", limit={"groups": None},
     ),
-    "ifca": Entry(
+    "ifca": MethodEntry(
         "IFCA", "each client trains the model that fits it best (Ghosh et al. 2020)",
         "personal", limit={"clusters": 1, "weighting": "samples"},
     ),
-    "flsc": Entry(
+    "flsc": MethodEntry(
         "FLSC", "IFCA with clients in several clusters at once (Li et al. 2022)",
         "personal", limit={"clusters": 1, "memberships": 1, "weighting": "samples"},
     ),
-    "hcct": Entry(
+    "hcct": MethodEntry(
         "HCCT", "clients that gain from one another train together (Sun et al.)",
         "personal", limit={"groups": 1, "warmup": "global"},
     ),
-    "hcct_e": Entry(
+    "hcct_e": MethodEntry(
         "HCCT_E", "HCCT that compares the layer that tells clients apart most",
         "personal", limit={"groups": 1, "warmup": "global"},
     ),
-    "hcct_p": Entry(
+    "hcct_p": MethodEntry(
         "HCCT_P", "HCCT whose heads stay with the clients",
         "personal", limit={"groups": 1, "warmup": "global", "personal": ()},
     ),
-    "cfl": Entry(
+    "cfl": MethodEntry(
         "CFL", "clusters are split where their clients disagree (Sattler et al. 2020)",
         "personal", limit={"eps1": 0.0, "weighting": "samples"},
     ),

@@ -41,7 +41,7 @@ PASSES = 10  # that must agree before W_k counts as settled
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixingMemory:
     """A client's memory, of the top's parameters.
 
     Attributes:
@@ -86,13 +86,13 @@ class FedALA(Averaging):
         return super().init(params, fed)
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Mixture | None) -> Step[tuple[Trained, Mixture | None]]:
+    def train(self, me: Me, msg: Weights, mine: MixingMemory | None) -> Step[tuple[Trained, MixingMemory | None]]:
         """Mix, then train (eq. 1 to 3)."""
         start, w = yield from self.mix(me, msg.params, mine)
         fitted: Fitted = yield Sgd(start, self.local, draw=0)  # FedAvg's batches, however many came before
-        return Trained(fitted.params, me.n), Mixture({n: fitted.params[n] for n in self.top(me.layout)}, w)
+        return Trained(fitted.params, me.n), MixingMemory({n: fitted.params[n] for n in self.top(me.layout)}, w)
 
-    def mix(self, me: Me, received: Params, mine: Mixture | None) -> Step[tuple[Params, Params | None]]:
+    def mix(self, me: Me, received: Params, mine: MixingMemory | None) -> Step[tuple[Params, Params | None]]:
         """Theta^, and the W_k that made it (eq. 1, 2)."""
         if mine is None or not self.eta:
             return received, None
@@ -121,7 +121,7 @@ class FedALA(Averaging):
         chosen = layout.select(self.layers)
         return tuple(n for n in layout.trainable if n in chosen)
 
-    def personalise(self, me: Me, params: Params, mine: Mixture | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, mine: MixingMemory | None) -> Step[Params]:
         """The global model, mixed with this client's own and not yet trained."""
         model, _ = yield from self.mix(me, params, mine)
         return model

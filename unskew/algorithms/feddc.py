@@ -83,7 +83,7 @@ class Drifted:
 
 
 @dataclass(frozen=True)
-class Log:
+class DriftRecord:
     """What a client knows of itself: its drift and its mean gradient."""
 
     h: Params
@@ -91,16 +91,16 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Logs:
+class DriftMemory:
     """A client's memory: its log, the one before, and the round that made the difference."""
 
-    now: Log
-    before: Log
+    now: DriftRecord
+    before: DriftRecord
     round: int
 
 
 @dataclass(frozen=True)
-class Pull:
+class DriftTerm:
     """1/omega [alpha/2 ||y - (w - h)||^2 + <y, c - c_i>] (eq. 1)."""
 
     alpha: float
@@ -167,26 +167,26 @@ class FedDC:
         return Decoupled(w, c, drift, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
 
     @step
-    def train(self, me: Me, msg: Course, mine: Logs | None) -> Step[tuple[Drifted, Logs | None]]:
+    def train(self, me: Me, msg: Course, mine: DriftMemory | None) -> Step[tuple[Drifted, DriftMemory | None]]:
         """Corrected local training, then a new drift and mean gradient (eq. 1 to 3)."""
         names = corrected(me.layout, self.local)
         log = self.log(names, msg, mine)
         centre = {n: msg.params[n] - log.h[n] if n in log.h else msg.params[n] for n in names}
         correction = map_params(torch.sub, msg.c, log.c)
-        terms = (Pull(self.alpha),) if self.alpha or correction else ()
+        terms = (DriftTerm(self.alpha),) if self.alpha or correction else ()
         # A client's relative size belongs to `scaled`; without it the mean size is sent for the divisor only.
         fraction = share(me.n, msg.mean_size if self.scaled else None, msg.params)
         y = yield from fit(msg.params, self.local, *terms, centre=centre, correction=correction, share=fraction)
         dy = map_params(torch.sub, y.params, msg.params)
         scale = self.scale(y, msg.mean_size) * fraction if correction else fraction
-        new = Log(
+        new = DriftRecord(
             {n: t + dy[n] for n, t in log.h.items()},
             {n: -t - dy[n] / scale for n, t in correction.items()},
         )
-        return Drifted(dy, map_params(torch.sub, new.c, log.c), me.n), Logs(new, log, me.round)
+        return Drifted(dy, map_params(torch.sub, new.c, log.c), me.n), DriftMemory(new, log, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, mine: Logs | None) -> tuple[Size, Logs | None]:
+    def declare(self, me: Me, msg: None, mine: DriftMemory | None) -> tuple[Size, DriftMemory | None]:
         """Say how many training examples this client has."""
         return Size(me.n), mine
 
@@ -197,16 +197,16 @@ class FedDC:
         assert mean_size is not None  # the plan sends it for this divisor
         return self.local.lr * steps_of(self.local, mean_size)
 
-    def log(self, names: tuple[str, ...], msg: Course, mine: Logs | None) -> Log:
+    def log(self, names: tuple[str, ...], msg: Course, mine: DriftMemory | None) -> DriftRecord:
         """This client's drift and mean gradient as far as the server knows of them."""
         if mine is None:
             return self.blank(msg.params, names)
         return mine.now if msg.heard == mine.round else mine.before
 
-    def blank(self, params: Params, names: tuple[str, ...]) -> Log:
+    def blank(self, params: Params, names: tuple[str, ...]) -> DriftRecord:
         """No drift and no gradient; what is switched off is not kept at all."""
         zero = zeros_like({n: params[n] for n in names})
-        return Log(zero if self.drift else {}, zero if self.variates else {})
+        return DriftRecord(zero if self.drift else {}, zero if self.variates else {})
 
     def serve(self, state: Decoupled, client: ClientId | None) -> Params | None:
         """The global model."""

@@ -95,7 +95,7 @@ TALLIES = 3  # how often a client is asked for its part of the pooled shares
 
 # ---------------------------------------------------------------- messages
 @dataclass(frozen=True)
-class Shared:
+class SharedDrift:
     """Goes with a model where drift is regularised.
 
     Attributes:
@@ -123,11 +123,11 @@ class Offer:
     model: Carried
     dol: DoL | None
     hop: int
-    drift: Shared | None
+    drift: SharedDrift | None
 
 
 @dataclass(frozen=True)
-class Trained:
+class HeldModel:
     """A model that stays where it was trained, its degree of learning, the trainer's examples, its change of s_i."""
 
     model: Carried
@@ -137,7 +137,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallForBids:
     """Call for bids: the degrees of learning on offer, and what counts as IID, (classes,); None is uniform."""
 
     dols: tuple[DoL, ...]
@@ -278,10 +278,10 @@ class Way:
 
     def offer(self, client: ClientId, model: Carried, dol: DoL | None = None, hop: int = 0) -> Offer:
         """The message that sends a model to `client`."""
-        shared = Shared(self.s, self.heard.get(client, 0), self.pooled) if self.s is not None else None
+        shared = SharedDrift(self.s, self.heard.get(client, 0), self.pooled) if self.s is not None else None
         return Offer(model, dol, hop, shared)
 
-    def learned(self, model: int, client: ClientId, reply: Trained) -> None:
+    def learned(self, model: int, client: ClientId, reply: HeldModel) -> None:
         """`client` has trained the model, a new one if it has no chain yet."""
         before = self.chains[model].n if model < len(self.chains) else 0
         self.chains[model : model + 1] = [Chain(client, _held(reply.model), _held(reply.dol), before + reply.n)]
@@ -504,7 +504,7 @@ class FedDif:
         offered = torch.nonzero((way.values.isnan() & ~way.blocked).any(dim=1)).flatten().tolist()
         if not offered:
             return
-        call = Call(tuple(way.chains[m].dol for m in offered), way.pooled)
+        call = CallForBids(tuple(way.chains[m].dol for m in offered), way.pooled)
         bids = yield from ask(self.bid, {c: call for c in fed.clients}, at_least=0)
         table, refused = auction.bid_table(
             {c: b.values for c, b in bids.items()},
@@ -658,18 +658,18 @@ class FedDif:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: Offer, mine: Remembered | None) -> Step[tuple[Trained, Remembered | None]]:
+    def train(self, me: Me, msg: Offer, mine: Remembered | None) -> Step[tuple[HeldModel, Remembered | None]]:
         """Train a model on this client's data and say so in its degree of learning; both stay here."""
         assert isinstance(msg.model, dict)
         dol = self.learned(me, msg.dol)
         if me.n == 0:
             nothing = zeros_like(msg.drift.s) if msg.drift is not None else None
             kept = self.remembered(msg.drift, mine, None) if msg.drift is not None else mine
-            return Trained(Keep(msg.model), Keep(dol), 0, Keep(nothing) if nothing is not None else None), kept
+            return HeldModel(Keep(msg.model), Keep(dol), 0, Keep(nothing) if nothing is not None else None), kept
         local = self.local_at(msg.hop)
         if msg.drift is None or self.drift is None:
             w = yield from sgd(msg.model, local)
-            return Trained(Keep(w), Keep(dol), me.n, None), mine
+            return HeldModel(Keep(w), Keep(dol), me.n, None), mine
         own = self.own(msg.drift, mine)
         distance = iid_distance(shares(dol[0].double()), self.aim(msg.drift.target, len(me.histogram)), self.metric)
         r = 0.5 * self.drift.b * len(me.histogram) * max(float(distance), self.drift.floor)
@@ -686,11 +686,11 @@ class FedDif:
         rate = done.lr * work(done.steps, local.momentum)
         s = {n: own.s[n] - msg.drift.s[n] - moved[n] / rate for n in moved}
         new = Own(map_params(torch.add, own.h, moved), s)
-        reply = Trained(Keep(done.params), Keep(dol), me.n, Keep(map_params(torch.sub, s, own.s)))
+        reply = HeldModel(Keep(done.params), Keep(dol), me.n, Keep(map_params(torch.sub, s, own.s)))
         return reply, self.remembered(msg.drift, mine, new)
 
     @step
-    def bid(self, me: Me, msg: Call, mine: Remembered | None) -> tuple[Bids, Remembered | None]:
+    def bid(self, me: Me, msg: CallForBids, mine: Remembered | None) -> tuple[Bids, Remembered | None]:
         """What this client's data would do for each model (eq. 1); no local work."""
         if me.n == 0:
             return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), mine
@@ -715,9 +715,9 @@ class FedDif:
         mask = (me.private / "mask").bits(*me.histogram.shape).to(me.histogram)
         return Tally(Keep(mask + me.histogram), Keep(mask)), mine
 
-    def admit(self, step: str, reply: Trained | Bids | Tally, model: Params, layout: Layout) -> None:
+    def admit(self, step: str, reply: HeldModel | Bids | Tally, model: Params, layout: Layout) -> None:
         """Refuse a training without its change of s_i where drift is regularised: eq. 5 needs all of them."""
-        if isinstance(reply, Trained) and self.drift is not None and reply.ds is None:
+        if isinstance(reply, HeldModel) and self.drift is not None and reply.ds is None:
             raise WireError("a training must bring the change of its gradient state, got none")
 
     def learned(self, me: Me, dol: DoL | None) -> Tensor:
@@ -739,13 +739,13 @@ class FedDif:
         factor = 0.5 * (1.0 + math.cos(math.pi * min(hop, COSINE - 1) / COSINE))
         return dataclasses.replace(self.local, lr=factor * self.local.lr)
 
-    def own(self, shared: Shared, mine: Remembered | None) -> Own:
+    def own(self, shared: SharedDrift, mine: Remembered | None) -> Own:
         """This client's h_i and s_i as far as the station knows of them."""
         if mine is None:
             return Own(zeros_like(shared.s), zeros_like(shared.s))
         return mine.now if mine.trainings == shared.heard else mine.before
 
-    def remembered(self, shared: Shared, mine: Remembered | None, new: Own | None) -> Remembered:
+    def remembered(self, shared: SharedDrift, mine: Remembered | None, new: Own | None) -> Remembered:
         """Memory after one more training."""
         own = self.own(shared, mine)
         return Remembered(new or own, own, shared.heard + 1)

@@ -110,7 +110,7 @@ class Sets:
 
 
 @dataclass(frozen=True)
-class Learned:
+class ClassifierReport:
     """That a classifier is trained, and how near the nearest image is to one of the client's own.
 
     `closest` is in medians of the distance from one of its own images to the next; None is not known, or not told:
@@ -141,7 +141,7 @@ class FedDistrInfo:
     kept: tuple[int, ...] = ()
     tau: float = 0.0
     pairs: tuple[tuple[int, int, float], ...] = ()
-    learned: dict[int, Learned] | None = None
+    learned: dict[int, ClassifierReport] | None = None
     ignored: tuple[Ignored, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -156,7 +156,7 @@ class Distributed:
 
 
 @dataclass(frozen=True)
-class Noise:
+class EmbeddingNoise:
     """Gaussian noise on embeddings (eq. 3').
 
     Attributes:
@@ -429,7 +429,7 @@ class FedDistr:
     sampling_steps: Annotated[int, Ge(1)] | None = None
     classifier: SgdConfig = SgdConfig(0.001, local_steps=800, batch_size=64, optimizer="adam")
     server_model: bool = True
-    dp: Noise | None = None
+    dp: EmbeddingNoise | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.m, int) and self.m < 1:
@@ -517,10 +517,10 @@ class FedDistr:
         return Prompts(v, prompts.labels, torch.zeros_like(prompts.counts)), mine
 
     @step
-    def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
+    def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[ClassifierReport, Params | None]]:
         """A classifier on what the embeddings tell and this client's own data (eq. 1'); it stays here."""
         fitted, closest = yield from self.taught(me, msg, own=True)
-        return Learned(closest), fitted.params
+        return ClassifierReport(closest), fitted.params
 
     def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, float | None]]:
         """A classifier from the common initial model; and how near a copy is, if that may be told."""

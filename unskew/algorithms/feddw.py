@@ -92,7 +92,7 @@ class Decay:
 
 
 @dataclass(frozen=True)
-class Noise:
+class LabelNoise:
     """Gaussian noise on what a client says of its labels; neighbouring data sets differ by one example.
 
     Attributes:
@@ -162,7 +162,7 @@ class DW:
     sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     bias: Literal["zero", "keep"] = "zero"
     layer: str = ""
-    dp: Noise | None = None
+    dp: LabelNoise | None = None
 
     def mu_at(self, round: int) -> float:
         """mu in force in round `round`, counted from 1."""
@@ -256,7 +256,7 @@ class Informed:
 
 
 @dataclass(frozen=True)
-class Reported:
+class LabelledReply:
     """The method's reply, soft labels if the client trained and was asked for them, and whether the term was in it."""
 
     of: Any
@@ -392,7 +392,7 @@ class WithDW(ABC):
 
     state: ClassVar[type[Related]]
     informed: ClassVar[Mapping[str, type[Informed]]]
-    reported: ClassVar[Mapping[str, type[Reported]]]
+    reported: ClassVar[Mapping[str, type[LabelledReply]]]
 
     def __post_init__(self) -> None:
         if isinstance(self.of, WithDW):
@@ -493,7 +493,7 @@ class WithDW(ABC):
         sl = renewed(state.sl, totals, self.dw.sl_momentum, sigma)
         return self.state(of, state.layer, sl, totals, asked, tuple(refused), idle)
 
-    def work(self, name: str, me: Me, msg: Informed, mine: Any) -> Step[tuple[Reported, Any]]:
+    def work(self, name: str, me: Me, msg: Informed, mine: Any) -> Step[tuple[LabelledReply, Any]]:
         """A step of the method with the term in each of its optimisations; then this client's soft labels (eq. 4).
 
         They are those of the model just trained, of several the last that is in the reply as it was trained, or the
@@ -697,7 +697,7 @@ def _kind_for(method: type) -> type[WithDW]:
         raise ProtocolError(f"{method.__name__}.init must be annotated with the type of the state it returns")
     state = _record(f"{name}State", Related, hints["return"])
     informed: dict[str, type[Informed]] = {}
-    reported: dict[str, type[Reported]] = {}
+    reported: dict[str, type[LabelledReply]] = {}
     made: dict[str, Any] = {"state": state, "informed": informed, "reported": reported, "__module__": __name__}
     for step_name in dir(method):
         fn = getattr(method, step_name)
@@ -712,7 +712,7 @@ def _kind_for(method: type) -> type[WithDW]:
         _, message, memory = (of for who, of in said.items() if who != "return")
         reply, kept = answer
         informed[step_name] = _record(f"{name}Informed_{step_name}", Informed, message)
-        reported[step_name] = _record(f"{name}Reported_{step_name}", Reported, reply)
+        reported[step_name] = _record(f"{name}Reported_{step_name}", LabelledReply, reply)
         made[step_name] = _working_step(step_name, informed[step_name], memory, reported[step_name], kept)
     made["init"] = _init(state)
     if hasattr(method, "personalise"):
@@ -808,7 +808,7 @@ def FedDW(
     sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0,
     bias: Literal["zero", "keep"] = "zero",
     layer: str = "",
-    dp: Noise | None = None,
+    dp: LabelNoise | None = None,
     weighting: Weighting = "samples",
     personal: tuple[str, ...] = (),
     server: ServerRule = Mean(),

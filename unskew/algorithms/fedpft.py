@@ -57,7 +57,7 @@ _OVER = "FedPFT is over after its first round: the later rounds of this experime
 
 # ---------------------------------------------------------------- messages
 @dataclass(frozen=True)
-class Call:
+class ComponentsRequest:
     """A call for components."""
 
 
@@ -80,12 +80,12 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Learned:
+class ClassifierDone:
     """That a client's classifier is trained."""
 
 
 @dataclass(frozen=True)
-class Shared:
+class FedPFTState:
     """The server's state: the global model if there is one, what was distributed; of the last round, what was refused
     and what the user should know.
     """
@@ -178,20 +178,20 @@ class FedPFT:
     classifier: SgdConfig = SgdConfig(0.001, local_steps=800, batch_size=64, optimizer="adam")
     server_model: bool = True
 
-    def init(self, params: Params, fed: Federation) -> Shared:
+    def init(self, params: Params, fed: Federation) -> FedPFTState:
         """The initial model, and nothing known."""
-        return Shared(params if self.server_model else None, None)
+        return FedPFTState(params if self.server_model else None, None)
 
-    def round(self, state: Shared, fed: Federation) -> Plan[Shared]:
+    def round(self, state: FedPFTState, fed: Federation) -> Plan[FedPFTState]:
         """In round 1 all of it, later nothing."""
         if state.components is not None:
             return replace(state, ignored=(), warnings=(_OVER,))
-        replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), Call()))
+        replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), ComponentsRequest()))
         refused = unusable(replies, fed.num_classes, looked_up(fed, _width, self.prior), self.m)
         ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
-            return Shared(state.params, None, ignored, ("no client sent components of use",))
+            return FedPFTState(state.params, None, ignored, ("no client sent components of use",))
         counts = fair({c: r.counts.cpu() for c, r in taken.items()})
         parts = Components(
             torch.cat([r.means.cpu().float() for r in taken.values()]),
@@ -205,17 +205,17 @@ class FedPFT:
         if self.server_model:
             params = fed.work(lambda me: self.taught(me, mixture, own=False))
         warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
-        return Shared(params, parts, ignored, (*warnings, *fitting(fed, self.prior)))
+        return FedPFTState(params, parts, ignored, (*warnings, *fitting(fed, self.prior)))
 
     @step
-    def summarise(self, me: Me, msg: Call, mine: Params | None) -> Step[tuple[Components, Params | None]]:
+    def summarise(self, me: Me, msg: ComponentsRequest, mine: Params | None) -> Step[tuple[Components, Params | None]]:
         """This client's components (eq. 1)."""
         return (yield from run(summary, self.prior, self.m)), mine
 
     @step
-    def learn(self, me: Me, msg: Mixture, mine: Params | None) -> Step[tuple[Learned, Params | None]]:
+    def learn(self, me: Me, msg: Mixture, mine: Params | None) -> Step[tuple[ClassifierDone, Params | None]]:
         """A classifier on sampled images and this client's own (eq. 2); it stays here."""
-        return Learned(), (yield from self.taught(me, msg, own=True))
+        return ClassifierDone(), (yield from self.taught(me, msg, own=True))
 
     def taught(self, me: Me, mixture: Mixture, own: bool) -> Step[Params]:
         """A classifier from the common initial model."""
@@ -228,11 +228,11 @@ class FedPFT:
         yield from ()
         return mine or params or me.initial
 
-    def serve(self, state: Shared, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedPFTState, client: ClientId | None) -> Params | None:
         """The global model, if the server trains one."""
         return state.params
 
-    def info(self, state: Shared) -> Mixtures:
+    def info(self, state: FedPFTState) -> Mixtures:
         """How many components there are of each label, refused uploads, and who saw what."""
         labels = [] if state.components is None else state.components.labels.tolist()
         return Mixtures(

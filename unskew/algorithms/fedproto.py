@@ -55,7 +55,7 @@ class Prototypes:
 
 
 @dataclass(frozen=True)
-class Pull:
+class PrototypePull:
     """lam / d ||r_i - P^{y_i}||^2, mean over the batch (eq. 1)."""
 
     lam: float
@@ -108,7 +108,7 @@ class FedProto:
     def train(self, me: Me, msg: Prototypes, mine: Params | None) -> Step[tuple[Prototypes, Params | None]]:
         """Go on from this client's own model, pulled to the prototypes; then take its own."""
         prototypes, known = msg.spread(), (msg.counts > 0).to(msg.rows)
-        terms = (Pull(self.lam),) if self.lam and len(msg.rows) else ()
+        terms = (PrototypePull(self.lam),) if self.lam and len(msg.rows) else ()
         w = yield from sgd(mine or me.initial, self.local, *terms, prototypes=prototypes, known=known)
         sums = yield from fold(add_features, w, torch.zeros_like(prototypes))
         return Prototypes(by_class(sums, me.histogram)[me.histogram > 0], me.histogram), w

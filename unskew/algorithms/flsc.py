@@ -54,7 +54,7 @@ class Overlapping:
 
 
 @dataclass(frozen=True)
-class Offer:
+class ClusterModels:
     """The models of all clusters."""
 
     models: tuple[Params, ...]
@@ -70,7 +70,7 @@ class Softly:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Memberships:
     """A client's memory: its next clusters where it trains with previous ones, and its own tensors, if it has any."""
 
     ids: Ids | None
@@ -120,7 +120,7 @@ class FLSC:
 
     def round(self, state: Overlapping, fed: Federation) -> Plan[Overlapping]:
         """Send all models to a cohort; average what comes back in each of its clusters (eq. 3)."""
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Offer(state.models)), at_least=0)
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ClusterModels(state.models)), at_least=0)
         valid = {c: r for c, r in replies.items() if self.is_valid(r.ids)}
         models = tuple(
             self.mean(model, [r for r in valid.values() if j in r.ids]) for j, model in enumerate(state.models)
@@ -129,7 +129,7 @@ class FLSC:
         return Overlapping(models, ids, tuple(valid), tuple(c for c in replies if c not in valid))
 
     @step
-    def train(self, me: Me, msg: Offer, mine: Kept | None) -> Step[tuple[Softly, Kept | None]]:
+    def train(self, me: Me, msg: ClusterModels, mine: Memberships | None) -> Step[tuple[Softly, Memberships | None]]:
         """Find this client's clusters and train their mean (eq. 1, 2), with its own tensors in their place."""
         personal, own = me.layout.select(self.personal), mine.own if mine else None
         models = [completed(me, model, personal, own) for model in msg.models]
@@ -140,10 +140,10 @@ class FLSC:
             ids, following = (mine and mine.ids) or self.drawn(me), found
         y = yield from sgd(completed(me, fused(msg.models, ids), personal, own), self.local)
         stays = only(y, personal)
-        kept = Kept(following, stays) if following or stays else None
+        kept = Memberships(following, stays) if following or stays else None
         return Softly(without(y, personal), me.n, ids), kept
 
-    def personalise(self, me: Me, params: Params, mine: Kept | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, mine: Memberships | None) -> Step[Params]:
         """The fused model with this client's own tensors in their place."""
         yield from ()
         return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)

@@ -35,7 +35,7 @@ from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class Shown:
+class OwnModel:
     """A client's model, for its neighbours; it stays on the client until one of them is sent it."""
 
     model: Carried
@@ -83,11 +83,11 @@ class Gossip:
         return state
 
     @step
-    def train(self, me: Me, msg: Nothing, mine: Params | None) -> Step[tuple[Shown, Params | None]]:
+    def train(self, me: Me, msg: Nothing, mine: Params | None) -> Step[tuple[OwnModel, Params | None]]:
         """Go on from this client's own model; show what the order asks for."""
         x = mine or me.initial
         y = yield from sgd(x, self.local)
-        return Shown(Keep(x if self.order == "together" else y)), y
+        return OwnModel(Keep(x if self.order == "together" else y)), y
 
     @step
     def mix(self, me: Me, msg: Meeting, mine: Params | None) -> tuple[Nothing, Params | None]:

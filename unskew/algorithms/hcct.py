@@ -89,7 +89,7 @@ class Arrivals:
 
 # ---------------------------------------------------------------- messages and state
 @dataclass(frozen=True)
-class Moved:
+class LocalUpdate:
     """A client's model after local training, the examples it was trained on, and the mini-batch steps that took.
 
     If training diverged, `steps` is None and the model the one it was sent.
@@ -141,7 +141,7 @@ class HCCTInfo:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Coalitions:
     """The server's state.
 
     Attributes:
@@ -247,7 +247,7 @@ class HCCT:
             raise ConfigError(f"groups must be >= 1, got {self.groups}")
 
     # ------------------------------------------------------------------ the server
-    def init(self, params: Params, fed: Federation) -> Grouped:
+    def init(self, params: Params, fed: Federation) -> Coalitions:
         """The initial model.
 
         Raises:
@@ -269,9 +269,9 @@ class HCCT:
         first: Groups = (self.present(fed),) if self.warmup == "global" else ()
         models = (shared,) * len(first)
         initial = shared if self.newcomer_start == "initial" else None
-        return Grouped(first, models, shared, initial, {}, None, None, n, HCCTInfo())
+        return Coalitions(first, models, shared, initial, {}, None, None, n, HCCTInfo())
 
-    def round(self, state: Grouped, fed: Federation) -> Plan[Grouped]:
+    def round(self, state: Coalitions, fed: Federation) -> Plan[Coalitions]:
         """Regroup by the last round's gradients, train every group's model, average inside groups."""
         present = self.present(fed)
         groups, info = self.regroup(state, fed.round, present)
@@ -299,7 +299,7 @@ class HCCT:
             tuple(replies), tuple(replies[c].n for c in replies), _spread(gram, list(replies), heard), unusable, new
         )
         mean = self.mean_model(after, means, n, state.mean)
-        return Grouped(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
+        return Coalitions(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
 
     def present(self, fed: Federation) -> tuple[ClientId, ...]:
         """Who is there in this round."""
@@ -313,7 +313,7 @@ class HCCT:
         return fed.sample(min(fed.clients_per_round, len(there)), [float(c in there) for c in fed.clients])
 
     # ------------------------------------------------------------------ groups
-    def regroup(self, state: Grouped, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, HCCTInfo]:
+    def regroup(self, state: Coalitions, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, HCCTInfo]:
         """The groups of this round and how they came about."""
         there = set(present)
         before = tuple(g for g in (tuple(c for c in g if c in there) for g in state.groups) if g)
@@ -378,7 +378,7 @@ class HCCT:
             return (_NOBODY_GAINS,)
         return ()
 
-    def carried(self, state: Grouped, groups: Groups, layout: Layout) -> tuple[Params, ...]:
+    def carried(self, state: Coalitions, groups: Groups, layout: Layout) -> tuple[Params, ...]:
         """Model of each group: the mean of its members' present models (Algorithm 1, line 16)."""
         old = {c: k for k, members in enumerate(state.groups) for c in members}
         out = []
@@ -396,7 +396,7 @@ class HCCT:
         mean = weighted_mean(models, weights if any(weights) else [1.0] * len(models))
         return self.with_buffers(mean, models[0], layout)
 
-    def mean_of(self, replies: Mapping[ClientId, Moved], layout: Layout) -> Params:
+    def mean_of(self, replies: Mapping[ClientId, LocalUpdate], layout: Layout) -> Params:
         """A group's model after local training."""
         models = [r.params for r in replies.values()]
         mean = average(models, [r.n for r in replies.values()], self.weighting)
@@ -421,7 +421,11 @@ class HCCT:
 
     # ------------------------------------------------------------------ gradients
     def compare(
-        self, state: Grouped, layout: Layout, heard: Mapping[ClientId, Moved], starts: Mapping[ClientId, Params]
+        self,
+        state: Coalitions,
+        layout: Layout,
+        heard: Mapping[ClientId, LocalUpdate],
+        starts: Mapping[ClientId, Params],
     ) -> tuple[str | None, Tensor]:
         """The layer HCCT-E goes by, and the Gram matrix of the gradients, in the order of `heard`."""
         ends = [r.params for r in heard.values()]
@@ -476,15 +480,15 @@ class HCCT:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Moved, Params | None]]:
+    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[LocalUpdate, Params | None]]:
         """Train the group's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         start = msg.params if self.averaged_heads else self.plain.own(me, msg.params, mine)
         done: Fitted | None = yield Sgd(start, self.local, may_diverge=True)
         if done is None:
-            return Moved(msg.params, me.n, None), mine
+            return LocalUpdate(msg.params, me.n, None), mine
         travels = done.params if self.averaged_heads else without(done.params, personal)
-        return Moved(travels, me.n, done.steps), only(done.params, personal)
+        return LocalUpdate(travels, me.n, done.steps), only(done.params, personal)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
         """The group's model with this client's own tensors in their place."""
@@ -498,7 +502,7 @@ class HCCT:
         """What a client does inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
-    def serve(self, state: Grouped, client: ClientId | None) -> Params | None:
+    def serve(self, state: Coalitions, client: ClientId | None) -> Params | None:
         """A client's group's model, the mean of all to a client in no group; for the world if there can be only one."""
         if client is None:
             one = self.groups == 1 and self.warmup == "global" and self.arrivals is None
@@ -507,7 +511,7 @@ class HCCT:
         return state.mean if at is None else state.models[at]
 
     # ------------------------------------------------------------------ info
-    def info(self, state: Grouped) -> JudgedGroups:
+    def info(self, state: Coalitions) -> JudgedGroups:
         """The groups of the last round, and what they were judged by: the gradients of the round before.
 
         The utility is that of (9) that decides, None for clients nothing is known of.
@@ -578,7 +582,7 @@ def published_score(starts: Sequence[Params], ends: Sequence[Params], names: Seq
     return score
 
 
-def _unusable(reply: Moved, start: Params) -> str | None:
+def _unusable(reply: LocalUpdate, start: Params) -> str | None:
     """Why a reply cannot be averaged, if it cannot."""
     for name, t in start.items():
         if name not in reply.params:
@@ -594,7 +598,7 @@ def _unusable(reply: Moved, start: Params) -> str | None:
     return None if reply.n > 0 else "it has no training examples"
 
 
-def _spread(gram: Tensor, clients: Sequence[ClientId], heard: Mapping[ClientId, Moved]) -> Tensor:
+def _spread(gram: Tensor, clients: Sequence[ClientId], heard: Mapping[ClientId, LocalUpdate]) -> Tensor:
     """The Gram matrix with rows and columns of NaN for the others that replied."""
     if len(heard) == len(clients):
         return gram

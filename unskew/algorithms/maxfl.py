@@ -46,7 +46,7 @@ from unskew.tree import Params, require_names, weighted_sum
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelToJudge:
     """The global model, and whether it is to be judged; in the warm-up it is not."""
 
     params: Params
@@ -133,7 +133,7 @@ class MAXFL:
     def round(self, state: Appealing, fed: Federation) -> Plan[Appealing]:
         """Send the model to a cohort; go where those go for whom it is neither good enough nor hopeless (eq. 2)."""
         judge = fed.round > self.warmup
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Call(state.params, judge)))
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelToJudge(state.params, judge)))
         valid = {c: r for c, r in replies.items() if r.appeal is not None or not judge}
         ignored = tuple(c for c in replies if c not in valid)
         if not valid:
@@ -150,7 +150,7 @@ class MAXFL:
         return Appealing(params, appeals, ignored)
 
     @step
-    def train(self, me: Me, msg: Call, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
+    def train(self, me: Me, msg: ModelToJudge, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
         """Train from the received model; judge it (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
@@ -280,13 +280,13 @@ class MAXFL_HCCT:
     def round(self, state: Group, fed: Federation) -> Plan[Group]:
         """Offer the model to a cohort; average what those send who take it (eq. 4)."""
         judge = fed.round > self.warmup
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Call(state.params, judge)), at_least=0)
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelToJudge(state.params, judge)), at_least=0)
         sent = {c: r.params for c, r in replies.items() if r.params is not None}
         params = average(list(sent.values()), [replies[c].n for c in sent], self.weighting) if sent else state.params
         return Group(params, {**state.joined, **{c: c in sent for c in replies}}, tuple(replies), judge)
 
     @step
-    def train(self, me: Me, msg: Call, mine: Alone | None) -> Step[tuple[Decided, Alone | None]]:
+    def train(self, me: Me, msg: ModelToJudge, mine: Alone | None) -> Step[tuple[Decided, Alone | None]]:
         """Decide, then train the group's model or this client's own."""
         personal = me.layout.select(self.personal)
         mine = mine or Alone(None, None, None)

@@ -76,7 +76,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Moved:
+class ControlledUpdate:
     """How far a client's model (buffers included) and its control variate went, and its examples if they weigh."""
 
     dy: Params
@@ -141,7 +141,7 @@ class SCAFFOLD:
         return Controlled(x, map_params(torch.add, state.c, dc), {**state.heard, **dict.fromkeys(replies, fed.round)})
 
     @step
-    def train(self, me: Me, msg: Control, mine: Variate | None) -> Step[tuple[Moved, Variate | None]]:
+    def train(self, me: Me, msg: Control, mine: Variate | None) -> Step[tuple[ControlledUpdate, Variate | None]]:
         """Corrected local training, then a new variate (eq. 1 to 3)."""
         c_i = self.variate(msg, mine)
         correction = map_params(torch.sub, msg.c, c_i)
@@ -154,9 +154,9 @@ class SCAFFOLD:
             scale = y.lr * work(y.steps, self.local.momentum)
             new = {n: -correction[n] - dy[n] / scale for n in c_i}
         n = me.n if self.weighting == "samples" else None
-        return Moved(dy, map_params(torch.sub, new, c_i), n), Variate(new, c_i, me.round)
+        return ControlledUpdate(dy, map_params(torch.sub, new, c_i), n), Variate(new, c_i, me.round)
 
-    def admit(self, step: str, reply: Moved, model: Params, layout: Layout) -> None:
+    def admit(self, step: str, reply: ControlledUpdate, model: Params, layout: Layout) -> None:
         """Refuse what has not moved the whole model, other variates than there are, or no examples where they weigh."""
         require_names(reply.dy, model, "how far a model went")
         require_names(reply.dc, self.controlled(layout), "how far a variate went")

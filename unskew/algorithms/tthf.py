@@ -91,7 +91,7 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Local:
+class DeviceModel:
     """What is known of a device: the handle of its model, its examples, and ||w_i||_inf if eq. 3 needs it."""
 
     model: Carried
@@ -108,7 +108,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Exchanged:
     """A device's model after an exchange; it stays on the device."""
 
     model: Carried
@@ -186,8 +186,12 @@ class TTHF:
         return Aggregated(params, tuple(drawn[i] for i in came), tuple(exchanges), bounded)
 
     def consensus(
-        self, clusters: Sequence[Cluster], v: Sequence[Tensor], held: Mapping[ClientId, Local], exchanges: Sequence[int]
-    ) -> Plan[dict[ClientId, Local]]:
+        self,
+        clusters: Sequence[Cluster],
+        v: Sequence[Tensor],
+        held: Mapping[ClientId, DeviceModel],
+        exchanges: Sequence[int],
+    ) -> Plan[dict[ClientId, DeviceModel]]:
         """V_c^Gamma_c for each cluster (eq. 2), an exchange of all clusters at a time."""
         now = dict(held)
         for done in range(max(exchanges)):
@@ -205,7 +209,7 @@ class TTHF:
         return now
 
     def exchanges(
-        self, clusters: Sequence[Cluster], v: Sequence[Tensor], held: Mapping[ClientId, Local], eta: float
+        self, clusters: Sequence[Cluster], v: Sequence[Tensor], held: Mapping[ClientId, DeviceModel], eta: float
     ) -> list[int]:
         """Gamma_c, before it is bounded."""
         if self.phi is None:
@@ -218,20 +222,20 @@ class TTHF:
         return wanted
 
     @step
-    def train(self, me: Me, msg: Leg, mine: None) -> Step[tuple[Local, None]]:
+    def train(self, me: Me, msg: Leg, mine: None) -> Step[tuple[DeviceModel, None]]:
         """A part of the round's local work (eq. 1)."""
         assert isinstance(msg.model, dict)
         in_steps = self.local.local_steps is not None
         local = replace(self.local, local_steps=msg.units) if in_steps else replace(self.local, local_epochs=msg.units)
         w = yield from sgd(msg.model, local)
         height = None if self.phi is None else max(float(w[n].abs().max()) for n in me.layout.trainable)
-        return Local(Keep(w), me.n, height), None
+        return DeviceModel(Keep(w), me.n, height), None
 
     @step
-    def exchange(self, me: Me, msg: Exchange, mine: None) -> tuple[Averaged, None]:
+    def exchange(self, me: Me, msg: Exchange, mine: None) -> tuple[Exchanged, None]:
         """One exchange with the neighbours (eq. 2)."""
         assert isinstance(msg.own, dict)
-        return Averaged(Keep(mixed(msg.own, msg.near))), None
+        return Exchanged(Keep(mixed(msg.own, msg.near))), None
 
     def work(self) -> tuple[int, Literal["steps", "epochs"]]:
         """tau and its unit."""

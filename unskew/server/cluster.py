@@ -138,7 +138,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Grouping:
     """Who trains with whom.
 
     Attributes:
@@ -172,7 +172,7 @@ def partition(
     groups: int | None = None,
     leave_one_out: bool = False,
     whole: bool = False,
-) -> Partition:
+) -> Grouping:
     """Algorithm 2.
 
     Args:
@@ -202,7 +202,7 @@ def partition(
     alone = {i: why for i in range(count) if (why := _no_direction(float(table[i, i]), n[i]))}
     used = np.array([i for i in range(count) if i not in alone], dtype=np.int64)
     if not len(used):
-        return Partition(tuple((i,) for i in range(count)), (), (), alone)
+        return Grouping(tuple((i,) for i in range(count)), (), (), alone)
     members = [[int(i)] for i in used]
     rest = sum(_alone(weight[i], n[i]) for i in alone)
     kind = _LeaveOneOut if leave_one_out else _Groups
@@ -223,7 +223,7 @@ def partition(
             members[i] += members[j]
             members[j] = []
     found = [*([i] for i in alone), *(g for g in members if g)]
-    return Partition(tuple(sorted(tuple(sorted(g)) for g in found)), tuple(made), tuple(beyond), alone)
+    return Grouping(tuple(sorted(tuple(sorted(g)) for g in found)), tuple(made), tuple(beyond), alone)
 
 
 def insert(
