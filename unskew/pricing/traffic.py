@@ -14,7 +14,7 @@ from unskew.errors import RunError
 from unskew.info import Passes
 from unskew.ledger import Transfer
 from unskew.record import reader
-from unskew.record.logs import LEDGER, WORK, Log
+from unskew.record.logs import LEDGER, WORK, RowLog
 from unskew.runtime.in_process import Effort
 from unskew.world.wireless import Radio
 
@@ -153,7 +153,7 @@ def read(folder: Path) -> RecordedRun:
 
 
 def _by_cell(
-    log: Log[T], folder: Path, cells: Sequence[tuple[str, int]], take: Callable[[T], tuple[int, ...]]
+    log: RowLog[T], folder: Path, cells: Sequence[tuple[str, int]], take: Callable[[T], tuple[int, ...]]
 ) -> dict[tuple[str, int], list[tuple[int, ...]]]:
     rows: dict[tuple[str, int], list[tuple[int, ...]]] = {cell: [] for cell in cells}
     for row in log.rows(folder):

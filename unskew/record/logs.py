@@ -100,7 +100,7 @@ class NetworkRow(TypedDict):
 
 
 @dataclass(frozen=True)
-class Log(Generic[T]):
+class RowLog(Generic[T]):
     """A log by its name, which is that of its file, and the type of its rows."""
 
     name: str
@@ -147,25 +147,25 @@ class Log(Generic[T]):
         return rows, start + len(complete) + 1 if complete else start
 
 
-METRICS: Log[MetricRow] = Log("metrics", MetricRow)
-LEDGER: Log[TransferRow] = Log("ledger", TransferRow)
-FAILURES: Log[FailureRow] = Log("failures", FailureRow)
-WORK: Log[WorkRow] = Log("work", WorkRow)
-INFO: Log[InfoRow] = Log("info", InfoRow)
-NETWORK: Log[NetworkRow] = Log("network", NetworkRow)
+METRICS: RowLog[MetricRow] = RowLog("metrics", MetricRow)
+LEDGER: RowLog[TransferRow] = RowLog("ledger", TransferRow)
+FAILURES: RowLog[FailureRow] = RowLog("failures", FailureRow)
+WORK: RowLog[WorkRow] = RowLog("work", WorkRow)
+INFO: RowLog[InfoRow] = RowLog("info", InfoRow)
+NETWORK: RowLog[NetworkRow] = RowLog("network", NetworkRow)
 
 
-LOGS: dict[str, Log[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK)}
+LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK)}
 """By name."""
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log given by its file, as of `Log.rows`."""
+    """The rows of a log given by its file, as of `RowLog.rows`."""
     return LOGS[path.stem].rows(path.parent)
 
 
 # ---------------------------------------------------------------- documents
-class CellCard(TypedDict):
+class RunCell(TypedDict):
     """One training of the run, in run.json."""
 
     method: str
@@ -184,7 +184,7 @@ class RunCard(TypedDict):
     environment: dict[str, Any]
     config_sha256: str
     parameters: NotRequired[Count]
-    cells: Annotated[list[CellCard], MinLen(1)]
+    cells: Annotated[list[RunCell], MinLen(1)]
 
 
 class SplitStats(TypedDict):

@@ -38,7 +38,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Partition:
+class DataSplit:
     """How one seed divided the data: clients' sizes, their label counts [client][label], and the skew measures.
 
     `domains` has one of each client, and none where a client has examples of several, or the data no domains.
@@ -77,7 +77,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Failure:
+class LostReply:
     """A client that was asked and did not reply."""
 
     method: str
@@ -156,8 +156,8 @@ class Record:
     series: Mapping[tuple[str, int, str], Mapping[int, float]]
     clients: Mapping[tuple[str, int], Mapping[int, float]]
     flows: Mapping[tuple[str, int, Direction, Kind], Flow]
-    partitions: Mapping[int, Partition]
-    failures: tuple[Failure, ...]
+    partitions: Mapping[int, DataSplit]
+    failures: tuple[LostReply, ...]
     summary: Summary | None
     cut_short: tuple[str, ...]
     predicted: Predicted | None = None
@@ -234,7 +234,7 @@ def read(folder: Path) -> Record:
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
-        Failure(row["method"], row["seed"], row["round"], row["client"], row["reason"])
+        LostReply(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
     )
     return Record(
@@ -264,7 +264,7 @@ def read(folder: Path) -> Record:
     )
 
 
-class Reported(NamedTuple, Generic[AnyInfo]):
+class InfoOfRound(NamedTuple, Generic[AnyInfo]):
     """What a method reported of a round."""
 
     seed: int
@@ -272,7 +272,7 @@ class Reported(NamedTuple, Generic[AnyInfo]):
     info: AnyInfo
 
 
-def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[Reported[AnyInfo]]:
+def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOfRound[AnyInfo]]:
     """Info of a type or a subtype of it that a method reported, in the order written.
 
     Streamed anew, because what a method has to show of each round may be more than a record should hold.
@@ -297,7 +297,7 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[Report
             row = _line(known).validate_json(line, strict=True, context=context)
         except pydantic.ValidationError as error:
             raise refusal(path, number, logs.sentence(error)) from None
-        yield Reported(row["seed"], row["round"], row["info"])
+        yield InfoOfRound(row["seed"], row["round"], row["info"])
 
 
 class _Head(TypedDict):
@@ -341,7 +341,7 @@ AnyRow = TypeVar("AnyRow")
 class _Rows(Generic[AnyRow]):
     """The rows of a log, each of a cell that the run has."""
 
-    log: logs.Log[AnyRow]
+    log: logs.RowLog[AnyRow]
     folder: Path
     cells: set[tuple[str, int]]
     cut_short: list[str]
@@ -447,7 +447,7 @@ def _info(rows: _Rows[logs.InfoRow]) -> tuple[dict[str, frozenset[str]], tuple[W
     return types, tuple(warned.values()), ignored
 
 
-def _partitions(path: Path) -> dict[int, Partition]:
+def _partitions(path: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in document(path, logs.SplitCards)["seeds"].items():
         if not seed.isdecimal():
@@ -460,7 +460,7 @@ def _partitions(path: Path) -> dict[int, Partition]:
         for what, of in (("domains", domains), ("client_names", names)):
             if len(of) not in (0, clients):
                 raise refusal(path, None, f"{what} must have one for each of {clients} clients, got {len(of)}")
-        partitions[int(seed)] = Partition(
+        partitions[int(seed)] = DataSplit(
             dataset=card["dataset"],
             dataset_sha256=card["dataset_sha256"],
             n=card["n"],

@@ -15,7 +15,7 @@ from unskew.errors import RunError
 from unskew.files import write_atomically
 from unskew.info import ClassRelations, ClientGroups, DiffusionRound, Embeddings, Info, Mixtures
 from unskew.record.logs import described, plain
-from unskew.record.reader import Partition, Record, Warned, read
+from unskew.record.reader import DataSplit, Record, Warned, read
 from unskew.report import figures, summary_text, tables
 from unskew.report.forecast_check import beside
 from unskew.report.section import Chart, Section
@@ -381,7 +381,7 @@ def _spread(record: Record, marks: _Marks) -> Chart | None:
     return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {told}."))
 
 
-def _labels(partition: Partition | None) -> Chart | None:
+def _labels(partition: DataSplit | None) -> Chart | None:
     if partition is None or not partition.label_counts or not partition.label_counts[0]:
         return None
     clients, labels = len(partition.sizes), len(partition.label_counts[0])
@@ -396,7 +396,7 @@ def _labels(partition: Partition | None) -> Chart | None:
     return Chart("Labels by client", caption, svg, wide=True)
 
 
-def _called(partition: Partition | None) -> list[tuple[str, str]]:
+def _called(partition: DataSplit | None) -> list[tuple[str, str]]:
     """Numbers of clients and labels with their names, where they have any."""
     if partition is None:
         return []

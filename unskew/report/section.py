@@ -17,7 +17,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableRow:
     """A row of a table: its name, how figures draw that (nothing if they do not), what is said below it, its cells."""
 
     name: str
@@ -32,7 +32,7 @@ class Table:
 
     caption: str
     head: tuple[tuple[str, str], ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[TableRow, ...]
     note: str = ""
     text: frozenset[int] = frozenset()
 

@@ -31,7 +31,7 @@ from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Entry, Section, Table
+from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.sections.groups import BLUE, in_rows, shade, shades
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
@@ -180,7 +180,7 @@ def _told(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
         tuple(
-            Entry(t.method, (t.told.guarantee, _sentence(t.told.server), _sentence(t.told.clients)),
+            TableRow(t.method, (t.told.guarantee, _sentence(t.told.server), _sentence(t.told.clients)),
                   figures.swatch(marks[t.method]))
             for t in found
         ),

@@ -8,7 +8,7 @@ from unskew.pricing import traffic
 from unskew.pricing.radio import Cost, price
 from unskew.record.reader import Direction, Record, configured
 from unskew.report import figures, tables
-from unskew.report.section import Entry, Section, Table
+from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import Curve, Spread
 from unskew.report.tables import ACCURACY, DIRECTIONS, amount, count
 from unskew.units import MB
@@ -20,7 +20,7 @@ By = Mapping[tuple[str, int], Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Spending:
     """Something that is spent round by round.
 
     Attributes:
@@ -50,7 +50,7 @@ class Reached:
     Attributes:
         seeds: Seeds that have a target and were evaluated.
         rounds: Of the seeds that reached it; None if none did.
-        spent: Quantity -> amounts of those seeds, None where it was not recorded.
+        spent: Spending -> amounts of those seeds, None where it was not recorded.
     """
 
     method: str
@@ -82,7 +82,7 @@ def target(record: Record) -> Target | None:
     return Target(lowest, "the lowest of the methods’ peaks on the test curve")
 
 
-def quantities(record: Record) -> tuple[Quantity, ...]:
+def quantities(record: Record) -> tuple[Spending, ...]:
     """What a run spends whatever the radio: local-training legs, models, MB."""
     cells = [(c.method, c.seed) for c in record.cells]
     sent = {
@@ -91,9 +91,9 @@ def quantities(record: Record) -> tuple[Quantity, ...]:
         if any(rows := [record.series.get((m, s, f"bytes.{d}"), {}) for d in DIRECTIONS])
     }
     return (
-        Quantity("Iterations", "training legs", record.passes, count),
-        Quantity("Models", "sent", record.models, count),
-        Quantity("Traffic", "MB", sent, amount),
+        Spending("Iterations", "training legs", record.passes, count),
+        Spending("Models", "sent", record.models, count),
+        Spending("Traffic", "MB", sent, amount),
     )
 
 
@@ -101,7 +101,7 @@ def quantities(record: Record) -> tuple[Quantity, ...]:
 class Priced:
     """A run's ledger under a radio: sub-frames, time and energy by round, and which radio it was."""
 
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[Spending, ...]
     words: str
 
 
@@ -127,9 +127,9 @@ def priced(record: Record) -> Priced | None:
 
     return Priced(
         (
-            Quantity("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", by(lambda c: _sum(c.subframes)), count),
-            Quantity("Time", f"s, {what}", by(lambda c: _sum(c.seconds) + (c.compute_s or 0.0)), amount),
-            Quantity(
+            Spending("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", by(lambda c: _sum(c.subframes)), count),
+            Spending("Time", f"s, {what}", by(lambda c: _sum(c.seconds) + (c.compute_s or 0.0)), amount),
+            Spending(
                 "Energy", f"J, {what}",
                 by(lambda c: _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)), amount,
             ),
@@ -144,12 +144,12 @@ def _sum(flow: Mapping[Direction, float] | None) -> float:
     return 0.0 if flow is None else math.fsum(flow.values())
 
 
-def reached(record: Record, aim: Target, spent: tuple[Quantity, ...]) -> tuple[Reached, ...]:
+def reached(record: Record, aim: Target, spent: tuple[Spending, ...]) -> tuple[Reached, ...]:
     """A row for each method that is no bound, in the order of the run."""
     return tuple(_reached(record, m, aim, spent) for m in record.methods if record.cell(m).bound is None)
 
 
-def _reached(record: Record, method: str, aim: Target, quantities: tuple[Quantity, ...]) -> Reached:
+def _reached(record: Record, method: str, aim: Target, quantities: tuple[Spending, ...]) -> Reached:
     curves = {
         s: curve
         for s in tables.counted(record, method)
@@ -157,7 +157,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Quantit
     }
     first = {s: min(at) for s, curve in curves.items() if (at := [t for t, a in curve.items() if a >= aim.by_seed[s]])}
 
-    def upto(q: Quantity) -> Spread | None:
+    def upto(q: Spending) -> Spread | None:
         if not first or not all((method, s) in q.spent for s in first):
             return None
         return Spread(
@@ -169,7 +169,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Quantit
 
 
 def section(
-    record: Record, marks: Mapping[str, figures.Look], spent: tuple[Quantity, ...], priced: Priced | None
+    record: Record, marks: Mapping[str, figures.Look], spent: tuple[Spending, ...], priced: Priced | None
 ) -> Section | None:
     """The table of costs to target; None if there is no target.
 
@@ -189,7 +189,7 @@ def section(
         *((q.name, q.unit) for q in spent),
     )  # fmt: skip
     entries = tuple(
-        Entry(
+        TableRow(
             row.method,
             (
                 f"{len(row.rounds.values) if row.rounds else 0} of {row.seeds}",
@@ -226,7 +226,7 @@ def _told(spread: Spread | None, said: Callable[[float], str]) -> str:
     return f"{spread.mean:,.{digits}f} ± {spread.std:,.{digits}f}"
 
 
-def curve(record: Record, method: str, spent: Quantity) -> Curve | None:
+def curve(record: Record, method: str, spent: Spending) -> Curve | None:
     """Accuracy against what was spent up to then, the mean over the counted seeds; None if it was not recorded."""
     rows = [spent.spent.get((method, s)) for s in tables.counted(record, method)]
     return (

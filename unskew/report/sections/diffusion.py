@@ -41,9 +41,9 @@ from unskew import schema
 from unskew.errors import RunError
 from unskew.info import DiffusionMove, DiffusionRound
 from unskew.keys import Key
-from unskew.record.reader import Partition, Record, configured, info_of
+from unskew.record.reader import DataSplit, Record, configured, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Entry, Section, Table
+from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.server.distance import Metric, iid_distance
 from unskew.world.wireless import Radio
 
@@ -183,7 +183,7 @@ class _Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class DrawnRound:
     """A communication round that is drawn, and what its models learned from."""
 
     seed: int
@@ -223,7 +223,7 @@ class Diffusion:
     moved: float
     stayed: float
     mismatched: int
-    shown: Shown | None
+    shown: DrawnRound | None
 
 
 def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -> Diffusion | None:
@@ -264,7 +264,7 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
         tally.stayed += sum(len(chain) == 1 for chain in round.chains())
         tally.models += len(round.starts)
         if shown is None and any(hop.moves for hop in round.hops):
-            shown = Shown(seed, at, round, found)
+            shown = DrawnRound(seed, at, round, found)
     if not tallies:
         return None
     ruler, each = next(iter(rulers.values())), list(tallies.values())
@@ -415,7 +415,7 @@ def _per_mhz(curve: stats.Curve) -> stats.Curve:
 
 def _summary(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Table:
     entries = tuple(
-        Entry(
+        TableRow(
             d.method,
             (
                 f"{d.rounds:,}",
@@ -453,11 +453,11 @@ def _tiny(value: float) -> str:
     return f"{value:.1g}"
 
 
-def _paths(d: Diffusion, round: Shown, partition: Partition) -> Table:
+def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
     distances, sizes = d.ruler.simulated(round.learning), round.learning.sizes[-1]
     chains = round.info.chains()
     entries = tuple(
-        Entry(
+        TableRow(
             str(m),
             (
                 " → ".join(map(partition.client, chains[m])),
@@ -495,7 +495,7 @@ class Ground:
     words: str
 
 
-def ground(record: Record, round: Shown, clients: int) -> Ground:
+def ground(record: Record, round: DrawnRound, clients: int) -> Ground:
     """The places that the run's own channel gave its clients, or a circle if it had none."""
     table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
@@ -523,7 +523,7 @@ def _on_a_circle(clients: int) -> Ground:
     )
 
 
-def _cell_chart(record: Record, d: Diffusion, round: Shown, name: str) -> Chart:
+def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> Chart:
     clients = len(record.partitions[round.seed].label_counts)
     places = ground(record, round, clients)
     panels = [hop.moves for hop in round.info.hops[:MOST_PANELS]]
@@ -596,7 +596,7 @@ def _number(axes: Axes, model: int, place: Floats, offset: tuple[float, float]) 
     )  # fmt: skip
 
 
-def _told(d: Diffusion, round: Shown) -> str:
+def _told(d: Diffusion, round: DrawnRound) -> str:
     hops = [
         f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
         for k, hop in enumerate(round.info.hops[:2], start=1)

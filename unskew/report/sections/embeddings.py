@@ -38,7 +38,7 @@ from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
 from unskew.record.reader import Record, configured, holdings, info_of
 from unskew.report import figures, tables
-from unskew.report.section import Chart, Entry, Section, Table
+from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.sections.groups import in_rows, settings
 from unskew.server.kmeans import kmeans
 from unskew.units import MB
@@ -265,7 +265,7 @@ def _told(found: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table
             ("Clients saw", ""),
         ),
         tuple(
-            Entry(
+            TableRow(
                 r.method,
                 (nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients)),
                 figures.swatch(marks[r.method]),

@@ -37,7 +37,7 @@ from unskew.errors import ConfigError
 from unskew.info import ClientGroups, GroupMerge, JudgedGroups
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Entry, Section, Table
+from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.server.cluster import alphas
 
 MOST_SHOWN = 4  # methods whose groups are drawn
@@ -345,7 +345,7 @@ def _summary(found: Sequence[Grouping], marks: Mapping[str, figures.Look], base:
         *([("Adjusted Rand", "index, last round")] if any(g.rand for g in found) else []),
     ]  # fmt: skip
     entries = tuple(
-        Entry(
+        TableRow(
             g.method,
             (
                 *map(_mean, (g.several, g.alone)),
