@@ -1,7 +1,8 @@
-"""What travelled: one row per transfer, and sums of rows.
+"""The ledger: one row for each transfer, and sums of rows.
 
-Bytes are the encoded payload, as `wire.nbytes` weighs it.  Node 0 is the server (the base station); client `c` is node
-`c + 1`.  Seconds, Hertz-seconds and joules are not in here: they follow from the rows and a channel, afterwards.
+Bytes are those of the encoded payload, as `wire.nbytes` counts them.  Node 0 is the server (the base station); client
+`c` is node `c + 1`.  Seconds, hertz-seconds and joules are not in here: they are computed from the rows and a channel
+afterwards.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ Direction = Literal["down", "up", "d2d"]
 
 
 def node(client: ClientId) -> int:
-    """The ledger's number of a client."""
+    """Number of a client's node in the ledger."""
     return client + 1
 
 

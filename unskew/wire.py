@@ -1,11 +1,11 @@
-"""Messages as bytes, and what they weigh.
+"""Encodes messages as bytes, and counts the bytes.
 
 A message is a tree of frozen dataclasses, dictionaries, tuples, tensors and scalars.  On the wire it is one safetensors
 file: tensors under their path, everything else as compact JSON in the file's metadata.  Decoding is driven by the
 *type* a step's signature names, never by what the bytes claim to be: no other class can be built, no code can run.
 State and client memory are saved in the same form.
 
-`nbytes` is the exact length of `encode`, computed without copying a tensor; the ledger is made of it.
+`nbytes` is the exact length of `encode`, computed without copying a tensor; the ledger records it.
 """
 
 import collections.abc
@@ -57,7 +57,7 @@ _DIMENSION = re.compile(r"\.\.\.|\*?[^\W\d]\w*|(\w+=)?\d+")
 
 # ---------------------------------------------------------------- value -> (tensors, JSON)
 def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The JSON part of `value`; its tensors are put into `tensors` under their paths."""
+    """Return the JSON part of `value`, and put its tensors into `tensors` under their paths."""
     if isinstance(value, Tensor):
         _put(value, path, tensors)
         return None
@@ -97,7 +97,7 @@ def _flatten_dict(value: dict[Any, Any], path: str, tensors: dict[str, Tensor]) 
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The JSON part of a value and its tensors by path: what `encode` writes, for those who move tensors themselves.
+    """Split a value into its JSON part and its tensors by path: what `encode` writes, for callers that move tensors.
 
     Raises:
         WireError: If something in it cannot travel.
@@ -107,7 +107,7 @@ def flatten(value: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def build(of: Any, body: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value of type `of` that `flatten` took apart.
+    """Rebuild the value of type `of` that `flatten` took apart.
 
     Raises:
         WireError: If the parts are not exactly such a value.
@@ -144,7 +144,7 @@ def _json(body: Any) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """The message as bytes; a message without content is no bytes at all.
+    """Encode a message as bytes; a message without content has no bytes at all.
 
     Raises:
         WireError: If something in it cannot travel.
@@ -153,7 +153,7 @@ def encode(value: Any) -> bytes:
 
 
 def pieces(value: Any) -> tuple[bytes | memoryview, ...]:
-    """`encode(value)` in parts, one after the other; tensors on the CPU are shown, not copied, while they live.
+    """Yield `encode(value)` in parts, one after another; tensors on the CPU are viewed, not copied, while they live.
 
     A state of hundreds of megabytes is hashed and written so in a third of the time: safetensors lays out a second and
     a third copy first.
@@ -169,7 +169,7 @@ def pieces(value: Any) -> tuple[bytes | memoryview, ...]:
 
 
 def _pack(value: Any) -> tuple[dict[str, Tensor], str | None]:
-    """Tensors and JSON of a message; no JSON if the message is nothing, or a record without fields."""
+    """Tensors and JSON of a message; no JSON if the message is None, or a record without fields."""
     tensors: dict[str, Tensor] = {}
     body = _flatten(value, "", tensors)
     if not tensors and (body is None or (body == {} and not isinstance(value, dict))):
@@ -204,10 +204,10 @@ def _shapes(tensors: Mapping[str, Tensor]) -> _Shapes:
     return tuple((name, t.dtype, tuple(t.shape)) for name, t in tensors.items())
 
 
-# Clients send the same shapes over and over, and spelling out the header is most of the weighing.
+# Clients send the same shapes over and over, and building the header is most of the cost of counting.
 @functools.lru_cache(maxsize=4096)
 def _layout(text: str, tensors: _Shapes) -> tuple[bytes, tuple[str, ...], int]:
-    """Of a safetensors file with this metadata and these tensors: its head, the tensors' order, its length in bytes."""
+    """Header, order of tensors and length in bytes of a safetensors file with this metadata and these tensors."""
     parts = [f'"__metadata__":{_json({_META: text})}']
     offset, order = 0, sorted(tensors, key=lambda t: (_RANK[DTYPES[t[1]]], t[0]))
     for name, dtype, shape in order:
@@ -221,7 +221,7 @@ def _layout(text: str, tensors: _Shapes) -> tuple[bytes, tuple[str, ...], int]:
 
 
 def kind(value: Any) -> Literal["model", "control"]:
-    """What the ledger calls it: "model" if it carries parameters by name, else "control"."""
+    """Kind of a message in the ledger: "model" if it carries parameters by name, else "control"."""
     if isinstance(value, dict):
         if value and all(isinstance(v, Tensor) for v in value.values()):
             return "model"
@@ -238,7 +238,7 @@ def _kind(parts: collections.abc.Iterable[Any]) -> Literal["model", "control"]:
 
 # ---------------------------------------------------------------- bytes -> value of a given type
 def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
-    """The value of type `of` that `data` holds.
+    """Decode the value of type `of` that `data` holds.
 
     Args:
         data: What `encode` made; untrusted.
@@ -321,7 +321,7 @@ def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
 # Asking `typing` what an annotation means takes longer than building a small client's reply from it.
 @functools.cache
 def _look(of: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
-    """A type, bare, with its origin and arguments, and whether it is a tensor."""
+    """A type without annotations, its origin and arguments, and True if it is a tensor."""
     of = _bare(of)
     return of, get_origin(of), get_args(of), _is_tensor(of)
 
@@ -377,7 +377,7 @@ def _build_dict(args: tuple[Any, ...], body: Any, path: str, loose: dict[str, Te
 
 
 def _build_member(options: list[Any], body: Any, path: str, loose: dict[str, Tensor]) -> Any:
-    """The first member of a union that these bytes are, scalars of the very same type before others."""
+    """Build the first member of a union that fits, trying scalars of exactly this type first."""
     fitting = [of for of in options if _fits(of, body, path, loose)]
     if not fitting:
         raise _wrong(f"one of {[getattr(o, '__name__', str(o)) for o in options]}", body, path)
@@ -395,7 +395,7 @@ def _build_member(options: list[Any], body: Any, path: str, loose: dict[str, Ten
 
 
 def _fits(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> bool:
-    """Whether a look at the surface does not exclude `of`."""
+    """True if a shallow look at the value does not exclude the type `of`."""
     origin = get_origin(of)
     if origin is Literal:
         return _is_one_of(body, get_args(of))
@@ -424,7 +424,7 @@ def _claim(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Tensor:
 
 
 def _bare(of: Any) -> Any:
-    """A type without `Annotated` and `NewType` around it."""
+    """Strip `Annotated` and `NewType` from a type."""
     while True:
         if get_origin(of) is Annotated:
             of = get_args(of)[0]
@@ -435,7 +435,7 @@ def _bare(of: Any) -> Any:
 
 
 def _members(of: Any) -> list[Any]:
-    """The bare types of a union.  A Keep never travels: a Held stands in its place."""
+    """Members of a union, stripped.  A Keep is never sent: a Held stands in its place."""
     if get_origin(_bare(of)) not in _UNIONS:
         return [_bare(of)]
     return [m for a in get_args(_bare(of)) if a is not Keep for m in _members(a)]
@@ -492,7 +492,7 @@ def signature(step: Callable[..., Any]) -> Signature:
 
 
 def _check(of: Any, who: str, seen: set[Any]) -> None:
-    """Refuse a type that bytes cannot be turned into, or into which they can be turned in two ways."""
+    """Refuse a type that bytes cannot be decoded to, or can be decoded to in two ways."""
     of = _bare(of)
     if of in seen:  # a class may hold itself
         return
@@ -527,7 +527,7 @@ def _check(of: Any, who: str, seen: set[Any]) -> None:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two members of a union may be written as the same bytes, yet mean different values."""
+    """True if two members of a union can have the same bytes for different values."""
     one, two = _form(a), _form(b)
     if one == two == "record":
         return {f.name for f in dataclasses.fields(a)} == {f.name for f in dataclasses.fields(b)}
@@ -560,7 +560,7 @@ def signatures(algorithm: object) -> dict[str, Signature]:
 
 
 def held_type(algorithm: object) -> Any:
-    """What a value that stays on a client may be: whatever a step's reply may hold in the place of a `Keep`."""
+    """Type of values that stay on a client: all that steps' replies may hold as a `Keep`."""
     beside: list[Any] = []
     for s in signatures(algorithm).values():
         _beside_keep(s.reply, beside, set())
@@ -599,7 +599,7 @@ def state_type(algorithm: Any) -> Any:
 
 
 def memory_type(algorithm: object) -> Any:
-    """The type of what a client remembers between rounds, None included; the steps must agree on it.
+    """Type of the memory that a client keeps between rounds, None included; the steps must agree on it.
 
     Raises:
         ProtocolError: If two steps keep different things.

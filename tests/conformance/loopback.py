@@ -24,7 +24,7 @@ from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me
-from unskew.runtime.client import ClientRuntime, Workspace, _StoredAnswer
+from unskew.runtime.client import ClientRuntime, ClientSetup, _StoredAnswer
 from unskew.runtime.flower import FlowerTransport, answer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Expected, Membership, layout_hash
@@ -128,7 +128,7 @@ def client_runtime(
 ) -> ClientRuntime:
     """A client as a fresh process has it: nothing in memory, everything in `state`."""
 
-    def open_workspace(cell: int) -> Workspace:
+    def open_setup(cell: int) -> ClientSetup:
         algorithm, population, trainer = built(case, network)
 
         def me(c: int, t: int, key: Key) -> Me:
@@ -137,9 +137,9 @@ def client_runtime(
 
         rows = trainer.device_data.val[client]
         eval_set = {"personal": ("train", rows), "val": ("train", rows[:1])}
-        return Workspace(algorithm, trainer, me, population.initial, seed, eval_set)
+        return ClientSetup(algorithm, trainer, me, population.initial, seed, eval_set)
 
-    return ClientRuntime(info(case, network, client, num_clients), state, open_workspace, **options)
+    return ClientRuntime(info(case, network, client, num_clients), state, open_setup, **options)
 
 
 class Deployed:

@@ -258,7 +258,7 @@ def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None
     from unskew.errors import WireError
 
     with pytest.raises(WireError, match="there are cells 0 to 0, got 1"):
-        client_runtime.open_workspace(1)
+        client_runtime.open_setup(1)
     assert (run / "summary.json").exists()
 
 

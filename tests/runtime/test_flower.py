@@ -99,14 +99,12 @@ def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_
 
 def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
     there = deployed("fedavg", tmp_path)
-    workspace = there.client_runtime(3).open_workspace(0)
+    setup = there.client_runtime(3).open_setup(0)
 
     def breaks(*_: Any) -> Any:
         raise RuntimeError("patient 4711")
 
-    broken = dataclasses.replace(
-        there.client_runtime(3), open_workspace=lambda cell: dataclasses.replace(workspace, me=breaks)
-    )
+    broken = dataclasses.replace(there.client_runtime(3), open_setup=lambda cell: dataclasses.replace(setup, me=breaks))
     instead(there, 3, lambda message, honest: answer(message, broken))
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
@@ -665,7 +663,7 @@ HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
     "no JSON": (lambda q, r: with_head(q, r, json="{"), "is not JSON"),
     "an endless head": (lambda q, r: with_head(q, r, json="[" * (2 << 20)), "more than the"),
     "a deep head": (lambda q, r: with_head(q, r, json="[" * 900000), "is not JSON"),
-    "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected StepResult"),
+    "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected StepReply"),
     "losses that are no numbers": (lambda q, r: replying(r, q, losses=["x"]), "expected float"),
     "an infinite loss": (
         lambda q, r: with_head(q, r, json=head_of(r).replace("losses\":[", "losses\":[1e999,")),

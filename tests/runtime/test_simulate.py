@@ -32,7 +32,7 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.runtime.in_process import Failure, Population, Simulator
+from unskew.runtime.in_process import LostReply, Population, Simulator
 from unskew.runtime.memory import Memory
 from unskew.task import make_task
 from unskew.tree import Params, weighted_mean
@@ -253,7 +253,7 @@ def test_an_unreachable_client_is_sent_nothing_does_nothing_and_is_not_heard(cod
     lost = {f.client for f in trace.failures}
     assert 0 < len(lost) < N
     assert {f.reason for f in trace.failures} == {"unreachable"}
-    assert all(f == Failure(1, f.client, "train", "unreachable") for f in trace.failures)
+    assert all(f == LostReply(1, f.client, "train", "unreachable") for f in trace.failures)
     assert {c for c, _ in algorithm.trail} == set(range(N)) - lost
     assert {c for c in range(N) if sim.memory.get(c)} == set(range(N)) - lost
     assert not {node(c) for c in lost} & {n for t in trace.transfers for n in (t.src, t.dst)}

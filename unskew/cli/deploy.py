@@ -54,7 +54,7 @@ deploy = typer.Typer(
     """,
 )
 
-Check = Annotated[bool, typer.Option("--check", help="Say what would stop it, and start nothing.")]
+Check = Annotated[bool, typer.Option("--check", help="Report what would stop it, and start nothing.")]
 
 
 def _say(text: str) -> None:
@@ -81,12 +81,12 @@ def local(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a server and K clients as processes on this machine; `local` itself may be left out.
+    """Run a server and K clients as processes on this machine; the word `local` may be left out.
 
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
-    Certificates, keys and logs lie in the run folder's [bold]deploy[/], the rest
-    of it is that of a simulation.  A run that was stopped goes on when the
-    same command is given again with its --out.
+    Certificates, keys and logs are in the run folder's [bold]deploy[/]; the rest
+    of it is like that of a simulation.  A run that was stopped continues when
+    the same command is given again with its --out.
 
     [dim]unskew deploy examples/deploy.toml --local 3 --check-parity[/]
     """
@@ -125,7 +125,7 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     from unskew.experiment import config
 
     chosen = config.load(find_experiment(name), located(settings, data_dir))
-    if chosen.task.data_dir is not None:  # it is read by processes that may stand elsewhere
+    if chosen.task.data_dir is not None:  # it is read by processes in other working directories
         chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(chosen.task.data_dir).resolve())))
     return chosen
 
@@ -244,7 +244,7 @@ def server(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Be the server of a packed federation until its run is done; given again it goes on where the run stood.
+    """Run the server of a packed federation until its run is done; given again it continues the run.
 
     FOLDER is the server's, as [bold]unskew deploy pack[/] made it.
 
@@ -278,10 +278,10 @@ def client(
     check: Check = False,
     quiet: Quiet = False,
 ) -> None:
-    """Be a client of a packed federation until stopped.
+    """Run a client of a packed federation until it is stopped.
 
-    FOLDER is the client's, as [bold]unskew deploy pack[/] made it.  It waits for
-    the server, and starts again what ends.
+    FOLDER is the client's, as [bold]unskew deploy pack[/] made it.  The client waits
+    for the server, and restarts what ends.
 
     [dim]unskew deploy client federation-my/client-0 --check[/]
     """
@@ -293,11 +293,11 @@ def client(
     if check:
         from unskew.deploy.client import open_client
 
-        site = open_client(folder.absolute())
+        runtime = open_client(folder.absolute())
         ahead = operate.check_taking_part(folder)
         print(
-            f"ready: client {site.client} can read its data, the server answers with a good certificate, clocks differ "
-            f"by {abs(ahead):.0f} s; Flower {found}"
+            f"ready: client {runtime.client} can read its data, the server answers with a good certificate, clocks "
+            f"differ by {abs(ahead):.0f} s; Flower {found}"
         )
         return
     operate.take_part(folder, _silent if quiet else _say)

@@ -16,7 +16,7 @@ from unskew.keys import Key
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
-from unskew.runtime.client import ClientRuntime, Workspace
+from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import layout_hash
 from unskew.runtime.message import ClientInfo
 from unskew.tree import Params
@@ -63,7 +63,7 @@ def open_client(folder: Path) -> ClientRuntime:
         nonce="",
     )
 
-    def open_workspace(cell: int) -> Workspace:
+    def open_setup(cell: int) -> ClientSetup:
         cells = run_setup.cells(experiment)
         if not 0 <= cell < len(cells):
             raise WireError(f"there are cells 0 to {len(cells) - 1}, got {cell}")
@@ -78,7 +78,7 @@ def open_client(folder: Path) -> ClientRuntime:
             models.save(folder / "models", task, card, None, [{config.client: params}])
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
-        return Workspace(
+        return ClientSetup(
             method.algorithm,
             trainer,
             population.me,
@@ -88,7 +88,7 @@ def open_client(folder: Path) -> ClientRuntime:
             keep_model,
         )
 
-    return ClientRuntime(info, folder / "state", functools.lru_cache(maxsize=2)(open_workspace), config.metrics)
+    return ClientRuntime(info, folder / "state", functools.lru_cache(maxsize=2)(open_setup), config.metrics)
 
 
 def _beside(folder: Path, source: str) -> str:

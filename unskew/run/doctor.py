@@ -1,7 +1,7 @@
-"""What is installed and what this machine has: one line each, with the remedy where something is missing.
+"""Reports what is installed and what this machine has, one line each, with a remedy for what is missing.
 
-Nothing is imported to see whether it is there but PyTorch and NumPy, which an installation can have and not be able to
-load; where they are missing the rest is said all the same.  Nothing is downloaded, and nothing is left behind.
+Only PyTorch and NumPy are imported, since an installation can have them and still be unable to load them; without them
+everything else is reported all the same.  Nothing is downloaded, and nothing is left behind.
 """
 
 import importlib
@@ -36,7 +36,7 @@ CORE = ("torch", "numpy", "scipy", "scikit-learn", "pydantic", "typer", "safeten
 
 @dataclass(frozen=True)
 class Extra:
-    """What an optional extra is for, and the packages it brings."""
+    """An optional extra: its purpose and packages."""
 
     name: str
     purpose: str
@@ -54,14 +54,14 @@ EXTRAS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One line.
+    """One line of the report.
 
     Attributes:
-        what: The thing looked at.
-        status: "missing" is something one can do without, "problem" is something to mend.
-        found: What there is.
-        remedy: What to do; empty if nothing.
-        core: Whether nothing works without it.
+        what: Subject of the line.
+        status: "missing" for something optional, "problem" for something to mend.
+        found: State of it.
+        remedy: Action to take; empty if none is needed.
+        core: True if nothing works without it.
     """
 
     what: str
@@ -72,11 +72,11 @@ class Finding:
 
 
 def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Finding, ...]:
-    """Everything there is to say, in reading order.
+    """Examine the installation and the machine; all findings in reading order.
 
     Args:
-        data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
-        runs: Where run folders would be made.
+        data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
+        runs: Folder in which run folders would be made.
     """
     return (
         *_software(),
@@ -89,7 +89,7 @@ def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Fi
 
 
 def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Those without which nothing works."""
+    """Findings without which nothing works."""
     return tuple(f for f in findings if f.core and f.status != "ok")
 
 
@@ -145,7 +145,7 @@ def _package(name: str, wanted: SpecifierSet) -> Finding:
 
 
 def _not_loaded(package: str) -> str:
-    """Why a package cannot be imported; empty if it can."""
+    """Reason why a package cannot be imported; empty if it can."""
     try:
         importlib.import_module(package)
     except Exception as error:  # a library that is missing or of another build can fail in any way
@@ -169,7 +169,7 @@ def _extra(extra: Extra) -> Finding:
 
 
 def _declared(extra: str) -> bool:
-    """Whether the installed unskew knows the extra."""
+    """True if the installed unskew declares the extra."""
     try:
         return extra in (importlib.metadata.metadata("unskew").get_all("Provides-Extra") or [])
     except importlib.metadata.PackageNotFoundError:

@@ -110,7 +110,7 @@ def locked(folder: Path) -> Iterator[None]:
             _LOCKS.discard(f)
 
 
-class Logs:
+class RunLogs:
     """The append-only logs of one run; the rows of a round are written together at its end."""
 
     def __init__(self, folder: Path) -> None:

@@ -33,7 +33,7 @@ from unskew.run import checkpoint, models, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import EvalSet, OwnModels, eval_set, evaluate, needs_own_models, own_models
-from unskew.run.folder import Logs, create, cut, explained, locked, read_json
+from unskew.run.folder import RunLogs, create, cut, explained, locked, read_json
 from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator, Trace
@@ -248,7 +248,7 @@ class _Run:
         with self.listening():
             cut(self.folder, self.saved.position.logs if self.saved else {})
             deque(METRICS.rows(self.folder), maxlen=0)  # rows that cannot be read at the end are better refused now
-            self.logs, self.pool = Logs(self.folder), None
+            self.logs, self.pool = RunLogs(self.folder), None
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()

@@ -42,14 +42,14 @@ from unskew.runtime.message import (
     REQUESTS,
     ClientInfo,
     Envelope,
+    EvaluationReply,
     EvaluationRequest,
-    EvaluationResult,
+    FetchReply,
     FetchRequest,
-    FetchResult,
     Refusal,
     RoundContext,
+    StepReply,
     StepRequest,
-    StepResult,
     read,
     write,
 )
@@ -60,7 +60,7 @@ KEPT_ROUNDS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Workspace:
+class ClientSetup:
     """Everything a client needs to work on one seed and method.
 
     Attributes:
@@ -89,14 +89,14 @@ class ClientRuntime:
     Attributes:
         info: The client's description of itself, without a nonce.
         state: Folder for all that it remembers.
-        open_workspace: Workspace of a cell, by the cell's index.
+        open_setup: Makes the setup of a cell from its index.
         metrics: True to report training losses and own evaluations to the server.
         max_norm: Largest L2 norm allowed for a message's floating-point tensors.
     """
 
     info: ClientInfo
     state: Path
-    open_workspace: Callable[[int], Workspace]
+    open_setup: Callable[[int], ClientSetup]
     metrics: bool = True
     max_norm: float = 1e6
 
@@ -161,7 +161,7 @@ class _StoredAnswer:
     """
 
     request: str
-    answer: StepResult
+    answer: StepReply
     reply: bytes
     memory: bytes
     held: dict[str, bytes]
@@ -276,7 +276,7 @@ def _digest(head: StepRequest, parts: tuple[bytes, ...]) -> str:
 def _reply(runtime: ClientRuntime, kept: _StoredAnswer, nonce: str) -> Envelope:
     a = kept.answer
     told = (a.n, a.examples, a.losses) if runtime.metrics else (0, 0, ())
-    return write("ask", StepResult(a.remembers, *told, nonce), kept.reply)
+    return write("ask", StepReply(a.remembers, *told, nonce), kept.reply)
 
 
 def _compute(
@@ -289,17 +289,17 @@ def _compute(
 ) -> _StoredAnswer:
     """Run the requested step."""
     context, client = head.context, runtime.client
-    workspace = runtime.open_workspace(context.cell)
-    steps, signatures = steps_of(workspace.algorithm), wire.signatures(workspace.algorithm)
+    setup = runtime.open_setup(context.cell)
+    steps, signatures = steps_of(setup.algorithm), wire.signatures(setup.algorithm)
     if head.step not in steps:
         raise WireError(f"there is no step {head.step[:40]!r}; known: {', '.join(steps)}")
-    validator, memory_type = _validator(runtime, workspace), wire.memory_type(workspace.algorithm)
+    validator, memory_type = _validator(runtime, setup), wire.memory_type(setup.algorithm)
     before = _latest_answer(folder, names, context, head.since)
     mine = None if before is None else wire.decode(before.memory, memory_type)
-    message = _resolve_message(runtime, head, parts, folder, validator, signatures[head.step].message, workspace)
-    key = Key(workspace.seed) / "round" / context.round / "client" / client / head.index
-    me = _me(runtime, workspace, context, key, digest)
-    done = run_step(workspace.trainer, StepJob(head.step, steps[head.step], me, message, mine))
+    message = _resolve_message(runtime, head, parts, folder, validator, signatures[head.step].message, setup)
+    key = Key(setup.seed) / "round" / context.round / "client" / client / head.index
+    me = _me(runtime, setup, context, key, digest)
+    done = run_step(setup.trainer, StepJob(head.step, steps[head.step], me, message, mine))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
@@ -311,11 +311,11 @@ def _compute(
         return Held(client, key)
 
     encoded = wire.encode(map_keep(keep, reply))
-    answer = StepResult(memory is not None, me.n, done.examples, done.losses, "")
+    answer = StepReply(memory is not None, me.n, done.examples, done.losses, "")
     return _StoredAnswer(digest, answer, encoded, wire.encode(memory), held)
 
 
-def _me(runtime: ClientRuntime, workspace: Workspace, context: RoundContext, key: Key, what: str) -> Me:
+def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: Key, what: str) -> Me:
     """The client's view of itself, with private keys whose draws nobody else can repeat.
 
     They depend on its data and on the request.  Two uploads with the same noise would reveal their exact difference, so
@@ -324,7 +324,7 @@ def _me(runtime: ClientRuntime, workspace: Workspace, context: RoundContext, key
     own = Key(int.from_bytes(_secret(runtime), "big")) / runtime.info.data
     asked = own / "ask" / context.run / context.cell / context.round / what
     lasting = own / "lasting" / context.config / context.cell
-    return replace(workspace.me(runtime.client, context.round, key), private=asked, lasting=lasting)
+    return replace(setup.me(runtime.client, context.round, key), private=asked, lasting=lasting)
 
 
 def _secret(runtime: ClientRuntime) -> bytes:
@@ -359,11 +359,11 @@ def _resolve_message(
     folder: Path,
     validator: Validator,
     of: Any,
-    workspace: Workspace,
+    setup: ClientSetup,
 ) -> Any:
     """Decode the message, with held values in place of their references."""
     message = validator.decode(parts[0], of)
-    held_type = wire.held_type(workspace.algorithm)
+    held_type = wire.held_type(setup.algorithm)
     moved = {h: validator.decode(data, held_type) for h, data in zip(head.moved, parts[1:], strict=True)}
     references: list[Held] = []
 
@@ -380,17 +380,17 @@ def _resolve_message(
     return wire.decode(wire.encode(message), of) if references else message
 
 
-def _validator(runtime: ClientRuntime, workspace: Workspace) -> Validator:
+def _validator(runtime: ClientRuntime, setup: ClientSetup) -> Validator:
     # A message may carry one model for each client, as those of gossip and clustered methods do.
-    limit = limit_bytes(workspace.initial, 4 + runtime.info.num_clients)
-    sizes = sizes_of(len(runtime.info.classes), workspace.trainer.task.layout, workspace.initial)
-    return Validator(workspace.initial, limit, runtime.max_norm, sizes=sizes)
+    limit = limit_bytes(setup.initial, 4 + runtime.info.num_clients)
+    sizes = sizes_of(len(runtime.info.classes), setup.trainer.task.layout, setup.initial)
+    return Validator(setup.initial, limit, runtime.max_norm, sizes=sizes)
 
 
 # ---------------------------------------------------------------- held values, evaluation
 def _fetch(runtime: ClientRuntime, head: FetchRequest) -> Envelope:
     folder = _cell_folder(runtime, head.context)
-    return write("fetch", FetchResult(head.nonce), *(_held(folder, head.context, h) for h in head.held))
+    return write("fetch", FetchReply(head.nonce), *(_held(folder, head.context, h) for h in head.held))
 
 
 def _held(folder: Path, context: RoundContext, held: Held) -> bytes:
@@ -407,24 +407,24 @@ def _held(folder: Path, context: RoundContext, held: Held) -> bytes:
 def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[bytes, ...]) -> Envelope:
     context, folder = head.context, _cell_folder(runtime, head.context)
     if not runtime.metrics and not head.last:
-        return write("evaluate", EvaluationResult((), head.nonce))
+        return write("evaluate", EvaluationReply((), head.nonce))
     if len(parts) != int(head.served):
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
-    workspace = runtime.open_workspace(context.cell)
-    model: Params | None = _validator(runtime, workspace).decode(parts[0], Params) if head.served else None
-    personalise = getattr(workspace.algorithm, "personalise", None)
+    setup = runtime.open_setup(context.cell)
+    model: Params | None = _validator(runtime, setup).decode(parts[0], Params) if head.served else None
+    personalise = getattr(setup.algorithm, "personalise", None)
     if personalise is not None:
         kept = _latest_answer(folder, _answer_ids(folder), context, head.since)
-        mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(workspace.algorithm))
-        key = Key(workspace.seed) / "round" / context.round / "client" / runtime.client / "personalise"
-        work = StepJob("personalise", personalise, _me(runtime, workspace, context, key, "personalise"), model, mine)
-        model = run_step(workspace.trainer, work).value
-    if head.last and model is not None and workspace.keep_model is not None:
-        workspace.keep_model(model)
+        mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(setup.algorithm))
+        key = Key(setup.seed) / "round" / context.round / "client" / runtime.client / "personalise"
+        work = StepJob("personalise", personalise, _me(runtime, setup, context, key, "personalise"), model, mine)
+        model = run_step(setup.trainer, work).value
+    if head.last and model is not None and setup.keep_model is not None:
+        setup.keep_model(model)
     scores = []
     for part in head.parts if runtime.metrics else ():
-        where, rows = workspace.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
+        where, rows = setup.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
         if model is not None and (rows is None or len(rows)):
-            correct, loss = workspace.trainer.evaluate(model, where, rows)
+            correct, loss = setup.trainer.evaluate(model, where, rows)
             scores.append((part, float(correct.double().mean()), float(loss.double().mean()), len(correct)))
-    return write("evaluate", EvaluationResult(tuple(scores), head.nonce))
+    return write("evaluate", EvaluationReply(tuple(scores), head.nonce))

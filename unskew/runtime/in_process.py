@@ -1,7 +1,7 @@
 """The in-process runtime: answers a plan's requests from clients that live in this process.
 
-It does what a network would and no more: a message reaches one client, a reply comes back or is lost, a held value
-moves when a message carries it, and every transfer is weighed.
+It does what a network would do and no more: a message reaches one client, a reply comes back or is lost, a held value
+moves when a message carries it, and the bytes of every transfer are counted.
 """
 
 from collections import Counter
@@ -53,10 +53,10 @@ class Population:
 
     Attributes:
         histograms: Training examples by client and class, (clients, classes) int64.
-        layout: The model's tensor names.
-        initial: The model every client can build for itself.
-        initialise: A fresh model for a key.
-        server_trainer: Does the server's own local work; None where it does none.
+        layout: Names of the model's tensors.
+        initial: Initial model, which every client can build by itself.
+        initialise: Makes a fresh model from a key.
+        server_trainer: Does the server's own local training; None if it does none.
     """
 
     histograms: Tensor
@@ -72,19 +72,19 @@ class Population:
 
     @cached_property
     def _examples(self) -> list[int]:
-        found: list[int] = self.histograms.sum(1).tolist()
-        return found
+        counts: list[int] = self.histograms.sum(1).tolist()
+        return counts
 
     def me(self, client: ClientId, round: int, key: Key) -> Me:
-        """What a client knows about itself in an ask."""
+        """The client's view of itself when it runs a step."""
         lasting = Key(key.seed) / "client" / client / "lasting"
         n, histogram = self._examples[client], self.histograms[client]
         return Me(client, n, histogram, round, key, self.layout, self.initial, key, lasting)
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A reply that never came."""
+class LostReply:
+    """A reply that was lost or refused."""
 
     round: int
     client: ClientId
@@ -93,7 +93,7 @@ class Failure:
 
 
 class Effort(NamedTuple):
-    """Local training of one client in one exchange: examples that went through its optimisations."""
+    """Local training of one client in one exchange: the number of examples it processed."""
 
     round: int
     hop: int
@@ -103,27 +103,27 @@ class Effort(NamedTuple):
 
 @dataclass
 class Trace:
-    """What happened in one round, for the record.
+    """Record of one round.
 
     Attributes:
-        transfers: Every message, in the order sent.
-        work: All local training, in the order asked for.
-        failures: Every reply that was lost.
-        losses: (examples, mean training loss) of every local optimisation.
+        transfers: All messages, in the order sent.
+        work: All local training, in the order requested.
+        failures: All replies that were lost.
+        losses: (number of examples, mean training loss) of every local optimisation.
     """
 
     transfers: list[Transfer] = field(default_factory=list)
     work: list[Effort] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[LostReply] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Simulator(Generic[S]):
-    """One algorithm on one population.
+    """Runs one method on clients in this process.
 
     Args:
-        algorithm: What to run.
-        population: Whom to run it on.
+        algorithm: Method to run.
+        population: Clients to run it on.
         executor: Meets the clients' local work.
         seed: Root of all randomness.
         clients_per_round: Cohort size.
@@ -198,7 +198,7 @@ class Simulator(Generic[S]):
             own = {c: done[c].value if c in done else alone[c][1] for c in clients}
         return {c: model for c, model in own.items() if model is not None}
 
-    def drain_records(self) -> tuple[list[Failure], list[NetworkTransfer]]:
+    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """What happened beside the plan since this was last asked: in one process nothing does."""
         return [], []
 
@@ -238,7 +238,7 @@ class _Round:
         self.hop = 0
         self.asked: Counter[str] = Counter()
         self.held: dict[Held, Any] = {}
-        self.weights: dict[Held, _Weight] = {}
+        self.sizes: dict[Held, _Size] = {}
 
     def answer(self, want: object) -> Any:
         if isinstance(want, Ask):
@@ -262,8 +262,8 @@ class _Round:
         fates = {c: self.fate(want.step, c) for c in want.to}
         reached = {c: m for c, m in want.to.items() if fates[c] != "unreachable"}
         # What many clients are sent is one object, looked through once.
-        parcels = {i: self.pack(m) for i, m in {id(m): m for m in reached.values()}.items()}
-        work = {c: self.begin(want.step, c, parcels[id(m)]) for c, m in reached.items()}
+        packed = {i: self.pack(m) for i, m in {id(m): m for m in reached.values()}.items()}
+        work = {c: self.begin(want.step, c, packed[id(m)]) for c, m in reached.items()}
         # Looked through as they end, while others are still at work; recorded in the order asked.
         ended = {
             c: self.receive(want.step, c, done) if fates[c] is None else self.miss(want.step, done)
@@ -276,11 +276,11 @@ class _Round:
             if r.done.examples:
                 self.trace.work.append(Effort(self.t, self.hop, c, r.done.examples))
             self.sim.memory.stage(c, r.memory)
-            if r.weight is not None:
+            if r.size is not None:
                 self.held.update(r.kept)
-                self.charge(node(c), SERVER, r.weight)
+                self.charge(node(c), SERVER, r.size)
                 replies[c] = r.reply
-        lost = [Failure(self.t, c, want.step, str(fate)) for c, fate in fates.items() if fate is not None]
+        lost = [LostReply(self.t, c, want.step, str(fate)) for c, fate in fates.items() if fate is not None]
         self.trace.failures.extend(lost)
         self.asked[want.step] += 1
         self.hop += 1
@@ -296,7 +296,7 @@ class _Round:
         key = self.sim.key / "round" / self.t / "outage" / step / self.asked[step] / client
         return self.sim.outage.fate(key)
 
-    def pack(self, message: Any) -> "_Parcel":
+    def pack(self, message: Any) -> "_Packed":
         held: list[Held] = []
 
         def look(h: Held) -> Any:
@@ -305,29 +305,29 @@ class _Round:
 
         delivered = map_held(look, message)
         # A value that a message names twice travels once.
-        return _Parcel(message, _weigh(message), delivered, tuple(dict.fromkeys(held)))
+        return _Packed(message, _size_of(message), delivered, tuple(dict.fromkeys(held)))
 
-    def begin(self, step: str, client: ClientId, parcel: "_Parcel") -> StepJob:
+    def begin(self, step: str, client: ClientId, packed: "_Packed") -> StepJob:
         """Deliver a message: charge it and the held values it carries, and make ready the client's step."""
         sim = self.sim
-        self.charge(SERVER, node(client), parcel.weight)
-        for h in parcel.held:
+        self.charge(SERVER, node(client), packed.size)
+        for h in packed.held:
             if h.owner != client:
-                self.charge(node(h.owner), node(client), self.weight(h))
-        message = parcel.delivered
+                self.charge(node(h.owner), node(client), self.size_of(h))
+        message = packed.delivered
         if sim.codec:
-            message = wire.decode(wire.encode(parcel.sent), sim._signatures[step].message)
+            message = wire.decode(wire.encode(packed.sent), sim._signatures[step].message)
             message = map_held(self.value, message)
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = sim.key / "round" / self.t / "client" / client / self.asked[step]
         me = sim.population.me(client, self.t, key)
         return StepJob(step, sim._steps[step], me, message, sim.memory.get(client))
 
-    def weight(self, held: Held) -> "_Weight":
+    def size_of(self, held: Held) -> "_Size":
         """Weighed once, however many it is sent to."""
-        if held not in self.weights:
-            self.weights[held] = _weigh(self.held[held])
-        return self.weights[held]
+        if held not in self.sizes:
+            self.sizes[held] = _size_of(self.held[held])
+        return self.sizes[held]
 
     def value(self, held: Held) -> Any:
         if held not in self.held:
@@ -348,7 +348,7 @@ class _Round:
         return _Received(None, None, memory, {}, done)
 
     def receive(self, step: str, client: ClientId, done: StepResult) -> "_Received":
-        """Look through a reply: what it keeps stays on the client, the rest is weighed."""
+        """Take apart a reply: values it keeps stay on the client, the bytes of the rest are counted."""
         reply, memory = self.checked(step, done.value)
         values: dict[Held, Any] = {}
 
@@ -358,17 +358,17 @@ class _Round:
             return held
 
         reply = map_keep(keep, reply)
-        weight = _weigh(reply)
+        size = _size_of(reply)
         if self.sim.codec:
             reply = wire.decode(wire.encode(reply), self.sim._signatures[step].reply)
-        return _Received(reply, weight, memory, values, done)
+        return _Received(reply, size, memory, values, done)
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, want: Collect) -> list[Any]:
         values = []
         for held in want.held:
             value = self.value(held)
-            self.charge(node(held.owner), SERVER, self.weight(held))
+            self.charge(node(held.owner), SERVER, self.size_of(held))
             values.append(value)
         self.hop += 1
         return values
@@ -379,36 +379,36 @@ class _Round:
         gamma = self.sim.channel.spectral_efficiency(self.sim.key / "channel", self.t, want.hop, nodes)
         return torch.as_tensor(gamma)[1:, 1:]
 
-    def charge(self, src: int, dst: int, weight: "_Weight") -> None:
-        if weight.bytes:
-            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, weight.kind, weight.bytes))
+    def charge(self, src: int, dst: int, size: "_Size") -> None:
+        if size.bytes:
+            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, size.kind, size.bytes))
 
 
-class _Weight(NamedTuple):
-    """What a message weighs, and what the ledger calls it."""
+class _Size(NamedTuple):
+    """Size of a message, and its kind in the ledger."""
 
     bytes: Bytes
     kind: Literal["model", "control"]
 
 
 class _Received(NamedTuple):
-    """A reply and its weight, None if it is lost; what its client remembers and keeps; how its step ended."""
+    """A reply and its size, None if it is lost; the client's memory and held values; the result of its step."""
 
     reply: Any
-    weight: _Weight | None
+    size: _Size | None
     memory: Any
     kept: dict[Held, Any]
     done: StepResult
 
 
-class _Parcel(NamedTuple):
-    """A message as the plan sent it, its weight, the same with held values in it, and where those were held."""
+class _Packed(NamedTuple):
+    """A message as the plan sent it, its size, the same with held values in it, and the references to those."""
 
     sent: Any
-    weight: _Weight
+    size: _Size
     delivered: Any
     held: tuple[Held, ...]
 
 
-def _weigh(message: Any) -> _Weight:
-    return _Weight(Bytes(wire.nbytes(message)), wire.kind(message))
+def _size_of(message: Any) -> _Size:
+    return _Size(Bytes(wire.nbytes(message)), wire.kind(message))

@@ -136,7 +136,7 @@ class ClientInfo:
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepReply:
     """Result of a step.  Payload: the step's reply.
 
     Attributes:
@@ -154,7 +154,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class FetchResult:
+class FetchReply:
     """Held values as payloads, in the order of the request."""
 
     nonce: str
@@ -169,7 +169,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationReply:
     """(part, accuracy, loss, number of examples) for each part that has examples."""
 
     scores: tuple[tuple[str, float, float, int], ...]
@@ -185,7 +185,7 @@ class Refusal:
 
 
 Request = Hello | StepRequest | FetchRequest | EvaluationRequest
-Reply = ClientInfo | StepResult | FetchResult | EvaluationResult | Refusal
+Reply = ClientInfo | StepReply | FetchReply | EvaluationReply | Refusal
 Header = Request | Reply
 REQUESTS: Mapping[str, type] = {
     "hello": Hello,
@@ -195,9 +195,9 @@ REQUESTS: Mapping[str, type] = {
 }
 REPLIES: Mapping[str, type] = {
     "hello": ClientInfo,
-    "ask": StepResult,
-    "fetch": FetchResult,
-    "evaluate": EvaluationResult,
+    "ask": StepReply,
+    "fetch": FetchReply,
+    "evaluate": EvaluationReply,
     "refused": Refusal,
 }
 

@@ -47,23 +47,23 @@ from unskew.protocol import (
     refuse_request,
     steps_of,
 )
-from unskew.runtime.in_process import Effort, Failure, Simulator, Trace
+from unskew.runtime.in_process import Effort, LostReply, Simulator, Trace
 from unskew.runtime.membership import Membership, printable
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
     REPLIES,
     Delivery,
     Envelope,
+    EvaluationReply,
     EvaluationRequest,
-    EvaluationResult,
+    FetchReply,
     FetchRequest,
-    FetchResult,
     NetworkTransfer,
     Refusal,
     RoundContext,
     Score,
+    StepReply,
     StepRequest,
-    StepResult,
     read,
     write,
 )
@@ -175,7 +175,7 @@ class NetworkRuntime(Generic[S]):
         )
         self._validator = Validator(model.initial, limit, self.limits.max_norm, 0, sizes)
         self._admit: Callable[[str, Any, Params, Layout], None] | None = getattr(algorithm, "admit", None)
-        self._failures: list[Failure] = []
+        self._failures: list[LostReply] = []
         self._sent: list[NetworkTransfer] = []
 
     # ------------------------------------------------------------------ rounds
@@ -217,19 +217,19 @@ class NetworkRuntime(Generic[S]):
         by_part: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
         for c, delivery in self.transport("evaluate", t, NO_HOP, envelopes, self.limits.deadline_s).items():
             try:
-                head = self.open_reply(delivery, "evaluate", EvaluationResult, nonces[c], 0)
+                head = self.open_reply(delivery, "evaluate", EvaluationReply, nonces[c], 0)
                 self._validator.check(head)
                 scores = {name: Score(a, loss, float(n)) for name, a, loss, n in head.scores}
                 if not scores.keys() <= set(parts) or any(not 0 <= s.accuracy <= 1 or s.n < 1 for s in scores.values()):
                     raise WireError("scores must be accuracies in [0, 1] on at least one example of what was asked for")
             except WireError as error:
-                self._failures.append(Failure(t, c, "evaluate", printable(str(error))))
+                self._failures.append(LostReply(t, c, "evaluate", printable(str(error))))
                 continue
             for name, score in scores.items():
                 by_part[name][c] = score
         return by_part
 
-    def drain_records(self) -> tuple[list[Failure], list[NetworkTransfer]]:
+    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""
         failures, sent = self._failures, self._sent
         self._failures, self._sent = [], []
@@ -240,7 +240,7 @@ class NetworkRuntime(Generic[S]):
         self, what: str, t: int, hop: int, envelopes: Mapping[ClientId, Envelope], deadline_s: float
     ) -> dict[ClientId, Delivery]:
         """Send envelopes, and record what went to and fro."""
-        self._failures.extend(Failure(t, c, "hello", reason) for c, reason in self.membership.refused())
+        self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         deliveries = self.membership.exchange(envelopes, deadline_s)
         for c, delivery in deliveries.items():
             if delivery.sent:
@@ -364,7 +364,7 @@ class _NetworkRound:
             del replies[c]
             lost[c] = f"refused: {reason}"
         lost = {c: lost.get(c) or str(fates[c]) for c in want.to if c in lost or fates[c] is not None}
-        self.trace.failures.extend(Failure(t, c, want.step, reason) for c, reason in lost.items())
+        self.trace.failures.extend(LostReply(t, c, want.step, reason) for c, reason in lost.items())
         self.asked[want.step] += 1
         self.hop += 1
         if len(replies) < want.at_least:
@@ -386,7 +386,7 @@ class _NetworkRound:
             WireError: If the reply is lost or refused, with the reason.
         """
         runtime = self.runtime
-        head = runtime.open_reply(delivery, "ask", StepResult, nonce, 1)
+        head = runtime.open_reply(delivery, "ask", StepReply, nonce, 1)
         assert delivery.reply is not None
         (data,) = delivery.reply.parts
         try:
@@ -465,7 +465,7 @@ class _NetworkRound:
         values: dict[Held, Any] = {}
         for c, mine in by_owner.items():
             try:
-                runtime.open_reply(deliveries[c], "fetch", FetchResult, nonces[c], len(mine))
+                runtime.open_reply(deliveries[c], "fetch", FetchReply, nonces[c], len(mine))
                 reply = deliveries[c].reply
                 assert reply is not None
                 for h, data in zip(mine, reply.parts, strict=True):
@@ -497,7 +497,7 @@ class _NetworkRound:
         """Record that values held by one client did not come."""
         owner = held[0].owner
         values.update(dict.fromkeys(held, WireError(f"client {owner}: {why}")))
-        self.trace.failures.append(Failure(self.t, owner, "held value", why))
+        self.trace.failures.append(LostReply(self.t, owner, "held value", why))
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, want: Collect) -> list[Any]:

@@ -1,1 +1,1 @@
-"""What is true outside the algorithms: who answers, and over which channel."""
+"""The world around the methods: lost replies, and the radio channel."""

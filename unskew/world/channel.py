@@ -23,7 +23,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True)
 class Even:
-    """Every link carries the same: what a method sees when no radio is modelled."""
+    """The same efficiency on every link: the channel when no radio is modelled."""
 
     gamma: Annotated[float, Gt(0.0)] = 1.0
     name: Literal["even"] = "even"

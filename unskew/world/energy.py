@@ -1,4 +1,4 @@
-"""Joules of sending, receiving and computing.
+"""Energy of sending, receiving and computing.
 
     transmit   E = P / eta * B / W        B = bits / gamma in Hz·s                                  (1)
     receive    E = P_rx * B / W           devices only                                              (2)
@@ -23,7 +23,7 @@ from unskew.world.place import Array
 
 @dataclass(frozen=True)
 class Energy:
-    """What a device's electronics take.
+    """Power and energy of a device's electronics.
 
     Attributes:
         amplifier_efficiency: eta, radiated over consumed power; 1 counts what is radiated, an assumption.
@@ -42,7 +42,7 @@ class Energy:
     joules_per_example: Annotated[float, Ge(0.0)] | None = None
 
     def transmit_j(self, power_w: Array, hz_s: Array, bandwidth_hz: float) -> Array:
-        """Joules of transfers (eq. 1), (links,).
+        """Energy of transfers (eq. 1), joules, (links,).
 
         Args:
             power_w: Of each sender over the whole band, (links,).
@@ -52,15 +52,15 @@ class Energy:
         return power_w / self.amplifier_efficiency * hz_s / bandwidth_hz
 
     def receive_j(self, hz_s: Array, bandwidth_hz: float) -> Array:
-        """Joules of receiving transfers (eq. 2), (links,)."""
+        """Energy of receiving transfers (eq. 2), joules, (links,)."""
         return self.receive_w * hz_s / bandwidth_hz
 
     def compute_j(self, examples: float) -> float:
-        """Joules of training on so many examples (eq. 3)."""
+        """Energy of training on a number of examples (eq. 3), joules."""
         if self.joules_per_example is not None:
             return self.joules_per_example * examples
         return self.capacitance * self.clock_hz**2 * self.cycles_per_example * examples
 
     def compute_s(self, examples: float) -> float:
-        """Seconds one device needs for so many examples: c n / f."""
+        """Time that one device needs for a number of examples, seconds: c n / f."""
         return self.cycles_per_example * examples / self.clock_hz

@@ -1,4 +1,4 @@
-"""Which clients a round loses."""
+"""Losses of messages and replies."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ Loss = Literal["unreachable", "late"]
 
 @dataclass(frozen=True)
 class Outage:
-    """Independent losses, drawn anew for every ask and client.
+    """Independent losses, drawn anew for every request and client.
 
     Attributes:
         unreachable: Probability that an ask never arrives: nothing is sent and the client does no work.
@@ -25,7 +25,7 @@ class Outage:
     late: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
 
     def fate(self, key: Key) -> Loss | None:
-        """What happens to one ask of one client; None is a reply in time."""
+        """Fate of one request to one client; None is a reply in time."""
         if self.unreachable == 0.0 and self.late == 0.0:
             return None
         u = torch.rand(2, generator=key.generator()).tolist()

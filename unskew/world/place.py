@@ -1,4 +1,4 @@
-"""Where the nodes of a cell are.
+"""Positions of the nodes of a cell.
 
 The base station, node 0, stands at the origin; devices lie around it.  The n-th device is at the same place however
 many others there are, so a place does not depend on who else takes part.
@@ -36,7 +36,7 @@ def place(key: Key, nodes: int, radius_m: float, inner: float, law: Law) -> Arra
 
 
 def epoch(key: Key, redeploy: Redeploy, round: int, hop: int) -> Key:
-    """The address of the placement that holds in this round and hop."""
+    """Key of the placement that holds in this round and hop."""
     if redeploy == "never":
         return key
     return key / round if redeploy == "round" else key / round / hop

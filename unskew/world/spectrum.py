@@ -1,4 +1,4 @@
-"""Sub-frames and resource blocks: how long a cell needs for a set of transfers.
+"""Sub-frames and resource blocks: the time that a cell needs for a set of transfers.
 
 Numerology of 5G New Radio: a resource block (RB) is 12 subcarriers, a sub-frame 1 ms.  The cell also serves cellular
 users; what they leave is min(Poisson(free_rbs), rbs) resource blocks in each sub-frame.
@@ -32,7 +32,7 @@ CHUNK = 1 << 13
 
 
 class Airtime(NamedTuple):
-    """What an exchange takes: sub-frames until its last transfer is done, and resource blocks given to transfers."""
+    """Cost of an exchange: sub-frames until its last transfer is done, and resource blocks given to transfers."""
 
     subframes: int
     rbs: int
@@ -40,7 +40,7 @@ class Airtime(NamedTuple):
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A carrier, and who else is on it.
+    """A carrier, and its other users.
 
     Attributes:
         subcarrier_hz: Subcarrier spacing.
@@ -115,7 +115,7 @@ class Spectrum:
 
 
 def _until(needed: Array, draw: Callable[[int], Array], most: int) -> tuple[Array, Array]:
-    """When the sums of drawn rows reach `needed`: (rows, sum before the last of them), each (links,).
+    """Find when the sums of drawn rows reach `needed`: (rows, sum before the last of them), each (links,).
 
     After `most` rows the sums go on at the mean of what was drawn: then the spread of a sum is small beside the sum.
     The rows drawn do not depend on `needed`, so who needs less is never done later.

@@ -1,4 +1,4 @@
-"""A radio cell: where the nodes are, what a link loses, and what it carries.
+"""A radio cell: positions of the nodes, losses and spectral efficiency of their links.
 
 The system model of S. Ahn, S. Kim, Y. Kwon, J. Park, J. Youn, S. Cho, "Communication-Efficient Diffusion Strategy for
 Performance Improvement of Federated Learning with Non-IID Data", arXiv 2207.07493, with its released code's constants.
@@ -125,12 +125,12 @@ class Radio:
         return lengths
 
     def positions(self, key: Key, round: int, hop: int, nodes: int) -> Array:
-        """Where the nodes are in this round and hop, metres, (nodes, 2); the base station is at (0, 0)."""
+        """Positions of the nodes in this round and hop, metres, (nodes, 2); the base station is at (0, 0)."""
         when = epoch(key / "place", self.redeploy, round, hop)
         return place(when, nodes, self.cell_radius_m, self.inner, self.placement)
 
     def power_w(self, src: Nodes) -> Array:
-        """What these nodes send with, watt."""
+        """Transmit power of these nodes, watt."""
         return np.where(src == 0, watt(self.bs_dbm), watt(self.ue_dbm))
 
     def _fades(self, key: Key, src: Nodes, dst: Nodes) -> Array:
@@ -182,7 +182,7 @@ PAPER = Radio(fading="rayleigh")
 """The system model as printed: fading, and devices on one level."""
 
 P001 = Radio(d2d_height_offset=23.5)
-"""What produced P001's Table II: no fading at all, and the base station's height on links between devices too."""
+"""The model behind P001's Table II: no fading at all, and the base station's height on links between devices too."""
 
 P000 = replace(P001)
-"""What produced P000's tables: the same radio, constant for constant."""
+"""The model behind P000's tables: the same radio, constant for constant."""
