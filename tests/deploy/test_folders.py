@@ -75,6 +75,7 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
         "min_clients": 2,
         "deadline_s": 600.0,
         "wait_s": 300.0,
+        "max_norm": 1e6,
     }
     assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {
         "client": 1,

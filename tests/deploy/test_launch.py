@@ -231,8 +231,8 @@ from unskew.deploy import launch, versions
 versions.programs = lambda: Path(sys.argv[1])
 for folder in map(Path, sys.argv[2:]):
     if os.fork() == 0:
-        with launch.stoppable(), launch.Family() as family:
-            child = family.start(["polite"], folder, folder / "log")
+        with launch.stoppable(), launch.ProcessGroup() as group:
+            child = group.start(["polite"], folder, folder / "log")
             (folder / "pids.tmp").write_text(f"{os.getpid()} {child.process.pid}")
             (folder / "pids.tmp").rename(folder / "pids")
             time.sleep(60)
