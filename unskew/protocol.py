@@ -57,7 +57,7 @@ from unskew.tree import Params
 
 ClientId = int
 SampleCount = Annotated[int, Ge(1)]
-"""A client's training examples, of which each has one at least: what means weigh by."""
+"""A client's training examples, of which each has one at least: the weight of a client in means."""
 T = TypeVar("T")
 S = TypeVar("S")
 M = TypeVar("M")
@@ -283,7 +283,7 @@ class SgdConfig:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a term that sees features, or a fold, is given of one batch.
+    """One batch, as a fold or a term that sees features is given it.
 
     Attributes:
         x: Inputs, (batch, ...).
@@ -309,7 +309,7 @@ Aux = Mapping[str, Any]
 
 
 class Penalty(Protocol):
-    """What a method adds to the task's loss: a hashable value, compared by equality.
+    """A term that a method adds to the task's loss: a hashable value, compared by equality.
 
     `params` holds every trainable parameter, also those that this optimisation leaves alone, and no buffer.
     A class or function with the attribute `sees = "features"` is called with the batch as a third argument.
@@ -325,11 +325,11 @@ class FeaturePenalty(Protocol):
 
     @property
     def sees(self) -> Literal["features"]:
-        """That it does."""
+        """Mark of a term that is given the batch."""
         ...
 
     def __call__(self, params: Params, aux: Aux, batch: Batch) -> Tensor:
-        """A scalar; a mean over the batch must weigh by `batch.mask`."""
+        """A scalar; a mean over the batch must be weighted by `batch.mask`."""
         ...
 
 
@@ -337,7 +337,7 @@ Term = Penalty | FeaturePenalty
 
 
 def sees_features(term: Term) -> bool:
-    """Whether the term asked for the batch."""
+    """True if the term asked for the batch."""
     return getattr(term, "sees", "parameters") == "features"
 
 
@@ -391,7 +391,7 @@ class Sgd:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What an `Sgd` brought about.
+    """Result of an `Sgd` request.
 
     Attributes:
         params: Parameters and buffers at the end.
@@ -468,7 +468,7 @@ class Imagery(Protocol):
 
 
 class Local(Protocol):
-    """What `Run` hands its function: the client's own data and model, nothing of the network.
+    """Argument that `Run` passes to its function: the client's own data and model, nothing of the network.
 
     Attributes:
         x: Training inputs, (n, ...).
@@ -513,7 +513,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Me:
-    """What a client knows about itself in one ask.
+    """A client's view of itself in one ask.
 
     Attributes:
         id: Its number.
@@ -567,7 +567,7 @@ def no_device(work: Callable[[Me], Step[Any]]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """What a plan may know of the federation in one round.
+    """A plan's view of the federation in one round.
 
     Attributes:
         clients: All clients, ascending.
@@ -663,7 +663,7 @@ def fit(start: Params, config: SgdConfig, *terms: Term, **aux: Any) -> Step[Fitt
 
 
 def sgd(start: Params, config: SgdConfig, *terms: Term, **aux: Any) -> Step[Params]:
-    """As `fit`, for those who need the parameters only."""
+    """Minimise as `fit` does and return the parameters only."""
     return (yield from fit(start, config, *terms, **aux)).params
 
 

@@ -169,7 +169,7 @@ TABLE: dict[str, MethodEntry] = {
         "personal", limit={"threshold": float("inf")},
     ),
     "fedfa": MethodEntry(
-        "FedFA", "clients the model serves badly weigh more (Huang et al. 2020)",
+        "FedFA", "clients the model serves badly count more (Huang et al. 2020)",
         limit={"alpha": 0.0, "beta": 0.0, "server_momentum": 1.0},
     ),
     "grouped": MethodEntry(
@@ -203,11 +203,11 @@ TABLE: dict[str, MethodEntry] = {
 }  # fmt: skip
 
 ADDITIONS = {"dw": "unskew.algorithms.feddw:with_dw"}
-"""What NAME+WORD does to what makes NAME."""
+"""Functions that NAME+WORD applies to the maker of NAME, by word."""
 
 
 def resolve(name: str) -> Callable[..., Any]:
-    """What makes the algorithm called `name`: its keyword parameters are the options.
+    """Find the class or function that makes the method called `name`; its keyword parameters are the options.
 
     Looked up in TABLE, then among installed packages (entry points in the group "unskew.algorithms"); a name with a
     colon is taken as "module.path:attribute".  NAME+WORD is NAME with an addition, such as fedprox+dw.

@@ -11,7 +11,7 @@ Consensus  psi_k = W_k + epsilon_t sum_{i in N_k} alpha_ki (W_i - W_k)          
 Training   W_k <- LocalSGD(psi_k; F_k)                                                               (2)
 Wire       No model goes up or down; 2 e models from device to device for the e edges of the graph.  What the ledger
            has beside them is control: a few hundred bytes per device, with its number of examples.
-Means      Eq. 1 weighs a neighbour by its data, so it is not symmetric and does not keep the mean over the network.
+Means      Eq. 1 weights a neighbour by its data, so it is not symmetric and does not keep the mean over the network.
 Departures Everybody reads what the neighbours had before the exchange.  The authors' programs go through the neighbours
            one after the other and change the model in between.  They set epsilon to 1, which leaves nothing of the own
            model and lets two devices trade places for ever; the default here is .5.  The graph joins the round's cohort

@@ -11,7 +11,7 @@ Use        the global model is (phi, theta^0), the paper's "initial" accuracy; a
 Wire       The body alone.  theta^0 never travels: every client makes it from the run's seed.
 Departures None.  The head is outside the optimisation, where the authors' code gives it a learning rate of zero; the
            value is the same, also under weight decay.  The mean is uniform, as in their code; clients of unequal size
-           may be weighed by `weighting = "samples"`.  What is fine-tuned starts from the global model at each
+           may be weighted by `weighting = "samples"`.  What is fine-tuned starts from the global model at each
            evaluation and is forgotten after it.
 """
 

@@ -84,7 +84,7 @@ class Drifted:
 
 @dataclass(frozen=True)
 class DriftRecord:
-    """What a client knows of itself: its drift and its mean gradient."""
+    """A client's record of itself: its drift and its mean gradient."""
 
     h: Params
     c: Params

@@ -182,7 +182,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class FedDifInfo:
-    """What happened in a round: who began with each model, diffusion rounds, chain sizes, refused bids, warnings."""
+    """Record of a round: who began with each model, diffusion rounds, chain sizes, refused bids, warnings."""
 
     starts: tuple[int, ...] = ()
     hops: tuple[Hop, ...] = ()
@@ -440,7 +440,7 @@ class FedDif:
 
     @property
     def unrepeatable(self) -> bool:
-        """Whether clients draw noise of their own; masks of sums leave no trace."""
+        """True if clients draw noise of their own; masks of sums leave no trace."""
         return self.sigma > 0.0
 
     # ------------------------------------------------------------------ the station
@@ -487,7 +487,7 @@ class FedDif:
         s = state.means.s if state.means is not None else None
         bits = self.bits or 8.0 * sum(t.numel() * t.element_size() for t in state.params.values())
         way = Way(bits, pooled, s, dict(state.heard), warnings)
-        alike = Offer(state.params, None, 0, None)  # one message for all is weighed once
+        alike = Offer(state.params, None, 0, None)  # one message for all is counted once
         trainers = fed.sample(self.models(fed))
         first = yield from ask(self.train, {c: alike if s is None else way.offer(c, state.params) for c in trainers})
         for c, reply in first.items():

@@ -112,7 +112,7 @@ def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: 
     Args:
         means: Of each client, (classes, ...).
         counts: Of each client, (classes,).
-        averaging: "clients" weighs those who hold a class alike, "examples" by how many they hold.
+        averaging: "clients" weights those who hold a class alike, "examples" by how many they hold.
 
     Returns:
         (classes, ...), zero where nobody holds the class; (classes,) bool.
@@ -153,7 +153,7 @@ class FedDistill:
 
     Attributes:
         lam: Strength; at 0 every client trains alone.
-        averaging: Of what the clients say: "clients" weighs those who hold a class alike, "examples" by how many.
+        averaging: Of what the clients say: "clients" weights those who hold a class alike, "examples" by how many.
         local: The clients' optimisation.
     """
 

@@ -547,7 +547,7 @@ class FedDistr:
 
     @property
     def unrepeatable(self) -> bool:
-        """Whether clients draw noise of their own."""
+        """True if clients draw noise of their own."""
         return self.dp is not None
 
     @property

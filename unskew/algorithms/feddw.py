@@ -402,7 +402,7 @@ class WithDW(ABC):
 
     @property
     def unrepeatable(self) -> bool:
-        """Whether clients draw noise of their own."""
+        """True if clients draw noise of their own."""
         return self.dw.dp is not None or bool(getattr(self.of, "unrepeatable", False))
 
     @abstractmethod
@@ -455,7 +455,7 @@ class WithDW(ABC):
             if not isinstance(want, Ask) or want.step not in self.informed:
                 return want
             message = self.informed[want.step]
-            # What many clients are sent stays one object: it is weighed once, and handed to workers once.
+            # What many clients are sent stays one object: it is counted once, and handed to workers once.
             made: dict[tuple[int, bool], Informed] = {}
             to = {}
             for c, m in want.to.items():
@@ -597,7 +597,7 @@ class WithDW(ABC):
 
     @property
     def pooled(self) -> bool:
-        """Whether the method is a bound that trains one client on everybody's data."""
+        """True if the method is a bound that trains one client on everybody's data."""
         return bool(getattr(self.of, "pooled", False))
 
     # ------------------------------------------------------------------ the bias
@@ -792,7 +792,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "code": {
         "local": _ADAM,
         "mu_decay": Decay(9, 0.1),  # mu is divided by 10 in rounds 9, 18, ...: there is hardly a term after round 17
-        "sl_history": "cumulative",  # uploads are never forgotten: the first, softest models weigh as much as the last
+        "sl_history": "cumulative",  # uploads are never forgotten: the first, softest models count as much as the last
         "sl_momentum": 0.5,  # half of the old matrix stays
         "bias": "keep",  # no network of the code is without one
     },

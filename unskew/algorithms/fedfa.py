@@ -1,4 +1,4 @@
-"""FedFA: a client weighs more the worse the model is on its data, and the more often it trained.
+"""FedFA: a client counts more the worse the model is on its data, and the more often it trained.
 
 W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and Accuracy in Federated Learning", arXiv 2012.10069, 2020.  Only
 its abstract was at hand; the formulas are those of the port in easyFL.  Another method called FedFA, which augments
@@ -142,7 +142,7 @@ class FedFA:
         return Fair(params, zeros_like({n: params[n] for n in fed.layout.trainable}), {})
 
     def round(self, state: Fair, fed: Federation) -> Plan[Fair]:
-        """Send the model to a cohort; weigh what comes back, and step on (eq. 1 to 3)."""
+        """Send the model to a cohort; weight what comes back, and take a step (eq. 1 to 3)."""
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Received(state.params)))
         y, n = [r.params for r in replies.values()], [r.n for r in replies.values()]
         omega = self.weights([r.accuracy for r in replies.values()], [r.trained for r in replies.values()], n)

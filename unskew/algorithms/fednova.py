@@ -47,7 +47,7 @@ class Rolling:
 
 @dataclass(frozen=True)
 class Update:
-    """How far a client went.
+    """Update of a client.
 
     Attributes:
         delta: y_k - w, buffers included.
@@ -68,7 +68,7 @@ class FedNova:
         mu: Strength of the clients' pull to the received model.
         gmf: Server momentum.
         local: The clients' optimisation: plain SGD or momentum, without clipping.
-        weighting: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        weighting: "samples" weights a client by its training examples, "uniform" weights all alike.
 
     Raises:
         ConfigError: If the local optimiser does something that eq. 1 cannot describe.

@@ -81,7 +81,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class ClassifierDone:
-    """That a client's classifier is trained."""
+    """Notice that a client's classifier is trained."""
 
 
 @dataclass(frozen=True)

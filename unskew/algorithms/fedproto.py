@@ -78,7 +78,8 @@ class FedProto:
 
     Attributes:
         lam: Strength; at 0 every client trains alone.
-        averaging: "examples" weighs a client's prototype by its examples of the class (eq. 2), "clients" weighs alike.
+        averaging: "examples" weights a client's prototype by its examples of the class (eq. 2), "clients" weights all
+            alike.
         local: The clients' optimisation.
     """
 

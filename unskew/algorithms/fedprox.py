@@ -6,11 +6,11 @@ MLSys 2020, eq. (2).
 Notation   mu   strength of the pull
            n_k  training examples of client k
 Local loss F_k(y) + mu/2 ||y - w||^2, with w the received model                                    (2)
-Cohort     "uniform" draws clients alike and weighs their models by n_k: common practice, and FedAvg's rule;
-           "size" draws them in proportion to n_k and weighs their models alike: the paper's rule (Algorithm 2).
+Cohort     "uniform" draws clients alike and weights their models by n_k: common practice, and FedAvg's rule;
+           "size" draws them in proportion to n_k and weights their models alike: the paper's rule (Algorithm 2).
 Departures A cohort drawn by size has each client at most once.  Its plain mean is then not quite unbiased, and with
            everybody in it it is the uniform mean.  The server does not know sizes by itself: each client declares its
-           own once, in a message that is weighed like any other.
+           own once, in a message that is counted like any other.
 """
 
 from dataclasses import dataclass
@@ -122,13 +122,13 @@ class SizeSampled:
 
     @step
     def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
-        """As FedAvg."""
+        """Train as a client of FedAvg does."""
         return (yield from self.of.train(me, msg, mine))
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """As FedAvg."""
+        """The personal model of FedAvg."""
         return (yield from self.of.personalise(me, params, mine))
 
     def serve(self, state: Sized, client: ClientId | None) -> Params | None:
-        """As FedAvg."""
+        """The global model, as FedAvg serves it."""
         return self.of.serve(state.of, client)

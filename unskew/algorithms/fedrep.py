@@ -13,7 +13,7 @@ Work       Eq. 1 comes on top of `local`: tau epochs more than FedAvg's, forward
 Frozen     Eq. 1 and 2 are two optimisations, each with an optimiser of its own over the tensors that it may change: a
            gradient set to zero would leave momentum and weight decay at work.  In eq. 1 the body's BatchNorm layers use
            the received statistics and leave them as they are.
-Departures None.  The mean is uniform as published; the authors' code weighs by examples (`weighting = "samples"`).
+Departures None.  The mean is uniform as published; the authors' code weights by examples (`weighting = "samples"`).
 """
 
 from collections.abc import Collection

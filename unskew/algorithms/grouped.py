@@ -40,7 +40,7 @@ class Grouped:
     Attributes:
         groups: Clients by number, such as ((0, 1), (2,)); None is one group of all.
         local: The clients' optimisation.
-        weighting: In a group's mean: "samples" weighs a client by its training examples, "uniform" weighs all alike.
+        weighting: In a group's mean: "samples" weights a client by its training examples, "uniform" weights all alike.
         personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
     """
 
@@ -84,7 +84,7 @@ class Grouped:
 
     @property
     def plain(self) -> FedAvg:
-        """What a client does inside its group."""
+        """The method that a client runs inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
     def serve(self, state: Models, client: ClientId | None) -> Params | None:

@@ -499,7 +499,7 @@ class HCCT:
 
     @property
     def plain(self) -> FedAvg:
-        """What a client does inside its group."""
+        """The method that a client runs inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
     def serve(self, state: Coalitions, client: ClientId | None) -> Params | None:

@@ -57,7 +57,7 @@ class ModelToJudge:
 class Appeal:
     """How much the global model's loss counts for a client (eq. 1), float64, and whether it is good enough."""
 
-    q: Float[Tensor, ""]  # not a float: what that weighs on the wire depends on its digits
+    q: Float[Tensor, ""]  # not a float: its size on the wire depends on its digits
     met: bool
 
 

@@ -52,7 +52,7 @@ def presets(tables: Tables) -> Callable[[Make], Make]:
 
 
 def settings(make: Callable[..., Any], preset: str | None) -> Mapping[str, Any]:
-    """What `make` takes for its defaults under a preset, where they differ.
+    """The settings that take the place of defaults of `make` under a preset.
 
     Raises:
         ConfigError: If it has no such preset.

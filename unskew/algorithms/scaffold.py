@@ -13,7 +13,7 @@ Client     y_i <- y_i - eta (g_i(y_i) - c_i + c), K times from x                
            option II  c_i+ = c_i - c + (x - y_i) / (eta ||a||_1)                                   (3)
 Server     x <- x + server_lr / M sum_i (y_i - x)                                                  (4)
            c <- c + 1/N sum_i (c_i+ - c_i)                                                         (5)
-Means      Uniform, as published; `weighting = "samples"` weighs eq. 4 by examples, and eq. 5 stays as it is.
+Means      Uniform, as published; `weighting = "samples"` weights eq. 4 by examples, and eq. 5 stays as it is.
 Departures Under momentum the paper's divisor K eta would inflate c_i; ||a||_1 makes eq. 3 a mean of gradients again.
            A client remembers its variate from before its last reply too, and the server says which reply it heard last:
            a reply that got lost never happened, so c = mean(c_i) holds whatever is lost (one integer per message).

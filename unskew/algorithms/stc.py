@@ -125,12 +125,12 @@ class STC:
 
     @property
     def up(self) -> Scheme:
-        """How clients compress."""
+        """Compression of the clients' updates."""
         return Scheme(self.p_up, self.ternary, self.flatten)
 
     @property
     def down(self) -> Scheme:
-        """How the server compresses."""
+        """Compression of the server's updates."""
         return Scheme(self.p_down, self.ternary, self.flatten)
 
     def init(self, params: Params, fed: Federation) -> Broadcast:
@@ -144,7 +144,7 @@ class STC:
             WireError: If a reply is no compressed update, naming the client.
         """
         cohort = fed.sample()
-        # Clients at the same version are sent the same object, which is weighed once.
+        # Clients at the same version are sent the same object, which is counted once.
         news = {at: self.news(state, at, fed.layout) for at in {state.heard.get(c, NEVER) for c in cohort}}
         replies = yield from ask(self.train, {c: news[state.heard.get(c, NEVER)] for c in cohort})
         n = [r.n for r in replies.values()]

@@ -127,7 +127,7 @@ class TTHF:
         d2d_before_global: Average inside clusters at the global instant too, which the paper does not.
         graph: Who is next to whom in a cluster.
         mixing: "laplacian", as published, or "metropolis".
-        weighting: "uniform" weighs a cluster by its devices, "samples" by their training examples.
+        weighting: "uniform" weights a cluster by its devices, "samples" by their training examples.
         local: A round's local work, tau.
 
     Raises:

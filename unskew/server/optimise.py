@@ -26,7 +26,7 @@ Rate = Annotated[float, Gt(0.0)]
 
 @dataclass(frozen=True)
 class Moments:
-    """What a server rule remembers: moments of trainable parameters by name, empty where it keeps none."""
+    """Memory of a server rule: moments of trainable parameters by name, empty where it keeps none."""
 
     m: Params = field(default_factory=dict)
     v: Params = field(default_factory=dict)

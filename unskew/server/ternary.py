@@ -44,7 +44,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scheme:
-    """How an update is compressed; both sides know it.
+    """Compression of an update; both sides know it.
 
     Attributes:
         p: Share of the entries that travels.
