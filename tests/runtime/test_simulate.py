@@ -67,7 +67,7 @@ def test_the_ledger_of_fedavg(codec: bool) -> None:
     _, trace = sim.round(state, 1)
     cohort = sim._federation(1).sample()
     sizes = sim.population.histograms.sum(1)
-    down = len(wire.encode(state))
+    down = len(wire.encode(Weights(state.params)))
     up = {c: len(wire.encode(Trained(state.params, int(sizes[c])))) for c in cohort}
     assert len(cohort) == 3
     assert trace.transfers == [
