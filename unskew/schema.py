@@ -279,7 +279,8 @@ def unknown(
     """The error for a key nobody knows; `elsewhere` has a sentence for each key that belongs to another table."""
     known = list(known)
     sentences = {**(elsewhere or {}), **{k: f"did you mean {k}?" for k in known}}
-    word = meant_by(key, known) or meant_by(key, sentences)
+    # A word that names a setting elsewhere is meant sooner than one that merely looks like a setting here.
+    word = named_by(key, known) or named_by(key, sentences) or nearest(key, known) or nearest(key, sentences)
     hint = f"; {sentences[word]}" if word else ""
     has = ", ".join(known) or "none"
     return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {has}){at(where)}")
@@ -287,10 +288,13 @@ def unknown(
 
 def meant_by(word: str, known: Collection[str]) -> str | None:
     """The known setting that a word stands for: itself, what other tools call it, or the one most like it."""
-    if word in known:
-        return word
+    return named_by(word, known) or nearest(word, known)
+
+
+def named_by(word: str, known: Collection[str]) -> str | None:
+    """The known setting of this name, here or in other tools."""
     alias = ALIASES.get(word)
-    return alias if alias in known else nearest(word, known)
+    return word if word in known else alias if alias in known else None
 
 
 def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type | None:
