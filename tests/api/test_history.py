@@ -2,12 +2,15 @@
 
 import gc
 import re
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
 import pytest
+from rich.console import Console
 
 import unskew as us
 from unskew.errors import RunError
@@ -107,4 +110,14 @@ def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytes
     heard = Heard()
     us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True}, callback=heard)
     assert heard.rounds == [1, 2]
+    assert "round 2/2" in capsys.readouterr().err
+
+
+def test_a_notebook_without_widgets_gets_lines_and_no_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rich draws its bar into a widget of ipywidgets and warns at every refresh where there is none."""
+    monkeypatch.setattr("unskew.run.progress.Console", partial(Console, force_jupyter=True))
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True})
     assert "round 2/2" in capsys.readouterr().err

@@ -9,9 +9,8 @@
 
 Everything is brought into the plain layout of `unskew.data.sources`, whose rules for files hold here too: images of
 whole numbers 0..255 are standardised per channel with constants of the training part, floats stay as they are, whole
-numbers in two dimensions are token ids.  Columns of a table are measurements: they become floats and are not scaled.
-Words as labels are numbered in alphabetical order, and their names kept.  No library but PyTorch is imported here:
-tables are known by the methods that they have.
+numbers in two dimensions are token ids, labels may be words.  Columns of a table are measurements: they become floats
+and are not scaled.  No library but PyTorch is imported here: tables are known by the methods that they have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,12 +98,11 @@ def dataset(
             "above 0 and below 1"
         )
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
-    labels, classes = _numbered(rows.name, [part.y for part in parts.values()], rows.classes)
     arrays: dict[str, _Array] = {}
-    for (key, part), y in zip(parts.items(), labels, strict=True):
-        arrays |= {f"x_{key}": part.x, f"y_{key}": y}
-    if classes is not None:
-        arrays["classes"] = np.array(classes, np.str_)
+    for key, part in parts.items():
+        arrays |= {f"x_{key}": part.x, f"y_{key}": _classes_of(rows.name, part.y)}
+    if rows.classes is not None:
+        arrays["classes"] = np.array(rows.classes, np.str_)
     if rows.clients is not None:
         number = {name: i for i, name in enumerate(rows.client_names)}
         arrays["client_train"] = np.array([number[name] for name in rows.clients], np.int64)
@@ -197,29 +195,18 @@ def _labels(values: Any, place: str) -> _Array:
     return labels
 
 
-def _numbered(
-    name: str, parts: Sequence[_Array], classes: tuple[str, ...] | None
-) -> tuple[list[npt.NDArray[np.int64]], tuple[str, ...] | None]:
-    """The labels of all parts as numbers, and the classes' names where labels are words or names are known."""
-    plain = [part.tolist() for part in parts]
-    for labels in plain:
-        for i, label in enumerate(labels):
-            if label is None or not isinstance(label, str | bool | int | float) or label != label:
-                raise DataError(f"{name}: the label of row {i} is missing; leave the row out")
-            if isinstance(label, float) and not label.is_integer():
-                raise DataError(
-                    f"{name}: the label of row {i} is {label:g}; labels are classes: words or whole numbers"
-                )
-    words = [isinstance(label, str | bool) for labels in plain for label in labels]
-    if any(words):
-        if not all(words):
-            raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
-        known = [str(label) for labels in plain for label in labels]
-        if classes is None or not set(known) <= set(classes):
-            classes = tuple(sorted(set(known)))
-        number = {word: i for i, word in enumerate(classes)}
-        return [np.array([number[str(label)] for label in labels], np.int64) for labels in plain], classes
-    return [np.array([int(label) for label in labels], np.int64) for labels in plain], classes
+def _classes_of(name: str, labels: _Array) -> _Array:
+    """Labels as words or whole numbers, as the plain layout has them: truths are words, whole floats are numbers."""
+    plain = labels.tolist()
+    for i, label in enumerate(plain):
+        if label is None or not isinstance(label, str | bool | int | float) or label != label:
+            raise DataError(f"{name}: the label of row {i} is missing; leave the row out")
+        if isinstance(label, float) and not label.is_integer():
+            raise DataError(f"{name}: the label of row {i} is {label:g}; labels are classes: words or whole numbers")
+    words = [isinstance(label, str | bool) for label in plain]
+    if any(words) and not all(words):
+        raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
+    return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
 
 
 def _of_clients(data: Mapping[Any, Any]) -> _Examples:

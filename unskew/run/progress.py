@@ -27,7 +27,7 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     stream = stream or sys.stderr
     console = Console(file=stream)
     # In a notebook Rich draws into a widget; without ipywidgets it would warn at every refresh and draw nothing.
-    widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+    widgets = console.is_jupyter and _importable("ipywidgets")
     if quiet:
         yield NoCallback()
     elif widgets or (stream.isatty() and not console.is_jupyter):
@@ -38,6 +38,13 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
             live.close()
     else:
         yield Plain(stream)
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> list[str]:
