@@ -218,14 +218,17 @@ def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
     task, dtype = task_of(network), torch.float32
     data, start = device_data(dtype), start_of(task, dtype)
+    # With Adam's own eps a gradient near zero becomes a step of full length whose sign is rounding's, and so the
+    # processor's: one of 8,192 weights on AMD's Zen 3.  With this one a step depends smoothly on its gradient.
+    local = dataclasses.replace(CONFIGS[config], eps=1e-3) if CONFIGS[config].optimizer != "sgd" else CONFIGS[config]
     trainer, job = (
         LocalTrainer(task, data),
-        Sgd(start, CONFIGS[config], (Pull(),), {"anchor": start_of(task, dtype, 8)}),
+        Sgd(start, local, (Pull(),), {"anchor": start_of(task, dtype, 8)}),
     )
     for client in (0, 1):
         fitted = trainer.fit(me(task, data, client), job, Key(client))
         close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
-    plain = Sgd(start, CONFIGS[config])
+    plain = Sgd(start, local)
     fitted = trainer.fit(me(task, data, 0), plain, Key(0))
     close(fitted.params, by_hand(task, data, 0, plain, Key(0), dtype), dtype)
 
