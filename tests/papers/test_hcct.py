@@ -257,13 +257,13 @@ def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> Re
     return Request(f"hcct/{name}", scale, folder, None, NoCallback(), changes)
 
 
-def bare(name: str, settings: dict[str, Any]) -> hcct.Task:
+def bare(name: str, settings: dict[str, Any]) -> hcct.ImageTask:
     """A task without examples."""
     nobody = sources.load("digits")
-    return hcct.Task(name, settings, nobody, lambda *_: (), settings.get("why", ""))
+    return hcct.ImageTask(name, settings, nobody, lambda *_: (), settings.get("why", ""))
 
 
-def digit(scale: str) -> hcct.Task:
+def digit(scale: str) -> hcct.ImageTask:
     return bare("Digit", Draft.of(request("table4", Path(), scale=scale))["tasks"]["Digit"])
 
 

@@ -137,7 +137,7 @@ def svgs(page: Path) -> list[str]:
     return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
 
 
-def _grouping(folder: Path, method: str = "hcct") -> groups.Grouping:
+def _grouping(folder: Path, method: str = "hcct") -> groups.GroupHistory:
     found = groups.grouping(read(folder), method, "independent")
     assert found is not None
     return found

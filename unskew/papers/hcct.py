@@ -181,7 +181,7 @@ def division(by: str, **options: Any) -> Divide:
 
 # ---------------------------------------------------------------- runs
 @dataclass(frozen=True, eq=False)
-class Task:
+class ImageTask:
     """A task of a reproduction.
 
     Attributes:
@@ -204,7 +204,7 @@ class Task:
         return int(self.settings["rounds"])
 
 
-def read_task(draft: Draft, name: str) -> Task:
+def read_task(draft: Draft, name: str) -> ImageTask:
     """A task of the reproduction."""
     settings = dict(draft["tasks"][name])
     why, divide = settings.pop("why", ""), division(**settings.pop("divide"))
@@ -222,11 +222,11 @@ def read_task(draft: Draft, name: str) -> Task:
     # A file of their own, so that the compressed original is read once.
     source = write_npz(draft.request.folder / "data" / f"{data.name}.npz", arrays)
     settings["task"] = {**settings["task"], **source}
-    return Task(name, settings, sources.load(source["data"]), divide, why)
+    return ImageTask(name, settings, sources.load(source["data"]), divide, why)
 
 
 def run(
-    draft: Draft, task: Task, clients: Clients, seed: int, methods: Mapping[str, Any], name: str = "", **more: Any
+    draft: Draft, task: ImageTask, clients: Clients, seed: int, methods: Mapping[str, Any], name: str = "", **more: Any
 ) -> History:
     """These methods on this division, in a folder of their own; resumed where it was stopped."""
     where = "-".join(filter(None, (task.name.lower(), name, str(seed))))
@@ -239,7 +239,7 @@ def run(
     return draft.run(experiment(f"{draft.request.name.replace('/', '-')}-{where}", *layers), where)
 
 
-def run_seeds(draft: Draft, task: Task, methods: Mapping[str, Any]) -> list[History]:
+def run_seeds(draft: Draft, task: ImageTask, methods: Mapping[str, Any]) -> list[History]:
     """The same methods under every seed, each on a division of its own."""
     divisions = {seed: task.divide(task.dataset, Key(seed) / draft.request.name) for seed in draft["seeds"]}
     return [run(draft, task, clients, seed, methods) for seed, clients in divisions.items()]
@@ -385,7 +385,7 @@ def _mean_size(clients: Clients) -> float:
     return float(np.mean([len(c.train) for c in clients]))
 
 
-def _pilot(draft: Draft, task: Task, clients: Clients, seed: int) -> dict[float, float]:
+def _pilot(draft: Draft, task: ImageTask, clients: Clients, seed: int) -> dict[float, float]:
     """The accuracy on validation data with each of the shares, from which alpha is chosen."""
     parts = held_out(clients, draft["held_out"], Key(seed) / draft.request.name / task.name / "pilot")
     methods = {f"{s:g}": {"name": "hcct", "alpha": s * _mean_size(parts)} for s in draft["shares"]}
@@ -402,7 +402,7 @@ def chosen(scores: Mapping[float, float]) -> float:
     return min(scores, key=lambda share: (-scores[share], share))
 
 
-def table4_methods(task: Task, alpha_by_rule: float) -> dict[str, dict[str, Any]]:
+def table4_methods(task: ImageTask, alpha_by_rule: float) -> dict[str, dict[str, Any]]:
     """The nine methods with the settings of Table III, and HCCT with alpha by rule."""
     printed = {row: cells[task.name] for row, cells in TABLE3.items()}
     clusters = {"clusters": int(printed["clusters"]), "weighting": "samples"}
@@ -423,7 +423,7 @@ def table4_methods(task: Task, alpha_by_rule: float) -> dict[str, dict[str, Any]
 
 
 def _table4_rows(
-    task: Task, errors: Mapping[str, Sequence[Floats]], alphas: Sequence[float], runs: Sequence[History]
+    task: ImageTask, errors: Mapping[str, Sequence[Floats]], alphas: Sequence[float], runs: Sequence[History]
 ) -> list[Row]:
     rows = []
     for method, values in errors.items():
@@ -456,7 +456,7 @@ def _evaluated(history: History, method: str) -> list[float]:
     return [r["value"] for r in history.rows if (r["method"], r["name"]) == (method, "personal.accuracy.mean")]
 
 
-def _table4_claims(task: Task, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
+def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
     """What the paper says of a column: of HCCT with each alpha."""
     ours = [m for m in ("hcct", BY_RULE, RELEASED) if m in errors]
     if task.name == "Digit":
@@ -472,7 +472,7 @@ def _table4_claims(task: Task, errors: Mapping[str, Sequence[Floats]]) -> list[C
     return [same(f"{task.name}: {m} equals {other}", _apart(errors[m], errors[other])) for m in ours]
 
 
-def differences(task: Task, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
+def differences(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
     """A claim for each number that is not the published one, with what was done differently.
 
     Table IV has spreads over seeds and is compared by Welch's test; Table V has none, so its numbers are compared with

@@ -77,7 +77,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class LostReply:
+class LostReplyRow:
     """A client that was asked and did not reply."""
 
     method: str
@@ -157,7 +157,7 @@ class Record:
     clients: Mapping[tuple[str, int], Mapping[int, float]]
     flows: Mapping[tuple[str, int, Direction, Kind], Flow]
     partitions: Mapping[int, DataSplit]
-    failures: tuple[LostReply, ...]
+    failures: tuple[LostReplyRow, ...]
     summary: Summary | None
     cut_short: tuple[str, ...]
     predicted: Predicted | None = None
@@ -234,7 +234,7 @@ def read(folder: Path) -> Record:
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
-        LostReply(row["method"], row["seed"], row["round"], row["client"], row["reason"])
+        LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
     )
     return Record(

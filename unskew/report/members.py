@@ -81,7 +81,9 @@ def joining(record: Record) -> tuple[Joining, ...]:
     return tuple(found)
 
 
-def _members(record: Record, g: groups.Grouping, options: Mapping[str, object], base: str | None) -> tuple[Member, ...]:
+def _members(
+    record: Record, g: groups.GroupHistory, options: Mapping[str, object], base: str | None
+) -> tuple[Member, ...]:
     where = groups.places(g.last.groups, g.last.numbers)
     apart = groups.utility_alone(options, record.partitions[g.seed].sizes)
     own = record.clients.get((g.method, g.seed), {})
@@ -102,7 +104,7 @@ def _members(record: Record, g: groups.Grouping, options: Mapping[str, object], 
     )
 
 
-def _worth(g: groups.Grouping, base: str | None) -> str:
+def _worth(g: groups.GroupHistory, base: str | None) -> str:
     """What joining brought, over all seeds."""
     if base is None:
         return "What joining brought is not known: no method of this run trains every client alone; add “independent”."

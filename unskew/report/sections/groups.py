@@ -148,7 +148,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Grouping:
+class GroupHistory:
     """A method that forms groups, over a run.
 
     Attributes:
@@ -191,7 +191,7 @@ class Grouping:
         return {c: numbers[0] for c, numbers in places(self.last.groups, self.last.numbers).items()}
 
 
-def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
+def grouping(record: Record, method: str, base: str | None) -> GroupHistory | None:
     """Read a method's info; None if there is no round of a seed whose partition is known.
 
     Args:
@@ -223,7 +223,7 @@ def grouping(record: Record, method: str, base: str | None) -> Grouping | None:
             cut = (at, judged) if judged.history or judged.beyond else cut
     if not seen:
         return None
-    return Grouping(
+    return GroupHistory(
         method=method,
         seed=seeds[0],
         clients=clients[seeds[0]],
@@ -304,7 +304,7 @@ def settings(record: Record) -> dict[str, dict[str, Any]]:
     return {str(m.get("label")): m for m in configured(record).get("methods", [])}
 
 
-def lead(found: Sequence[Grouping], base: str | None) -> str:
+def lead(found: Sequence[GroupHistory], base: str | None) -> str:
     """Who trained with whom at the end, a sentence for each method, and what is not drawn."""
     said = [formed(g) for g in found]
     said.append("A group keeps its number and colour from round to round by the members it keeps.")
@@ -322,7 +322,7 @@ def lead(found: Sequence[Grouping], base: str | None) -> str:
     return " ".join(said)
 
 
-def formed(g: Grouping) -> str:
+def formed(g: GroupHistory) -> str:
     """How many groups there were in the last round, and how many clients in none, in a sentence."""
     several = sum(n != ALONE for n in g.last.numbers)
     by_itself = len(g.last.numbers) - several
@@ -337,7 +337,7 @@ def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def _summary(found: Sequence[Grouping], marks: Mapping[str, figures.Look], base: str | None) -> Table:
+def _summary(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look], base: str | None) -> Table:
     gain = f"over {base}" if base is not None else "over training alone"
     head = [
         ("Method", ""), ("Groups", "of two or more, last round"), ("Alone", "clients, last round"),
@@ -396,7 +396,7 @@ def colour_of(number: int) -> str:
     return figures.SERIES[number % figures.COLOURS] if number >= 0 else figures.BOUND
 
 
-def _rand_chart(found: Sequence[Grouping], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _rand_chart(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
     lines = [figures.Line(g.method, marks[g.method], g.rand) for g in found if g.rand is not None]
     if not lines:
         return None
@@ -415,7 +415,7 @@ def _rand_chart(found: Sequence[Grouping], marks: Mapping[str, figures.Look]) ->
     return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
 
-def _planted(g: Grouping) -> str:
+def _planted(g: GroupHistory) -> str:
     """Which clients have a domain in common."""
     members: dict[int, list[str]] = {}
     for c, domain in enumerate(g.planted):
@@ -427,7 +427,7 @@ def _planted(g: Grouping) -> str:
     return f"Clients with a domain in common: {'; '.join(', '.join(same) for same in members.values())}. "
 
 
-def _flow_chart(g: Grouping, name: str) -> Chart | None:
+def _flow_chart(g: GroupHistory, name: str) -> Chart | None:
     """Who is in which group over the rounds: a column of blocks for each round, bands of clients between them."""
     if len(g.seen) < 2:
         return None
@@ -544,7 +544,7 @@ class _Forest:
         return True
 
 
-def _tree_chart(g: Grouping, options: Mapping[str, Any], name: str) -> Chart | None:
+def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart | None:
     """The merges of the last partition from left to right, the cut, and below each merge its benefit."""
     if g.cut is None:
         return None
@@ -701,7 +701,7 @@ def shades(values: Floats) -> npt.NDArray[np.uint8]:
     return pixels
 
 
-def _similarity_chart(g: Grouping, name: str) -> Chart | None:
+def _similarity_chart(g: GroupHistory, name: str) -> Chart | None:
     if not g.judged.similarity:
         return None
     number = g.number_of
@@ -807,7 +807,7 @@ def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
 
 
 def _gain_chart(
-    g: Grouping, options: Mapping[str, Any], sizes: Sequence[int], base: str | None, name: str
+    g: GroupHistory, options: Mapping[str, Any], sizes: Sequence[int], base: str | None, name: str
 ) -> Chart | None:
     """Should I join?  By client what its group promised and what it brought."""
     utility = {c: u for c, u in enumerate(g.judged.utility) if u is not None}
