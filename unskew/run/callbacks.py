@@ -1,4 +1,4 @@
-"""Callbacks: objects that hear of a run while it goes on."""
+"""Callbacks: objects that are notified while a run goes on."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,10 +14,10 @@ class Progress:
 
     Attributes:
         method, seed: The cell being run.
-        round, rounds: Of this cell.
-        cell, cells: Which cell, counted from 1.
-        accuracy, loss: Of the last evaluation: global, or the clients' mean where there is no global model.
-        own: Whether it is the clients' mean, on their own data.
+        round, rounds: The round just finished, and the number of rounds of this cell.
+        cell, cells: Number of the cell, counted from 1, and the number of cells.
+        accuracy, loss: From the last evaluation: global, or the clients' mean where there is no global model.
+        own: True if they are the clients' mean, on their own data.
         evaluated: The round of that evaluation; 0 is the initial model's.
         clients_per_second: Client trainings per second in this round.
         megabytes: Sent by this cell so far.
@@ -40,36 +40,36 @@ class Progress:
 
 
 class Callback(Protocol):
-    """An object that hears of the run's beginning, of every round, and of notes."""
+    """An object that is told when the run begins, after every round, and about notes."""
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Before the first round."""
+        """Called before the first round."""
         ...
 
     def progress(self, progress: Progress) -> None:
-        """After every round."""
+        """Called after every round."""
         ...
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Called with a line worth showing."""
         ...
 
 
 class NoCallback:
-    """A callback that does nothing; a base for those that need one method only."""
+    """A callback that does nothing; a base class for callbacks that need only one method."""
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def progress(self, progress: Progress) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Several:
-    """Callbacks that are called one after the other."""
+    """A callback that calls several, one after the other."""
 
     def __init__(self, *callbacks: Callback) -> None:
         self._callbacks = callbacks

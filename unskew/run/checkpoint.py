@@ -62,7 +62,7 @@ class Saved:
 
     Attributes:
         path: Its folder.
-        position: Where it was taken.
+        position: The position in the run at which it was taken.
         files: Names of its files.
     """
 
@@ -117,7 +117,7 @@ def _sha256(pieces: Pieces) -> "hashlib._Hash":
 
 
 def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
-    """Write a checkpoint whole or not at all, then drop all but the last two.
+    """Write a checkpoint completely or not at all, then remove all but the last two.
 
     Raises:
         RunError: If the disk refuses; the earlier checkpoints stay.

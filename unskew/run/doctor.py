@@ -58,8 +58,8 @@ class Finding:
 
     Attributes:
         what: Subject of the line.
-        status: "missing" for something optional, "problem" for something to mend.
-        found: State of it.
+        status: "missing" for something optional, "problem" for something to fix.
+        found: Its state.
         remedy: Action to take; empty if none is needed.
         core: True if nothing works without it.
     """

@@ -1,4 +1,4 @@
-"""Evaluation of a state: three accuracies, told apart by name.
+"""Evaluation of a state: three accuracies, distinguished by name.
 
     global.*              the server's model on the global test set
     personal.*            each client's own model on its own held-out data
@@ -25,7 +25,7 @@ from unskew.runtime.network import NetworkRuntime, Runtime
 from unskew.tree import Params
 
 Graded = tuple[Tensor, Tensor]
-"""Of each example whether the prediction was correct, and the loss."""
+"""For each example, 1 if the prediction was correct, and its loss."""
 Scores = dict[str, dict[ClientId, Score]]
 """Scores of the clients' own models, by part and client."""
 OwnModels = Mapping[ClientId, Params]
@@ -33,11 +33,11 @@ OwnModels = Mapping[ClientId, Params]
 
 @dataclass(frozen=True, eq=False)
 class EvalSet:
-    """Training inputs that each client is tested on: rows of its personal test and validation parts, on the device.
+    """Training inputs each client is tested on: the rows of its personal test and validation parts, on the device.
 
-    Attributes:
-        test, val: Rows by client; empty where clients keep their data to themselves.
-        validates: Whether any client has validation rows.
+        Attributes:
+            test, val: Rows by client; empty where clients keep their data to themselves.
+    validates: True if any client has validation rows.
     """
 
     test: tuple[Tensor, ...]
@@ -60,10 +60,10 @@ def evaluate(
     last: bool,
     own: OwnModels | None = None,
 ) -> list[Metric]:
-    """All metrics of the state after round `t`; single clients' numbers only when it is the last.
+    """All metrics of the state after round `t`; per-client numbers only after the last round.
 
     Args:
-        own: The clients' own models (`own_models`), where they are made already.
+        own: The clients' own models (`own_models`), if they have already been built.
     """
     wanted = set(which)
     if isinstance(sim, NetworkRuntime):
@@ -85,7 +85,7 @@ def evaluate(
 
 
 def needs_own_models(eval_set: EvalSet, which: Iterable[str]) -> bool:
-    """Whether an evaluation tests the clients' own models."""
+    """Return true if an evaluation tests the clients' own models."""
     return eval_set.validates or not {"personal", "personal_on_global"}.isdisjoint(which)
 
 
@@ -105,7 +105,7 @@ def _scores_from_clients(
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
 
-    After the last round every client is asked, even for no score: it then keeps its model.
+    After the last round every client is asked, even if no score is needed, because it then stores its model.
     """
     model = remote.algorithm.serve(state, None) if "global" in wanted else None
     on_global = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))

@@ -1,4 +1,4 @@
-"""The folder of a run, written so that nothing is ever lost or half written.
+"""The folder of a run, written so that nothing is lost or half written.
 
     run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
@@ -91,7 +91,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let no second process write to this folder.
+    """Lock the folder, so that no second process writes to it.
 
     Raises:
         RunError: If another process writes to it, or the file system has no locks.
@@ -140,7 +140,7 @@ class RunLogs:
                 self._whole[name] = f.tell()
 
     def sync(self) -> dict[str, int]:
-        """Sync all logs to the disk; the length of each at the end of the last round, bytes."""
+        """Sync all logs to the disk; return the length of each at the end of the last round, bytes."""
         for name, f in self._files.items():
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 os.fsync(f.fileno())
@@ -201,5 +201,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder of ours; files that cannot be removed are left."""
+    """Remove a folder written by unskew; files that cannot be removed are left."""
     shutil.rmtree(path, ignore_errors=True)

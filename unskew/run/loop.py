@@ -460,7 +460,7 @@ class _Cell:
         self.record(metrics, self.round)
 
     def info(self, state: Any, t: int) -> tuple[object, ...]:
-        """What the method reports of the round; its warnings are shown once."""
+        """The method's report on the round; its warnings are shown once."""
         reports = getattr(self.sim.algorithm, "info", None)
         parts = () if reports is None else info.parts(reports(state))
         for text in (text for part in parts for text in info.warnings_of(part)):

@@ -1,4 +1,4 @@
-"""From per-client numbers to rows, and from rows to the table of results.
+"""Turns per-client numbers into rows, and rows into the table of results.
 
 Accuracies are fractions.  Every number carries its weight (the examples it was measured on), and numbers are combined
 here and nowhere else.  A spread over clients is the population's (ddof 0: these are all the clients there are); a
@@ -25,7 +25,7 @@ class Metric:
         name: global.accuracy, personal.accuracy.mean, bytes.down, ...
         value: Fractions for accuracies, bytes for bytes.*, seconds for seconds.
         weight: Examples (or 1) behind the number.
-        client: Whose it is, for numbers of single clients.
+        client: Number of the client, for per-client numbers.
     """
 
     name: str
@@ -52,7 +52,7 @@ def reduce_clients(name: str, values: Mapping[int, tuple[float, float]]) -> list
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Sample standard deviation (ddof 1); None of fewer than two."""
+    """Sample standard deviation (ddof 1); None for fewer than two values."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
@@ -70,11 +70,11 @@ def summarise(
     `.mean_last_k` averages the last k evaluations; `.minus_X` is the paired difference to method X, seed by seed.
 
     Args:
-        rows: Of metrics.jsonl.
+        rows: Rows of metrics.jsonl.
         methods, seeds: In the run's order; a seed is left out of a method's row if it has no such number.
-        setting: What the run's table calls its setting.
+        setting: The run's setting, as its table names it.
         mean_last: k.
-        baseline: Label of the method the others are compared with, if it is there.
+        baseline: Label of the method the others are compared with, if the run has it.
     """
     series: dict[tuple[str, int, str], list[float]] = {}
     for row in rows:

@@ -5,8 +5,8 @@
     models/METHOD-seed0.json                  which client uses which tensors
     models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
 
-A client's model is the global one with the tensors of its own in their place.  `load_model` puts it together, from a
-run's folder, from a deployed client's, or from a single file that `save_model` or `unskew export` wrote.
+A client's model is the global one with some tensors replaced by the client's own.  `load_model` puts it together from
+a run's folder, from a deployed client's, or from a single file that `save_model` or `unskew export` wrote.
 """
 
 import dataclasses
@@ -42,10 +42,10 @@ PIECE = 1 << 24
 """Bytes that are copied at a time."""
 
 
-# ---------------------------------------------------------------- what is known of a model
+# ---------------------------------------------------------------- descriptions of models
 @dataclass(frozen=True)
 class TaskCard:
-    """What the models of a run have in common.
+    """Properties that all models of a run share.
 
     Attributes:
         model, model_options: The network, as in a configuration: a name, or module:factory.
@@ -66,10 +66,10 @@ class TaskCard:
 
 @dataclass(frozen=True)
 class SharedModel:
-    """A model, and who uses it.
+    """A model and the clients that use it.
 
     Attributes:
-        clients: Numbers of clients; "all" where it is everybody's.
+        clients: Numbers of the clients; "all" if every client uses it.
         own: By layer, the name of its tensor in METHOD-seed0.clients.safetensors; other layers are the global model's.
     """
 
@@ -82,7 +82,7 @@ class CellCard:
     """The models of one method and seed.
 
     Attributes:
-        method, seed: Whose they are.
+        method, seed: Method and seed that trained them.
         num_clients: Clients of the run, those without a model included.
         client_names: A name for each client; None where clients are numbers.
         global_model: Whether there is a global model.
@@ -100,10 +100,10 @@ class CellCard:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a loaded model is: its attribute `unskew`.
+    """Description of a loaded model, stored in its attribute `unskew`.
 
     Attributes:
-        method, seed: What trained it.
+        method, seed: Method and seed that trained it.
         client: Number of the client that uses it; None for a global model.
         client_name: Its name; None where clients are numbers.
         task: Network, inputs and classes.
@@ -127,7 +127,7 @@ class ModelCard:
 
 
 def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
-    """What the models of an experiment on these data have in common."""
+    """Describe what the models of an experiment on these data share."""
     layers = (*layout.trainable, *layout.buffers)
     options = dict(task.model_options)
     return TaskCard(task.model, options, dataset.input_shape, dataset.classes, dataset.inputs, layers)
@@ -173,7 +173,7 @@ def _json(value: Any) -> str:
 def _write_own(
     path: Path, num_clients: int, global_model: Params, own: Iterable[Mapping[ClientId, Params]]
 ) -> tuple[SharedModel, ...]:
-    """Write what clients' models have of their own; which client uses which."""
+    """Write the tensors that are not the global model's; return which client uses which."""
     users: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
     with ExitStack() as files:
         store = _Store(path.parent, files, global_model)
@@ -204,7 +204,7 @@ _Names = tuple[tuple[str, str], ...]
 
 
 class _Store:
-    """Distinct tensors on their way into one file: in memory are no more of them than two batches of clients have."""
+    """Distinct tensors on their way into one file; memory holds at most those of two batches of clients."""
 
     def __init__(self, folder: Path, files: ExitStack, global_model: Params) -> None:
         self.folder, self.files = folder, files
@@ -216,7 +216,7 @@ class _Store:
         self.stored: dict[int, list[_Stored]] = {}
 
     def add(self, batch: Mapping[ClientId, Params]) -> dict[ClientId, _Names]:
-        """Store what is new in the models of these clients; what each has of its own."""
+        """Store the new tensors of these clients' models; return each client's own tensors by name."""
         before, self.recent = self.recent, {}
         models_of: dict[int, _Names] = {}
         for client, params in batch.items():
@@ -266,7 +266,7 @@ class _Store:
 
 
 def _content(layer: str, tensor: Tensor) -> tuple[tuple[str, torch.dtype, tuple[int, ...], bytes], memoryview]:
-    """What makes a tensor equal to another of this layer, and its bytes."""
+    """A key that is equal for equal tensors of a layer, and the tensor's bytes."""
     octets = wire.octets(tensor)
     return (layer, tensor.dtype, tuple(tensor.shape), hashlib.sha256(octets).digest()), octets
 
@@ -287,10 +287,10 @@ def load_model(
     Args:
         path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew export` wrote.
         method: Label of the method; not needed where there is one only.
-        client: Whose model, by number or name; None is the global model, or a deployed client's own.
-        seed: Of the run; by default its smallest.
-        network: A network that gets the weights, or what makes one, as in `network=Net`; needed where a run was given
-            its network as a value.  By default one is built by its name.
+        client: Number or name of the client that uses the model; None for the global one, or a deployed client's own.
+        seed: Seed of the run; by default the smallest.
+        network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
+            run was given its network as a value.  By default the network is built by its name.
 
     Raises:
         RunError: If there is no such model, or its files are damaged.
@@ -302,7 +302,7 @@ def load_model(
 
 
 def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
-    """The class of each raw input, by name, as a model of `load_model` sees it.
+    """Predict the class name of each raw input with a model from `load_model`.
 
     Args:
         x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, or numbers (N, ...).
@@ -328,7 +328,7 @@ def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
 
 
 def save_model(model: nn.Module, path: Path | str) -> None:
-    """Write a model of `load_model`, with the weights it has now, as one file that says what it is.
+    """Write a model from `load_model`, with its present weights, as one self-describing file.
 
     The file is safetensors: tensors by layer, and under `unskew` in its metadata the card as JSON.
 
@@ -345,7 +345,7 @@ def save_model(model: nn.Module, path: Path | str) -> None:
 def export(
     folder: Path | str, path: Path | str, method: str | None, client: ClientId | str | None, seed: int | None
 ) -> ModelCard:
-    """Write a model of a run, or of a deployed client, as `save_model` does; its network is not built.
+    """Write a model of a run or of a deployed client as `save_model` does, without building its network.
 
     Args:
         folder: As for `load_model`, and so are method, client and seed.
@@ -365,7 +365,7 @@ def _write_file(path: Path, card: ModelCard, tensors: Params) -> None:
 
 
 def cells(folder: Path) -> list[tuple[str, int]]:
-    """Method and seed of all models in a run's folder, methods in alphabetical order.
+    """Method and seed of every model in a run's folder, methods in alphabetical order.
 
     Raises:
         RunError: If it has none.

@@ -48,7 +48,7 @@ def _importable(name: str) -> bool:
 
 
 def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> list[str]:
-    """A few lines that say what is about to be run, and how far the clients' data disagree."""
+    """A few lines on the run about to start and on how much the clients' data differ."""
     fed = next(iter(feds.values()))
     cohort = experiment.cohort(fed.num_clients)
     labels = ", ".join(m.label for m in experiment.methods)
@@ -95,14 +95,14 @@ def _number(loss: float) -> str:
 
 
 def _when(progress: Progress) -> str:
-    """The round that was last evaluated, where it is not the one just done."""
+    """The last evaluated round, if it is not the one just finished."""
     return (
         "" if progress.evaluated == progress.round or progress.accuracy is None else f"(round {progress.evaluated})  "
     )
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """A duration in words.
 
     >>> duration(75)
     '1 min 15 s'
@@ -122,7 +122,7 @@ class Plain:
         self._stream, self._shown_at = stream, 0.0
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Print what is run."""
+        """Print the headline of the run."""
         for line in headline(experiment, setup, feds):
             self.note(line)
 
@@ -156,7 +156,7 @@ class Live:
         )
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Show what is run, and the bar."""
+        """Show the headline of the run, and the bar."""
         self.close()
         for line in headline(experiment, setup, feds):
             self.note(line)

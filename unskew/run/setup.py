@@ -1,4 +1,4 @@
-"""From names to things: the task, the clients, the executor.  The only place that knows them all."""
+"""Builds the task, the clients and the executor from their names; the only module that knows them all."""
 
 import copy
 import dataclasses
@@ -65,7 +65,7 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What all methods and seeds of a run share.
+    """The parts of a run that all its methods and seeds share.
 
     Attributes:
         dataset: The examples, on the CPU.
@@ -73,7 +73,7 @@ class Setup:
         device: Where the work is done.
         executor: Name of the executor the rule chose.
         parameters: Trainable numbers of the network.
-        given: What was given as a value.
+        given: Data and model passed as values.
     """
 
     dataset: Dataset
@@ -154,7 +154,7 @@ def make_named_task(config: TaskConfig, dataset: Dataset, given: Given = Given()
 
 
 def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData:
-    """Who holds what under this seed.
+    """Divide the examples among the clients under this seed.
 
     Raises:
         DataError, ConfigError: If the data cannot be divided as asked, or a choice needs validation data nobody has.
@@ -172,7 +172,7 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
 def clients(
     experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, seed: int
 ) -> tuple[LocalTrainer, Population, FederatedData]:
-    """What meets the clients' requests, what they know, and whom a method trains.
+    """Objects that answer the clients' requests, the clients' metadata, and the clients a method trains.
 
     A pooled bound trains one client that holds everything.
     """
@@ -245,14 +245,14 @@ def _is_pooled(method: Method) -> bool:
 
 # ---------------------------------------------------------------- where the clients are
 class Backend(Protocol):
-    """Where a run takes place: what the run loop asks for whatever depends on where the clients are."""
+    """The place where clients run: the run loop asks it for everything that depends on that place."""
 
     def prepare(self, experiment: Experiment) -> Setup:
-        """What all methods and seeds share."""
+        """Prepare the parts that all methods and seeds share."""
         ...
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
-        """Who holds what; clients that keep their data to themselves have no examples in it."""
+        """Divide the data; clients that keep their examples to themselves have none in the result."""
         ...
 
     def check_method(
@@ -264,7 +264,7 @@ class Backend(Protocol):
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
     ) -> tuple[Runtime, FederatedData]:
-        """Who answers the plans of a cell, and whom the method trains."""
+        """The runtime that carries out a cell's plans, and the clients the method trains."""
         ...
 
 
@@ -275,11 +275,11 @@ class InProcess:
         self.given = given
 
     def prepare(self, experiment: Experiment) -> Setup:
-        """What all methods and seeds share."""
+        """Prepare the parts that all methods and seeds share."""
         return prepare(experiment, self.given)
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
-        """Who holds what."""
+        """Divide the data among the clients."""
         return divide(experiment, setup.dataset, seed)
 
     def check_method(
@@ -317,7 +317,7 @@ def cells(experiment: Experiment) -> list[tuple[int, Method]]:
 
 
 def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> Open:
-    """What a worker calls to begin with a cell."""
+    """The function that a worker calls to start a cell."""
 
     def open_cell(index: int) -> WorkerSetup:
         seed, method = cells(experiment)[index]
@@ -390,7 +390,7 @@ def _optimisations(value: Any) -> Iterator[SgdConfig]:
 
 
 def environment(setup: Setup) -> dict[str, str]:
-    """What bits depend on; resume compares it."""
+    """Versions, device and executor that the bits of a run depend on; resume compares them."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -407,5 +407,5 @@ def environment(setup: Setup) -> dict[str, str]:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What has changed between two environments, as `torch 2.12 -> 2.13`."""
+    """List the changes between two environments, as in `torch 2.12 -> 2.13`."""
     return [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

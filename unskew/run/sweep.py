@@ -208,7 +208,7 @@ def check(points: Sequence[Point]) -> None:
 
 
 def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
-    """Write each point's file; the files by point.
+    """Write each point's file; return the files by point.
 
     Raises:
         RunError: If the folder holds files of another sweep.

@@ -1,14 +1,14 @@
-"""Trackers: a run's numbers in TensorBoard, MLflow or Weights & Biases too, if the experiment asks for it.
+"""Trackers: copy a run's numbers to TensorBoard, MLflow or Weights & Biases, if the experiment asks for it.
 
     track = ["tensorboard"]            in the experiment, or `unskew run --track tensorboard`
 
-A tracker reads what the run has written, round by round: each row of metrics.jsonl that is of no single client becomes
+A tracker reads what the run has written, round by round: each row of metrics.jsonl that is not per-client becomes
 a scalar with the round as its step, under a run called METHOD/SEED; beside it the configuration and, at the end, the
-table of results.  Nothing is imported unless asked for, and nothing goes over a network unless the environment of who
-runs it says so: TensorBoard writes into the run's folder, MLflow to where MLFLOW_TRACKING_URI says or else its own
+table of results.  Nothing is imported unless asked for, and nothing goes over a network unless the user's
+environment says so: TensorBoard writes into the run's folder, MLflow to MLFLOW_TRACKING_URI or else its own
 local store, Weights & Biases into the run's folder unless WANDB_MODE says otherwise.
 
-A tracker that fails while a run goes on is left out from there with a note; the run's own folder has every number.
+A tracker that fails during a run is dropped with a note; the run's own folder has every number.
 After a resume the rest of an interrupted cell is, in MLflow and Weights & Biases, a second run of the same name.
 """
 
@@ -40,17 +40,17 @@ class Tracker(Protocol):
     """Takes the numbers of one run."""
 
     def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """Numbers of one round of a cell; cells come one after the other."""
+        """Log the numbers of one round of a cell; cells come one after the other."""
         ...
 
     def close(self, table: Table | None) -> None:
-        """The table of results, as the rows of summary.json; None if the run did not come to its end."""
+        """Log the table of results (the rows of summary.json; None if the run did not finish) and close."""
         ...
 
 
 @dataclass(frozen=True)
 class Installable:
-    """How a tracker is come by: what must be importable, what installs it, what opens it."""
+    """A tracker's package: the module to import, the package to install, the callable that opens it."""
 
     module: str
     package: str
@@ -59,7 +59,7 @@ class Installable:
 
 # ---------------------------------------------------------------- from the run's log to the trackers
 def check(names: Sequence[str]) -> None:
-    """Whether these trackers can be had.
+    """Check that these trackers are installed.
 
     Raises:
         ConfigError: If one is not installed, with the line that installs it.
@@ -79,10 +79,10 @@ def check(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterator[Callback]:
-    """The callback, and beside it the experiment's trackers, which are closed at the end.
+    """Yield the callback together with the experiment's trackers, which are closed at the end.
 
-    Raises:
-        ConfigError: As `check`.
+        Raises:
+    ConfigError: As in `check`.
     """
     if not experiment.track:
         yield callback
@@ -96,7 +96,7 @@ def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterat
 
 
 class _Tracked:
-    """A callback that passes on what the log has gained since it last looked."""
+    """A callback that passes on the rows added to the log since its last look."""
 
     def __init__(self, experiment: Experiment, folder: Path, callback: Callback) -> None:
         self._experiment, self._folder, self._callback = experiment, folder, callback
@@ -107,9 +107,9 @@ class _Tracked:
         """Open the trackers.
 
         Raises:
-            RunError: If one cannot be opened: who asked for it wants to know now, not after the last round.
+            RunError: If one cannot be opened: the user wants to know now, not after the last round.
         """
-        self._seen = METRICS.file(self._folder).stat().st_size  # what a resumed run has already told
+        self._seen = METRICS.file(self._folder).stat().st_size  # rows a resumed run has already passed on
         for name in self._experiment.track:
             try:
                 self._trackers[name] = TRACKERS[name].open(self._experiment, self._folder)
@@ -126,11 +126,11 @@ class _Tracked:
         self._callback.progress(progress)
 
     def note(self, text: str) -> None:
-        """Nothing for a tracker."""
+        """Ignore notes."""
         self._callback.note(text)
 
     def close(self) -> None:
-        """Pass on what is left, and the table if there is one."""
+        """Pass on the remaining rows, and the table if there is one."""
         if not self._trackers:
             return
         self._pass_on()
@@ -177,7 +177,7 @@ class TensorBoard:
         self._whole.flush()
 
     def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """A file for each cell; `global.accuracy` is called `global/accuracy`, so that TensorBoard groups it."""
+        """Write to the cell's own file; `global.accuracy` becomes `global/accuracy`, so that TensorBoard groups it."""
         if (method, seed) != self._cell:
             self._end()
             place = self._root / quote(method, safe=" ()=,+") / str(seed)
@@ -189,7 +189,7 @@ class TensorBoard:
         self._open.flush()
 
     def close(self, table: Table | None) -> None:
-        """The table as text."""
+        """Log the table as text."""
         self._end()
         if table is not None:
             self._whole.add_text("results", _markdown(table))
@@ -219,7 +219,7 @@ class MLflow:
         return str(run.info.run_id)
 
     def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """One request for each round."""
+        """Log a round in one request."""
         if (method, seed) != self._cell:
             self._end("FINISHED")
             self._cell, self._open = (
@@ -234,7 +234,7 @@ class MLflow:
         self._client.log_batch(self._open, metrics=[metric(name, v, now, round) for name, v in values.items()])
 
     def close(self, table: Table | None) -> None:
-        """The table as results.json and results.md."""
+        """Store the table as results.json and results.md."""
         status = "KILLED" if table is None else "FINISHED"
         self._end(status)
         if table is not None:
@@ -265,11 +265,11 @@ class Wandb:
             config=dict(settings),
             dir=str(self._folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            settings=self._wandb.Settings(silent=True, console="off"),  # stdout is the results' alone
+            settings=self._wandb.Settings(silent=True, console="off"),  # stdout is for results only
         )
 
     def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """One entry for each round."""
+        """Log a round as one entry."""
         if (method, seed) != self._cell:
             self._end(0)
             settings = {**self._settings, **self._options[method], "seed": seed}
@@ -277,7 +277,7 @@ class Wandb:
         self._open.log(dict(values), step=round)
 
     def close(self, table: Table | None) -> None:
-        """The table as a table."""
+        """Log the table as a table."""
         self._end(1 if table is None else 0)
         if table is not None:
             run = self._begin("results", self._settings)
@@ -301,7 +301,7 @@ TRACKERS: dict[str, Installable] = {
 
 
 def _settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Every setting under its dotted path: those of all methods, and those of each, by label."""
+    """Every setting under its dotted path: settings shared by all methods, and each method's own, by label."""
     whole = config.resolved(experiment)
     methods = {m["label"]: _flat(m, "method") for m in whole.pop("methods")}
     return _flat(whole, ""), methods
