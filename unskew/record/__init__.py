@@ -1,1 +1,1 @@
-"""A run folder, read."""
+"""Reads run folders."""

@@ -1,7 +1,7 @@
 """The logs and documents of a run folder, each with the type of its content.
 
 A log is a file of JSON lines, one row a line; `METRICS.rows(folder)` gives the rows of metrics.jsonl, checked.  A row
-that is not as a run writes it is refused with its file, line and field.  Rows are dictionaries with declared keys: a
+that differs from what a run writes is refused by file, line and field.  Rows are dictionaries with declared keys: a
 ledger has millions of them, and pydantic reads these faster than `json.loads` reads any.
 """
 
@@ -76,7 +76,7 @@ class WorkRow(TypedDict):
 
 
 class InfoRow(TypedDict):
-    """What a method reports of a round, under the name of its type: see `unskew.info`."""
+    """A method's info for a round, under the name of its type: see `unskew.info`."""
 
     method: str
     seed: Count
@@ -101,7 +101,7 @@ class NetworkRow(TypedDict):
 
 @dataclass(frozen=True)
 class RowLog(Generic[T]):
-    """A log by its name, which is that of its file, and the type of its rows."""
+    """A log: its name, which is also its file's, and the type of its rows."""
 
     name: str
     row: Any
@@ -114,7 +114,7 @@ class RowLog(Generic[T]):
         """The rows of a run, in the order written; none if the run has no such log.
 
         Args:
-            folder: The run's.
+            folder: The run's folder.
             cut_short: Gets the file's name if the last line was cut short by a crash; such a line is left out.
 
         Raises:
@@ -123,7 +123,7 @@ class RowLog(Generic[T]):
         return (row for _, row in self.numbered(folder, cut_short))
 
     def numbered(self, folder: Path, cut_short: list[str] | None = None) -> Iterator[tuple[int, T]]:
-        """Rows with their lines' numbers, from 1; arguments as of `rows`."""
+        """Rows with their line numbers, from 1; arguments as in `rows`."""
         path = self.file(folder)
         for number, line in lines(path):
             try:
@@ -139,7 +139,7 @@ class RowLog(Generic[T]):
             yield number, row
 
     def fresh(self, folder: Path, start: int) -> tuple[list[T], int]:
-        """The rows from byte `start` on whose lines are complete, and where the next begins."""
+        """The complete rows from byte `start` on, and the byte where the next begins."""
         with self.file(folder).open("rb") as file:
             file.seek(start)
             complete = file.read().rpartition(b"\n")[0]
@@ -160,7 +160,7 @@ LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILU
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log given by its file, as of `RowLog.rows`."""
+    """The rows of a log given by its file, checked as in `RowLog.rows`."""
     return LOGS[path.stem].rows(path.parent)
 
 
@@ -175,7 +175,7 @@ class RunCell(TypedDict):
 
 
 class RunCard(TypedDict):
-    """run.json: what ran, where, with what."""
+    """run.json: methods, machine, versions and data of the run."""
 
     run: str
     created: str
@@ -212,25 +212,25 @@ class SplitCard(TypedDict):
 
 
 class SplitCards(TypedDict):
-    """partition.json: who holds which examples, by seed."""
+    """partition.json: the examples of each client, by seed."""
 
     seeds: dict[str, SplitCard]
 
 
 class Holding(TypedDict):
-    """Numbers of a client's training examples in the data set."""
+    """Indices of a client's training examples in the data set."""
 
     train: list[Count]
 
 
 class HoldingCard(TypedDict):
-    """The part of a seed's division that says who holds which examples."""
+    """The part of a seed's division that says which client holds which examples."""
 
     clients: list[Holding]
 
 
 class HoldingCards(TypedDict):
-    """partition.json, read for who holds which examples."""
+    """partition.json, read only for which client holds which examples."""
 
     seeds: dict[str, HoldingCard]
 
@@ -266,7 +266,7 @@ class PlannedBytes(TypedDict):
 
 
 class PlannedMethod(TypedDict):
-    """What a plan says of a method."""
+    """A plan's forecast for a method."""
 
     method: str
     bytes: NotRequired[PlannedBytes | None]
@@ -281,7 +281,7 @@ class PlannedMemory(TypedDict):
 
 
 class PlanCard(TypedDict):
-    """plan.json: what was foretold of a run."""
+    """plan.json: the forecast of a run."""
 
     methods: list[PlannedMethod]
     seconds: NotRequired[float | None]
@@ -347,18 +347,18 @@ def read_text(path: Path) -> str:
 
 
 def refusal(path: Path, line: int | None, what: str) -> RunError:
-    """The error that names the place of what is wrong."""
+    """The error that names the file and line of a problem."""
     place = f"{path}, line {line}" if line else f"{path}"
     return RunError(f"{place}: {what}; the file is corrupt, restore it or run again")
 
 
 def sentence(error: pydantic.ValidationError) -> str:
-    """What is wrong with which field."""
+    """The first problem and the field it is in, in words."""
     return schema.sentence(error, "").replace(" must be a table, got", " must be a JSON object, got").lstrip()
 
 
 def is_json(error: pydantic.ValidationError) -> bool:
-    """Whether what was refused is JSON at all."""
+    """True if the refused text is valid JSON."""
     return all(part["type"] not in ("json_invalid", "string_unicode") for part in error.errors(include_url=False))
 
 

@@ -1,7 +1,7 @@
-"""A run folder, read into values.
+"""Reads a run folder into values.
 
-Every file is checked as it is read: what is not as a run writes it is refused with its file and line.  Two things are
-not errors, because a run that was killed leaves them behind: files that do not exist yet in a run without
+Every file is checked as it is read: anything that differs from what a run writes is refused, naming file and line.
+Two things are not errors, because a killed run leaves them behind: files that do not exist yet in a run without
 `summary.json`, and a last line that was cut short.  Both are kept in the record, so that a report can say so.
 """
 
@@ -29,7 +29,7 @@ AnyInfo = TypeVar("AnyInfo", bound=Info)
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of the run: a method on one seed.  `bound` marks what is not a competitor."""
+    """One training of the run: a method on one seed.  `bound` marks a reference that does not compete."""
 
     method: str
     setting: str
@@ -39,10 +39,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class DataSplit:
-    """How one seed divided the data: clients' sizes, their label counts [client][label], and the skew measures.
+    """One seed's division of the data: clients' sizes, their label counts [client][label], and the skew measures.
 
-    `domains` has one of each client, and none where a client has examples of several, or the data no domains.
-    `client_names` and `classes` are empty where clients or labels have no names but their numbers.
+    `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
+    `client_names` and `classes` are empty if clients or labels are known only by number.
     """
 
     dataset: str
@@ -60,11 +60,11 @@ class DataSplit:
     classes: tuple[str, ...] = ()
 
     def client(self, number: int) -> str:
-        """What a client is called: its name, else its number."""
+        """The client's name, or its number if it has none."""
         return self.client_names[number] if self.client_names else str(number)
 
     def label(self, number: int) -> str:
-        """What a class is called: its name, else its number."""
+        """The class's name, or its number if it has none."""
         return self.classes[number] if self.classes else str(number)
 
 
@@ -89,7 +89,7 @@ class LostReplyRow:
 
 @dataclass(frozen=True)
 class Warned:
-    """A sentence that a method had for the user: the cell and round it came first, and in how many rounds it came."""
+    """A method's warning: its text, the cell and round where it first occurred, and in how many rounds it occurred."""
 
     method: str
     text: str
@@ -100,7 +100,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the run wrote when it ended; `means` is (method, metric) -> mean over seeds, `peak_rss` is in bytes."""
+    """The summary written at the run's end; `means` is (method, metric) -> mean over seeds, `peak_rss` is in bytes."""
 
     fingerprint: str
     seconds: float
@@ -111,13 +111,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What plan.json foretold.
+    """The forecast in plan.json.
 
     Attributes:
-        methods: Label -> (bytes of one seed, seconds of one seed); None for what was not foretold.
-        traffic: Label -> how sure the bytes were.
-        seconds: Of the whole run.
-        peak: Of the main process, bytes.
+        methods: Label -> (bytes of one seed, seconds of one seed); None for a number that was not forecast.
+        traffic: Label -> certainty of the forecast bytes.
+        seconds: Duration of the whole run.
+        peak: Peak memory of the main process, bytes.
     """
 
     methods: Mapping[str, tuple[float | None, float | None]]
@@ -137,9 +137,9 @@ class Record:
         models: (method, seed) -> {round: transfers that carried a model}.
         passes: (method, seed) -> {round: exchanges in which clients trained, one after the other}.
         info: Method -> the types of its rows in info.jsonl; the rows themselves are for `info_of`.
-        warned: What methods had for the user to know.
-        ignored: Method -> replies that it refused.
-        parameters: Of the model, trainable numbers.
+        warned: Warnings of the methods.
+        ignored: Method -> number of replies that it refused.
+        parameters: Trainable parameters of the model.
         summary: None while the run has not finished.
         cut_short: Names of files whose last line was incomplete and left out.
     """
@@ -170,7 +170,7 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether the run wrote its summary."""
+        """True if the run wrote its summary."""
         return self.summary is not None
 
     @property
@@ -190,7 +190,7 @@ class Record:
 
     @property
     def foreign(self) -> Mapping[str, tuple[str, ...]]:
-        """Types of info that are none of unskew's, by method."""
+        """Types of info that unskew does not define, by method."""
         names = {m: tuple(sorted(self.info.get(m, frozenset()) - TYPES.keys())) for m in self.methods}
         return {m: types for m, types in names.items() if types}
 
@@ -200,7 +200,7 @@ class Record:
 
 
 def configured(record: Record) -> dict[str, Any]:
-    """What config.toml says; nothing where there is none.
+    """The content of config.toml; empty if the run has none.
 
     Raises:
         RunError: If the file is not TOML.
@@ -265,7 +265,7 @@ def read(folder: Path) -> Record:
 
 
 class InfoOfRound(NamedTuple, Generic[AnyInfo]):
-    """What a method reported of a round."""
+    """The info a method reported for one round."""
 
     seed: int
     round: int
@@ -275,7 +275,7 @@ class InfoOfRound(NamedTuple, Generic[AnyInfo]):
 def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOfRound[AnyInfo]]:
     """Info of a type or a subtype of it that a method reported, in the order written.
 
-    Streamed anew, because what a method has to show of each round may be more than a record should hold.
+    Read from the file each time, because the info of all rounds may be more than a record should hold.
 
     Raises:
         RunError: If info.jsonl is corrupt; names the line.
@@ -322,7 +322,7 @@ def _line(kind: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers of each client's training examples in the data set; read anew, because they may be many.
+    """Indices of each client's training examples in the data set; not kept in the record, because they may be many.
 
     Raises:
         RunError: If partition.json is corrupt or does not have the seed.
@@ -339,7 +339,7 @@ AnyRow = TypeVar("AnyRow")
 
 @dataclass(frozen=True)
 class _Rows(Generic[AnyRow]):
-    """The rows of a log, each of a cell that the run has."""
+    """The rows of a log, each belonging to a cell of the run."""
 
     log: logs.RowLog[AnyRow]
     folder: Path
@@ -354,7 +354,7 @@ class _Rows(Generic[AnyRow]):
             yield number, row
 
     def refuse(self, number: int, what: str) -> RunError:
-        """The error about a line."""
+        """The error that refuses a line."""
         return refusal(self.log.file(self.folder), number, what)
 
 
@@ -415,7 +415,7 @@ def _passes(rows: _Rows[logs.WorkRow]) -> _Counts:
 
 
 class _Common(TypedDict):
-    """What info of every type of ours may have."""
+    """Fields that info of every type of unskew's may have."""
 
     warnings: NotRequired[list[str]]
     ignored: NotRequired[list[dict[str, Any]]]
