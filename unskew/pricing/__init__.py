@@ -1,1 +1,1 @@
-"""What a recorded run costs in a radio cell."""
+"""Prices recorded runs in a radio cell."""

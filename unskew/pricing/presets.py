@@ -1,4 +1,4 @@
-"""What a price depends on, but for the run: a cell, its carrier and its devices, by name or from a file."""
+"""Pricing presets: a cell, its carrier and its devices, by name or from a file."""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -33,8 +33,8 @@ PRESETS = {
 def preset(name: str) -> PricingPreset:
     """A preset by name, or from a TOML file.
 
-    The file has up to three tables, [channel], [spectrum] and [energy], and may begin with `preset = "p001"`: what the
-    tables leave out is as there, else as in `paper`.
+    The file has up to three tables, [channel], [spectrum] and [energy], and may begin with `preset = "p001"`: settings
+    that the tables leave out are taken from that preset, or from `paper`.
 
     Raises:
         ConfigError: If there is no such name or file, or a setting in it is not known or not allowed.

@@ -1,4 +1,4 @@
-"""What a recorded run cost on the air: its ledger, priced under a radio.
+"""Prices a recorded run on the air: its ledger under a radio model.
 
 A channel is a pure function of its key, and the ledger says what went from where to where, so a run of any method can
 be priced under a cell it was never run in: bytes, Hertz-seconds, resource blocks, sub-frames, seconds, joules.
@@ -48,13 +48,13 @@ SUBFRAMES_MODEL_BITS = 40e6
 
 @dataclass(frozen=True)
 class Cost:
-    """What one round of a training cost; what a ledger does not know is None.
+    """The cost of one round of a training; None where the ledger does not say.
 
     Attributes:
         bytes: By direction, as all that follow down to `receive_j`.  Under `feddif_table3` 10^6 are the paper's MB.
         hz_s: Bandwidth times time, bits / gamma, Hz·s.
         rbs: Resource blocks.
-        subframes: Until the last transfer of each turn is done.
+        subframes: Sub-frames until the last transfer of each turn is done.
         seconds: The same in seconds.
         transmit_j, receive_j: Joules of the senders, and of receiving devices.
         below_qos: Transfers on links below the minimum quality of service.
@@ -91,16 +91,16 @@ def price(
 ) -> tuple[Cost, ...]:
     """Price trainings round by round.
 
-    A pure function: neither the order of rows matters nor what else is priced.
+    This is a pure function: the order of rows does not matter, nor does anything else that is priced.
 
     Args:
         what: A run folder, or trainings in memory (`recorded.training`).  Bounds that pool the data are left out.
         channel: The cell.
         spectrum: Its carrier.
-        energy: What devices take.
-        ledger: What counts as sent.
+        energy: Power consumption of the devices.
+        ledger: Rule for which messages count, and for how many bytes.
         model_bytes: Size of a plain model, for `feddif_subframes`: a smaller one counts in proportion, a larger one as
-            one.  Of a run folder it is known; without it every model counts whole.
+            one.  For a run folder it is known; without it every model counts as one.
 
     Returns:
         One entry for each method, seed and round in which something was sent or computed: trainings in their order,
@@ -231,7 +231,7 @@ def _bits(one: Training, rows: Columns, ledger: Ledger, model_bytes: int | None)
 
 
 def _airtime(spectrum: Spectrum, key: Key, direction: Direction, src: Ints, dst: Ints, hz_s: Floats) -> Airtime:
-    """How long a turn takes; messages on one link are one transfer."""
+    """Duration of a turn; messages on one link are one transfer."""
     links, which = np.unique(src * (dst.max() + 1) + dst, return_inverse=True)
     needed = np.bincount(which, hz_s, len(links)) / spectrum.rb_hz_s
     return spectrum.queued(key, needed) if direction == "d2d" else spectrum.shared(key, needed)
@@ -286,13 +286,13 @@ def _table3(one: Training) -> list[Cost]:
         models = _models(air.of(t)) if info.models is None else info.models
         passes = _passes(one.work, t) if info.iterations is None else info.iterations
         each = table3_mb(1, 0, models) * MB
-        # M go down and M up; the rest of M (1 + I) goes from device to device, by whatever way it really went.
+        # M go down and M up; the rest of M (1 + I) goes from device to device, along the links the run really used.
         found.append(Cost(one.method, one.seed, t, {"down": each, "d2d": (passes - 1) * each, "up": each}))
     return found
 
 
 def _models(air: _Air) -> int:
-    """M: clients that a model goes to in the first exchange that sends any down, else those that one comes from."""
+    """M: clients that receive a model in the first exchange that sends any down, else those that send one up."""
     for turn, ends in ((0, air.rows.dst), (2, air.rows.src), (1, air.rows.src)):
         chosen = (air.turn == turn) & (air.rows.model == 1)
         if chosen.any():
@@ -301,7 +301,7 @@ def _models(air: _Air) -> int:
 
 
 def _passes(work: Work | None, t: int) -> int:
-    """Exchanges of a round in which clients trained, at least one: those who train at the same time count once."""
+    """Exchanges of a round in which clients trained, at least one: clients that train at the same time count once."""
     return 1 if work is None else max(len(np.unique(work.hop[work.round == t])), 1)
 
 

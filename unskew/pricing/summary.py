@@ -1,4 +1,4 @@
-"""What the methods of a run cost, and what an accuracy cost: means over seeds, from the prices of single rounds."""
+"""Costs of a run's methods and of reaching an accuracy: means over seeds, from the prices of single rounds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ FEDAVG_PEAK = "fedavg-peak"
 def targets(run: RecordedRun, target: str) -> dict[int, float]:
     """The accuracy to reach, by seed: a number, or `fedavg-peak`, the best of FedAvg's test curve under that seed.
 
-    That is reporting, as the papers do it: nothing is chosen by it.
+    This is reporting only, as in the papers: no choice depends on it.
 
     Raises:
         ConfigError: If the target is neither, or the run has no FedAvg under some seed.
@@ -44,7 +44,7 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
 
 
 def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, int], int | None]:
-    """The first evaluated round in which each method and seed had the accuracy; None if it never had."""
+    """The first evaluated round in which each method and seed reached the accuracy; None if it never did."""
     return {
         (method, seed): next((t for t, value in series.items() if value >= wanted[seed]), None)
         for (method, seed), series in run.accuracy.items()
@@ -54,12 +54,12 @@ def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, in
 # ---------------------------------------------------------------- the table
 @dataclass(frozen=True)
 class CostSummary:
-    """What a run's methods cost.
+    """The costs of a run's methods.
 
     Attributes:
         rows: As `unskew run --json` has them: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
             `accuracy` is the last round's; `to_target.X` is X until the target was reached, over seeds that reached it.
-        remarks: What is not in the rows.
+        remarks: Anything the rows leave out, in sentences.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -67,12 +67,12 @@ class CostSummary:
 
 
 def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
-    """Means over seeds of what the methods of a run cost, and of what an accuracy cost.
+    """Means over seeds of the costs of a run's methods and of reaching an accuracy.
 
-    Of a run that has not finished, those seeds count that came as far as the furthest of their method.
+    In an unfinished run only the seeds that came as far as the furthest of their method count.
 
     Raises:
-        ConfigError: If the target is none (`targets`).
+        ConfigError: If the target is not valid (`targets`).
     """
     rows: list[Mapping[str, Any]] = []
     remarks = _remarks(run, costs)
@@ -109,7 +109,7 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
             under = f"under {len(there)} of {len(series)} seeds, which alone count" if there else "under any seed"
             remarks.append(f"{method}: the target was {'' if there else 'not '}reached {under}")
         add(method, [{"rounds": float(t)} for t in there.values()], "to_target.")
-        # Who is there at round 0 has cost nothing, and counts.
+        # A seed that reaches the target at round 0 has cost nothing, and counts.
         cost = {s: measures(totals[method, s]) for s in there if (method, s) in totals}
         nothing = {s: dict.fromkeys(measured, 0.0) for s, measured in cost.items()}
         add(method, [measures(until[method, s]) if (method, s) in until else nothing[s] for s in cost], "to_target.")
@@ -117,7 +117,7 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
 
 
 def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
-    """The cells that count: all of a finished run; else, by method, those whose last round is the latest."""
+    """The cells that count: all of them in a finished run; otherwise, for each method, those that came furthest."""
     cells = {(t.method, t.seed) for t in run.trainings}
     if run.finished:
         return cells

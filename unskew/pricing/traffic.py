@@ -1,4 +1,4 @@
-"""What a run sent and computed, as columns: from its folder, or from rows in memory."""
+"""The traffic and work of a run as columns, from its folder or from rows in memory."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ class Training:
     Attributes:
         sent: Its ledger.
         work: Its local training; None where that was not recorded.
-        info: By round, models and passes where the method reports them.
-        bound: lower or pooled for what is no competitor.
+        info: Models and passes by round, where the method reports them.
+        bound: "lower" or "pooled" for a reference that does not compete.
     """
 
     method: str
@@ -89,15 +89,15 @@ def _columns(table: Sequence[tuple[int, ...]], width: int) -> Ints:
 # ---------------------------------------------------------------- a run folder
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """What pricing reads of a run folder.
+    """The parts of a run folder that pricing needs.
 
     Attributes:
         trainings: In the run's order.
         accuracy: (method, seed) -> {round: accuracy on the global test set}; empty where there is no global model.
-        setting: What the run's table calls its setting.
-        model_bytes: Of the plain model, four for each trainable parameter.
+        setting: The run's setting, as its table names it.
+        model_bytes: Size of the plain model, four bytes per trainable parameter.
         channel: The radio the run was made under; None if it had none.
-        finished: Whether the run came to its end.
+        finished: True if the run finished.
     """
 
     folder: Path
@@ -111,7 +111,7 @@ class RecordedRun:
 
 
 def read(folder: Path) -> RecordedRun:
-    """What a run, finished or not, sent, computed and reached.
+    """Read the traffic, work and accuracies of a run, finished or not.
 
     Raises:
         RunError: If the folder is no run, nothing in it ever travelled, or a file is not as a run writes it.
