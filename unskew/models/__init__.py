@@ -69,7 +69,7 @@ ABOUT: dict[str, str] = {
 }
 
 IN_PYTHON = "made in Python:"
-"""How the name of a model begins that no file describes: one that `simulate` was given as a value."""
+"""Prefix of the name of a model that no file describes, because `simulate` was given it as a value."""
 
 LOSS: dict[str, str] = {"svm": "multi_margin"}
 """The loss a model is meant for, where that is not `cross_entropy`."""
@@ -81,7 +81,7 @@ def build(
     """The network `model` for examples of `input_shape`, freshly initialised.
 
     Args:
-        model: A key of `TABLE`, or "module.path:factory" for a network of one's own, or the factory itself.  The
+        model: A key of `TABLE`, or "module.path:factory" for a network of your own, or the factory itself.  The
             factory, a function or a class, takes input_shape and num_classes, or nothing where its sizes are fixed,
             and then its options; it returns any module.  An option without a type is taken as it is.
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
@@ -93,7 +93,7 @@ def build(
 
     Raises:
         ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
-            for the network, there are fewer than two classes, or a factory of one's own fails.
+            for the network, there are fewer than two classes, or a factory of your own fails.
     """
     name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
     factory = _factory(model) if isinstance(model, str) else model
@@ -117,7 +117,7 @@ def _build_own(
     num_classes: int,
     options: dict[str, object],
 ) -> "nn.Module":
-    """The network of a factory that is not ours; whatever it does wrong is one sentence."""
+    """Build the network of a user's factory; any failure of it becomes one sentence."""
     from torch import nn
 
     sizes = (input_shape, num_classes) if _takes_sizes(factory) else ()
@@ -179,7 +179,7 @@ def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:
 
 
 def _takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
-    """True if a factory wants the shape of an example and the number of classes; one of fixed sizes need not."""
+    """True if a factory takes the shape of an example and the number of classes; one of fixed sizes need not."""
     parameters = inspect.signature(factory).parameters.values()
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return any(p.default is p.empty or p.name in ("input_shape", "num_classes") for p in by_position)
@@ -213,7 +213,7 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
 
 
 def _hints(factory: "Callable[..., nn.Module]") -> dict[str, Any]:
-    """The types of a factory's options; none where they cannot be read."""
+    """The types of a factory's options; empty if they cannot be read."""
     try:
         return get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     except (NameError, TypeError):

@@ -1,4 +1,4 @@
-"""Linear models: no body but the flattening."""
+"""Linear models: the body only flattens."""
 
 import math
 
@@ -18,5 +18,5 @@ def svm(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = Tru
 
 
 def feddif_fcn_linear(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True) -> Network:
-    """FCN, as FedDif's first code base calls it: a single layer 1024 -> 10 on 32x32 images, 10,250 parameters."""
+    """The "FCN" of FedDif's first code base: a single layer 1024 -> 10 on 32x32 images, 10,250 parameters."""
     return logistic(input_shape, num_classes, head_bias=head_bias)

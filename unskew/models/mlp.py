@@ -51,7 +51,7 @@ def hcct_mlp(
 ) -> Network:
     """HCCT on Fashion-MNIST: 784 -> 64, dropout, ReLU, 64 -> 10; 50,890 parameters.
 
-    The published code puts a softmax on the output and feeds that to the cross-entropy, which takes another one.
+    The published code puts a softmax on the output and feeds that to the cross-entropy, which applies another one.
     `double_softmax` does the same; the output is then probabilities, no longer `head(body(x))`.
     """
     body = stack(

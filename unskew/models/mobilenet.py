@@ -1,4 +1,4 @@
-"""MobileNetV2 for small images, as FedDW has it.
+"""MobileNetV2 for small images, as used by FedDW.
 
 M. Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks".  For 32x32 the stem and the second stage
 have stride 1; ReLU stands for ReLU6, and a block of stride 1 whose width changes has a 1x1 convolution as its shortcut
@@ -62,7 +62,7 @@ class Inverted(nn.Module):
                 )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`residual(x) + shortcut(x)`, or the residual alone."""
+        """`residual(x) + shortcut(x)`, or just the residual."""
         out: Tensor = self.residual(x)
         return out if self.shortcut is None else out + self.shortcut(x)
 

@@ -34,7 +34,7 @@ class Network(nn.Module):
 
 
 def stack(**layers: nn.Module | None) -> nn.Sequential:
-    """The layers one after the other under their names; those that are None are left out."""
+    """Stack named layers one after the other; those that are None are left out."""
     sequence = nn.Sequential()
     for name, layer in layers.items():
         if layer is not None:
@@ -71,17 +71,17 @@ def convolutional(
         maps: Feature maps of each convolution.
         kernel: Side of its kernel, pixels.
         hidden: Widths of the fully connected layers.
-        padded: Whether a convolution keeps the size of its image.
-        unpooled: Numbers of the convolutions, from 1, that no pooling follows.
+        padded: True if a convolution keeps the size of its image.
+        unpooled: Numbers of the convolutions without pooling, from 1.
         neck: Width of a last layer before the head that has no ReLU; None leaves it out.
-        norm, groups: What normalises each convolution's maps.
-        norm_hidden: Whether `norm` acts before the ReLU of the fully connected layers too.
+        norm, groups: Normalisation of each convolution's maps.
+        norm_hidden: True if `norm` also acts before the ReLU of the fully connected layers.
         conv_dropout: Probability after the last convolution.
         dropout: Probability after the ReLU of each fully connected layer.
-        head_bias: Whether the head has a bias.
+        head_bias: True if the head has a bias.
 
     Raises:
-        ConfigError: If the examples are no such images, or `groups` does not divide the maps.
+        ConfigError: If the examples are not such images, or `groups` does not divide the maps.
     """
     channels, height, width = image(model, input_shape, at_least)
     layers: dict[str, nn.Module | None] = {}
@@ -108,7 +108,7 @@ def convolutional(
 
 
 def initialise(network: Network, draw: Callable[[Tensor], object]) -> Network:
-    """The network with every weight drawn anew by `draw`, in the order of its layers, and every bias 0."""
+    """Draw every weight of the network anew with `draw`, in the order of its layers, and set every bias to 0."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             draw(layer.weight)

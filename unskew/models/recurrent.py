@@ -1,4 +1,4 @@
-"""LSTMs: over the rows of an image, and both ways over the words of a text."""
+"""LSTMs over the rows of an image, and in both directions over the words of a text."""
 
 from typing import final
 
@@ -54,7 +54,7 @@ class Words(nn.Module):
         """Vectors (B, L, size).
 
         Raises:
-            ConfigError: If these are no token ids, or (on a CPU) one of them has no vector.
+            ConfigError: If these are not token ids, or (on a CPU) one of them has no vector.
         """
         if x.is_floating_point():
             raise ConfigError(
@@ -92,7 +92,7 @@ class MeanOverSteps(nn.Module):
     """(B, L, d) to (B, d)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean over the steps, those of padding included."""
+        """The mean over the steps, padding included."""
         return x.mean(1)
 
 
@@ -110,12 +110,12 @@ def bilstm(
     """FedDW on IMDB: vectors of 128, dropout, LSTM of 128 both ways, dropout, 256 -> 128 ReLU per step, mean, 128 -> C.
 
     The linear layer 128 -> 128 between the mean and the head has no activation.  1,593,858 parameters at 10,000 words
-    and C = 2.  The mean is over all steps: padding counts, as in the published code.  `length` reads so many of a
-    text's tokens only, which is what tokens cut there would give; None reads them all.  As with `lstm_rows`,
+    and C = 2.  The mean is over all steps: padding counts, as in the published code.  With `length`
+    only that many of a text's tokens are read; None reads them all.  As with `lstm_rows`,
     `torch.func.vmap` has no rule for it.
 
     Raises:
-        ConfigError: If the inputs are no sequences.
+        ConfigError: If the inputs are not sequences.
     """
     if len(input_shape) != 1:
         raise ConfigError(

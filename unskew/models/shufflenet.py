@@ -1,4 +1,4 @@
-"""ShuffleNet for small images, as FedDW has it.
+"""ShuffleNet for small images, as used by FedDW.
 
 X. Zhang et al., "ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices".  For 32x32 the
 stem is a 1x1 convolution of stride 1 without pooling, and a ReLU follows the depthwise convolution, which has none in
@@ -22,7 +22,7 @@ class Unit(nn.Module):
     """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1, beside a shortcut: (B, in, H, W) to (B, out, H / s, W / s).
 
     With stride 1 the shortcut is the input and is added, so that out = in; with stride 2 it is a 3x3 average and is
-    put behind, so that the residual has out - in maps.
+    concatenated, so that the residual has out - in maps.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Unit(nn.Module):
         self.shortcut = stack(mean=nn.AvgPool2d(3, stride=2, padding=1) if stride == 2 else None)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`relu` of residual and shortcut, added or one behind the other."""
+        """`relu` of residual and shortcut, added or concatenated."""
         residual, shortcut = self.residual(x), self.shortcut(x)
         out: Tensor = torch.cat([residual, shortcut], 1) if len(self.shortcut) else residual + shortcut
         return out.relu()
