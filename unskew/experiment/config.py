@@ -14,7 +14,7 @@
     mu = 0.1
 
 `[algorithm]` instead of `[[methods]]` runs a single one.  `[local]` is every method's local optimisation unless the
-method says otherwise.  TOML has no word for nothing: "none" stands for it, as in `batch_size = "none"`.  A resolved
+method says otherwise.  TOML has no null: "none" stands for it, as in `batch_size = "none"`.  A resolved
 configuration spells everything out and reads back to an equal experiment.
 """
 
@@ -51,10 +51,10 @@ class TaskConfig:
 
     Attributes:
         data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
-        model: A name from `unskew list models`, or module:factory for a network of one's own.
+        model: A name from `unskew list models`, or module:factory for a network of your own.
         model_options: The network's own settings.
-        head: Name of the layer that makes the logits, in a network of one's own; by default its last linear layer.
-        loss: cross_entropy or multi_margin; by default what the model is meant for.
+        head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
+        loss: cross_entropy or multi_margin; by default the loss that the model is meant for.
         augment: Applied to training batches only.
         data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
     """
@@ -75,7 +75,7 @@ class Stop:
     Attributes:
         accuracy: Accuracy over all clients' validation examples reaches this fraction; the test set decides nothing.
         megabytes: Everything sent so far, in 10^6 bytes.
-        seconds: Wall-clock time of this method and seed; where it falls differs from run to run.
+        seconds: Wall-clock time of this method and seed; the round it falls in differs from run to run.
     """
 
     accuracy: Annotated[float, Interval(gt=0.0, le=1.0)] | None = None
@@ -122,7 +122,7 @@ class World:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """An algorithm with its settings, and what tables and figures call it."""
+    """An algorithm with its settings, and its label in tables and figures."""
 
     label: str
     name: str
@@ -144,7 +144,7 @@ class Method:
 
     @property
     def is_fedavg(self) -> bool:
-        """True for FedAvg as published, which others are compared with; not for its relatives of the same class."""
+        """True for FedAvg as published, which others are compared with; not for variants of the same class."""
         a = self.algorithm
         return self.name == "fedavg" and not a.personal and not a.terms and a.server.name == "mean"
 
@@ -154,21 +154,21 @@ class Experiment:
     """Methods on one task, split and set of seeds.
 
     Attributes:
-        methods: What is compared; every method meets the same split, the same cohorts and the same initial model.
+        methods: The methods compared, all on the same split, with the same cohorts and the same initial model.
         rounds: Communication rounds.
         seeds: Each draws its own split, initial model, cohorts and batches.
-        name: Of the run; a line that is not empty.
-        task, split: What is learned, and who holds what.
+        name: Name of the run; a line that is not empty.
+        task, split: Data and model, and the division of the data among clients.
         fraction, clients_per_round: Cohort size, by share or by number; all clients if neither is given.
         test_fraction: Part of each client's own data kept for personal tests.
         val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
         eval_every: Rounds between evaluations; the last round is always evaluated.
         evaluate: personal_on_global adds each personal model's accuracy on the global test set.
-        mean_last: How many evaluations the "mean of last" averages.
+        mean_last: Number of evaluations that the "mean of last" averages.
         stop: Early stopping.
         world: Losses and channel.
         runtime: Executor, device, checkpoints.
-        track: Who else gets the numbers: tensorboard, mlflow, wandb; none unless asked for.
+        track: Trackers that also get the numbers: tensorboard, mlflow, wandb; none by default.
     """
 
     methods: tuple[Method, ...]
@@ -258,7 +258,7 @@ def method(
 
 
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings with their values, defaults included, as TOML has them."""
+    """All settings with their values, defaults included, as TOML writes them."""
     return {
         name: schema.NONE if (value := values.get(name, default)) is None else plain(value)
         for name, (_, default) in parameters.items()
@@ -267,7 +267,7 @@ def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str,
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON and TOML have it; what is None by default is left out, None elsewhere is "none"."""
+    """A value as JSON and TOML write it; a None that is the default is left out, any other None is "none"."""
     if is_record(value):
         fields = {f.name: (f.type, f.default) for f in dataclasses.fields(value)}
         return _spelled_out(fields, {name: getattr(value, name) for name in fields})
@@ -283,7 +283,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment a TOML file describes, with `key.path=value` overrides.
 
     Raises:
-        ConfigError: If the file is missing, is no TOML, or describes no possible experiment.
+        ConfigError: If the file is missing or is not TOML, or the experiment is impossible.
     """
     experiment = parse(override(read_toml(path), overrides), str(path))
     if experiment.task.data.startswith("run:") and experiment.task.data_dir is None:  # beside this very file
@@ -295,7 +295,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file.
 
     Raises:
-        ConfigError: If the file is missing or is no TOML.
+        ConfigError: If the file is missing or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -316,7 +316,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """`raw` with settings such as `algorithm.mu=0.1` or `methods.1.mu=0.1`; values are read as TOML, else as text.
 
     Raises:
-        ConfigError: If a setting is not of that form or leads through something that is no table.
+        ConfigError: If a setting is not of that form or leads through something that is not a table.
     """
     out: dict[str, Any] = _copy(raw)
     for setting in settings:
@@ -396,7 +396,7 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
 
 
 def _of_tables() -> dict[str, str]:
-    """The settings that stand in a table of an experiment, with their dotted paths."""
+    """The settings in the tables of an experiment, with their dotted paths."""
     tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop, "runtime": Runtime}
     return {f.name: f"{table}.{f.name}" for table, kind in tables.items() for f in dataclasses.fields(kind)}
 
@@ -406,7 +406,7 @@ def _did_you_mean(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_the_experiment() -> dict[str, str]:
-    """A sentence for each setting that stands at the top of a file: after a table's head TOML gives it to the table."""
+    """A sentence for each top-level setting: if written below a table's header, TOML assigns it to that table."""
     names = (*schema.parameters(Experiment), "bounds")
     return {
         name: f"{name} is a setting of the experiment: write it above the first [table] of the file" for name in names
@@ -414,7 +414,7 @@ def _of_the_experiment() -> dict[str, str]:
 
 
 def setting_named(word: str) -> str | None:
-    """The dotted path of the setting that a word names, in our words or another tool's; None if it names none.
+    """The dotted path of the setting that a word names, in unskew's terms or another tool's; None if there is none.
 
     >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
     ('local.local_epochs', 'rounds', None)
@@ -439,7 +439,7 @@ def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Met
 
 
 def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
-    """`[local]` under the method's own `local`, if the method has one; steps of its own put epochs aside."""
+    """Merge `[local]` into the method's own `local`, which wins; steps of its own override epochs."""
     own = options.get("local", {})
     if not local or not isinstance(own, Mapping) or "local" not in schema.parameters(algorithms.resolve(name)):
         return dict(options)
@@ -449,7 +449,7 @@ def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any])
 
 
 def with_bounds(methods: Sequence[Method], local: Mapping[str, Any]) -> list[Method]:
-    """The methods with what they must beat and what they cannot: local only, FedAvg, and pooled data."""
+    """Add the bounds: local-only training and FedAvg, which a method must beat, and pooled data, which it cannot."""
     have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
     more = [method(name, _with_local(name, {}, local)) for name in BOUNDS if name not in have]
     return [*methods, *more]
@@ -472,7 +472,7 @@ def parse_split(raw: Any, where: str = "") -> Split:
 
 
 def _of_splits() -> dict[str, str]:
-    """A sentence for each setting of a split that says which splits have it."""
+    """For each setting of any split, a sentence on which splits have it."""
     owners: dict[str, list[str]] = {}
     for name, kind in SPLITS.items():
         for f in dataclasses.fields(kind):
@@ -499,7 +499,7 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def fingerprint(experiment: Experiment) -> str:
-    """SHA-256 of the resolved experiment, without its name and without what does not change the numbers."""
+    """SHA-256 of the resolved experiment, without its name and the settings that do not change the numbers."""
     table = resolved(experiment)
     table.pop("name", None)
     table.pop("track", None)
