@@ -1,4 +1,4 @@
-"""The channel between nodes, as a plan may probe it."""
+"""Channels between nodes, which a plan may probe."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
@@ -11,12 +11,12 @@ from unskew.keys import Key
 
 
 class Channel(Protocol):
-    """A channel is a pure function of its arguments, so any recorded run can be priced again under another one."""
+    """A pure function of its arguments, so that any recorded run can be priced again under another channel."""
 
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
         """Expected bit/s/Hz from each node to each, (nodes, nodes); node 0 is the base station.
 
-        `key` is the run's: what is redrawn each run, round or hop is the channel's business.
+        `key` is the run's; the channel decides what is redrawn each run, round or hop.
         """
         ...
 

@@ -26,12 +26,12 @@ class Energy:
     """Power and energy of a device's electronics.
 
     Attributes:
-        amplifier_efficiency: eta, radiated over consumed power; 1 counts what is radiated, an assumption.
+        amplifier_efficiency: eta, radiated over consumed power; 1 counts only the radiated power, an assumption.
         receive_w: P_rx, power of a receiving device, watt; 0 leaves receiving out, an assumption.
         capacitance: kappa, effective switched capacitance, J/(Hz^2 cycle); Yang et al.
         clock_hz: f, cycles per second; an assumption.
         cycles_per_example: c, of one training example; Yang et al.  It grows with the network: set it for yours.
-        joules_per_example: Takes the place of eq. 3 if given, such as a measurement.
+        joules_per_example: Replaces eq. 3 if given, for example by a measurement.
     """
 
     amplifier_efficiency: Annotated[float, Interval(gt=0.0, le=1.0)] = 1.0
@@ -45,7 +45,7 @@ class Energy:
         """Energy of transfers (eq. 1), joules, (links,).
 
         Args:
-            power_w: Of each sender over the whole band, (links,).
+            power_w: Power of each sender over the whole band, watt, (links,).
             hz_s: Bandwidth times time of each transfer, (links,).
             bandwidth_hz: W.
         """

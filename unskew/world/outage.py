@@ -17,8 +17,8 @@ class Outage:
 
     Attributes:
         unreachable: Probability that an ask never arrives: nothing is sent and the client does no work.
-        late: Probability that the reply misses the deadline: the message was sent and the client did its work, and
-            remembers it, but the server never hears of it.
+        late: Probability that the reply misses the deadline: the message was sent and the client did its work and
+            remembers it, but the server never receives it.
     """
 
     unreachable: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0

@@ -1,7 +1,7 @@
 """Positions of the nodes of a cell.
 
 The base station, node 0, stands at the origin; devices lie around it.  The n-th device is at the same place however
-many others there are, so a place does not depend on who else takes part.
+many others there are, so its place does not depend on which others take part.
 """
 
 import math

@@ -8,8 +8,8 @@ users; what they leave is min(Poisson(free_rbs), rbs) resource blocks in each su
     base station        the links and the cellular users, done or not; all end when the last does   (2)
     device to device    one queue, first come first served: the smallest k, N_1 + ... + N_k >= sum_i ceil(r_i)  (3)
 
-as FedDif's released code counts.  Shares are drawn anew in every sub-frame.  There is no spatial reuse, and a message
-to many devices is one transfer for each.
+This is how FedDif's released code counts.  Shares are drawn anew in every sub-frame.  There is no spatial reuse, and a
+message to many devices is one transfer for each.
 """
 
 import math
@@ -25,7 +25,7 @@ from unskew.keys import Key
 from unskew.world.place import Array
 
 DRAWS = 1 << 18
-"""Numbers drawn for one exchange at most; what is left then goes at the mean rate."""
+"""Most numbers drawn for one exchange; transfers still unfinished then go on at the mean rate."""
 
 CHUNK = 1 << 13
 """Numbers drawn at a time."""
@@ -44,12 +44,12 @@ class Spectrum:
 
     Attributes:
         subcarrier_hz: Subcarrier spacing.
-        subcarriers: Of a resource block.
+        subcarriers: Subcarriers of a resource block.
         subframe_s: Length of a sub-frame, seconds.
         rbs: Resource blocks in a sub-frame: 106 for 20 MHz at 15 kHz (3GPP TS 38.101-1, table 5.3.2-1).
-        free_rbs: Mean of the Poisson process that says how many of them cellular users leave; 86 is 81 % of 106, P001's
+        free_rbs: Mean of the Poisson-distributed number of blocks that cellular users leave; 86 is 81 % of 106, P001's
             ratio.
-        cellular_users: Who take a share of them all the same, on links to and from the base station.
+        cellular_users: Cellular users that share the free blocks all the same, on links to and from the base station.
         share: Bounds of the uniform weight by which sub-frames are shared.
         whole_rbs: Round each share up to whole resource blocks, as the released code does; together the shares then are
             more than there is.
@@ -117,8 +117,8 @@ class Spectrum:
 def _until(needed: Array, draw: Callable[[int], Array], most: int) -> tuple[Array, Array]:
     """Find when the sums of drawn rows reach `needed`: (rows, sum before the last of them), each (links,).
 
-    After `most` rows the sums go on at the mean of what was drawn: then the spread of a sum is small beside the sum.
-    The rows drawn do not depend on `needed`, so who needs less is never done later.
+    After `most` rows the sums go on at the mean of the rows drawn: by then the spread of a sum is small beside it.
+    The rows drawn do not depend on `needed`, so a link that needs less is never done later.
     """
     sums, ends, before = np.zeros_like(needed), np.zeros_like(needed), np.zeros_like(needed)
     some = max(CHUNK // len(needed), 1)

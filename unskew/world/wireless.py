@@ -13,12 +13,12 @@ SNR        snr = P 10^(beta / 10) / (N0 W)                                      
 Efficiency expected       gamma = log2(1 + snr), what a plan may probe                              (3)
            instantaneous  gamma = log2(1 + snr |h|^2), what a transfer costs                        (4)
 Outage     P(log2(1 + snr |h|^2) < gamma_min) = 1 - exp(-(2^gamma_min - 1) / snr)                   (5)
-Departures The paper prints g = sqrt(beta) h with beta in dB, which is the root of a negative number; meant is the root
-           of the linear gain.
+Departures The paper prints g = sqrt(beta) h with beta in dB, the root of a negative number; the root of the
+           linear gain is meant.
            The paper's outage takes the rate to be all bits of a model, so it is always 1; here the rate is gamma_min.
            Fades deeper than `deepest_fade_db` are waited out: 1 / gamma has no mean under (4) down to |h| = 0.  The
            exponential has no memory, so |h|^2 is that floor plus an exponential; the waiting is not charged.
-           Within d0 of each other nodes are as good as d0 apart: (1) does not hold there, and would gain power.
+           Nodes closer than d0 are treated as d0 apart: (1) does not hold there, and would gain power.
 Power and noise are both those of the whole band: a transfer on a part of the band uses that part of either, and has the
 same signal-to-noise ratio.
 """
@@ -47,17 +47,17 @@ class Radio:
     Attributes:
         bandwidth_hz: W, over which power and noise are spread.
         noise_dbm_hz: N0, dBm per Hertz; -174 is thermal noise at room temperature.
-        ue_dbm, bs_dbm: Power of a device, to whomever it sends, and of the base station.
+        ue_dbm, bs_dbm: Transmit power of a device, whatever the receiver, and of the base station, dBm.
         beta0_db: Gain at `d0_m`, dB.
         kappa: Path-loss exponent.
         d0_m: Reference distance, metres.
-        bs_height_m: How much higher the base station's antenna is than a device's, metres.
+        bs_height_m: Height of the base station's antenna above a device's, metres.
         d2d_height_offset: A height difference between devices, metres.  They are on one level; the released code gives
             them the base station's 23.5 m.
         cell_radius_m: Radius of the cell, metres.
         inner: Share of the radius around the base station where no device is.
-        placement: "radius" as the released code, "area" for a uniform density.
-        redeploy: When all devices are placed anew.
+        placement: "radius" as in the released code, "area" for a uniform density.
+        redeploy: How often all devices are placed anew.
         fading: none, or rayleigh: drawn anew for every direction, round and hop.
         deepest_fade_db: Under rayleigh, fades deeper than this are waited out; -20 dB leaves out 1 % of them.
     """
@@ -85,7 +85,7 @@ class Radio:
 
         Args:
             key: The run's channel key.
-            round, hop: When; how much that matters is `redeploy`'s business.
+            round, hop: Time of the probe; its effect depends on `redeploy`.
             nodes: Base station and devices.
         """
         src, dst = _pairs(nodes)
@@ -134,7 +134,7 @@ class Radio:
         return np.where(src == 0, watt(self.bs_dbm), watt(self.ue_dbm))
 
     def _fades(self, key: Key, src: Nodes, dst: Nodes) -> Array:
-        """|h|^2 of the links, at least its floor; a link's draw does not depend on which others are asked for."""
+        """|h|^2 of the links, at least its floor; a link's draw does not depend on the other links asked for."""
         outer, inner = np.maximum(src, dst), np.minimum(src, dst)
         down = src < dst
         u = np.empty(len(src))
