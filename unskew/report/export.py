@@ -124,7 +124,7 @@ def _plain(text: str) -> str:
 
 
 def _note(record: Record) -> str:
-    """What the numbers are; one line without markup."""
+    """One line without markup that says what the numbers are."""
     unfinished = "" if record.finished else " The run is not finished."
     return (
         "Last round; mean ± standard deviation over seeds. Bold: higher than every other method that is no bound, by "
@@ -134,7 +134,7 @@ def _note(record: Record) -> str:
 
 # ---------------------------------------------------------------- CSV
 def _csv(record: Record) -> str:
-    """Everything unrounded: accuracies are fractions, empty is what was not measured."""
+    """The table as CSV, unrounded: accuracies are fractions, an empty field was not measured."""
     base, differences = reference(record), {d.method: d for d in paired(record)}
     file = io.StringIO()
     rows = [_csv_row(record, row, base, differences.get(row.method)) for row in headline(record)]

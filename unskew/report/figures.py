@@ -1,10 +1,10 @@
-"""Figures as SVG text that an HTML page can take in.
+"""Figures as SVG text to embed in an HTML page.
 
 Matplotlib draws, through its object interface: no pyplot, no display.  The drawing names colours by stand-ins that
 become CSS (`currentColor`, `var(--s0)`, ...), so one figure serves the light, the dark and the printed page.  Ids carry
-the figure's own name, so that many figures fit one page, and equal input gives equal bytes.
+the figure's name, so that many figures fit one page, and equal input gives equal bytes.
 
-Methods are told apart three times over, by colour, dashes and marker; the colours are spaced for colour-blind readers.
+Methods differ in three ways, by colour, dashes and marker; the colours are spaced for colour-blind readers.
 """
 
 import io
@@ -83,7 +83,7 @@ _MARKERS: tuple[tuple[tuple[float, float], ...], ...] = (
 
 @dataclass(frozen=True)
 class Look:
-    """How one line is drawn: a stand-in colour, dashes in line widths, the marker's corners, filled or not."""
+    """The look of a line: a stand-in colour, dashes in line widths, the marker's corners, filled or not."""
 
     colour: str
     dashes: tuple[float, ...]
@@ -103,7 +103,7 @@ class Line:
 def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
     """A look for each method, in order; those of bounds are grey and hollow.
 
-    Colour and marker return after eight methods, but never together before sixty-four.
+    Colours and markers repeat after eight methods, but not the same pair before sixty-four.
     """
     found, methods, marks = [], 0, 0
     for bound in bounds:
@@ -120,7 +120,7 @@ def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
 
 
 def swatch(look: Look, line: bool = True) -> Markup:
-    """The look as a small SVG for legends and tables; without `line` the marker alone."""
+    """The look as a small SVG for legends and tables; without `line` only the marker."""
     colour, dashes = _CSS[look.colour], " ".join(f"{1.6 * d:.1f}" for d in look.dashes)
     corners = " ".join(f"{16 + 4 * x:.1f},{6 - 4 * y:.1f}" for x, y in look.marker)
     dash = f' stroke-dasharray="{dashes}"' if dashes else ""
@@ -140,7 +140,7 @@ RING = Markup(
 
 @contextmanager
 def style(name: str) -> Iterator[None]:
-    """Our settings over Matplotlib's defaults, whatever the user's matplotlibrc says; put back afterwards."""
+    """Apply our settings over Matplotlib's defaults, ignoring the user's matplotlibrc; restore them afterwards."""
     ours = ("axes", "font", "lines", "path", "svg", "text", "xtick", "ytick")
     settings: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.startswith(ours)}
     settings.update(_RC, **{"svg.hashsalt": name})
@@ -156,7 +156,7 @@ def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
 
 
 def markup(figure: Figure, name: str, alt: str) -> Markup:
-    """The figure's `<svg>` element: no XML head, no metadata, no size of its own, ids and colours made ours."""
+    """The figure's `<svg>` element: no XML head, no metadata, no fixed size, ids and colours replaced by ours."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
@@ -181,7 +181,7 @@ def markup(figure: Figure, name: str, alt: str) -> Markup:
 
 
 def _shorter(path: str) -> str:
-    """Path data to a hundredth of a point: nobody sees more, and it halves the page."""
+    """Round path data to a hundredth of a point: finer detail is invisible, and this halves the page."""
     return re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), " ".join(path.split()))
 
 
@@ -205,14 +205,14 @@ def lines_chart(
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        lines: What to draw.
+        lines: Curves to draw.
         x: Label of the horizontal axis, with its unit.
         y: Label of the vertical axis, with its unit.
         scale: Factor from values to the unit of `y`; 100 for percent.
-        alt: What a reader who cannot see the figure is told.
+        alt: Text for readers who cannot see the figure.
         flat: Lines drawn level at their last mean, for bounds that have no place on the horizontal axis.
-        rings: Means drawn as open circles on top: what the lines are held against.
-        log: Where a unit is not scaled and values span much, the vertical axis is logarithmic.
+        rings: Means drawn as open circles on top, to compare the lines with.
+        log: Make the vertical axis logarithmic if the unit is not scaled and values span much.
     """
     with style(name):
         figure, axes = _axes(250)
@@ -245,7 +245,7 @@ def lines_chart(
             x = f"{x}, log scale"
         elif x.endswith("round"):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
-        for line in flat:  # when the axis is what it will be: a level line must not set its limits
+        for line in flat:  # once the axis is final: a level line must not set its limits
             axes.axhline(scale * line.curve.mean[-1], **{**drawn(line.look), "marker": ""})
         axes.set_xlabel(x)
         axes.set_ylabel(y)
@@ -253,7 +253,7 @@ def lines_chart(
 
 
 def _plain_numbers(axis: Axis) -> None:
-    """0.01 rather than a power of ten: SVG text knows no mathematics."""
+    """Write 0.01 rather than a power of ten: SVG text cannot show mathematics."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -273,7 +273,7 @@ def drawn(look: Look) -> dict[str, Any]:
 
 
 def _spans(axes: Axes, values: Sequence[float], factor: float = 50) -> bool:
-    """Whether the values need a logarithmic axis."""
+    """True if the values need a logarithmic axis."""
     positive = [v for v in values if math.isfinite(v) and v > 0]
     return len(positive) > 1 and max(positive) > factor * min(positive)
 
@@ -297,7 +297,7 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
 
 
 def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str) -> Markup:
-    """Accuracies of single clients: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
+    """Per-client accuracies: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
     dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
     with style(name):
         figure, axes = _axes(54 + (44 if dots else 32) * len(rows))
@@ -357,14 +357,14 @@ def labels_chart(
     clients_called: Callable[[int], str] = str,
     labels_called: Callable[[int], str] = str,
 ) -> Markup:
-    """Clients side by side: above, how many examples each has; below, the share of each label in them.
+    """Clients side by side: above, the number of examples of each; below, the share of each label in them.
 
     The first `MOST_CLIENTS` clients are drawn.
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
         label_counts: Examples, (clients, labels).
-        alt: What a reader who cannot see the figure is told.
+        alt: Text for readers who cannot see the figure.
         clients_called, labels_called: Names of clients and labels by their numbers.
     """
     counts = np.array(label_counts[:MOST_CLIENTS], dtype=float)  # (clients, labels)

@@ -1,4 +1,4 @@
-"""What plan.json foretold beside what the run came to."""
+"""Compares the forecast in plan.json with the run."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ SURE = {
     "estimated": "estimate: training decides",
     "unknown": "not known",
 }
-"""What is said of a method's bytes, by the word that plan.json has for it."""
+"""Note on a method's bytes, by the word that plan.json uses."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A quantity foretold and measured; None is what was not foretold; `sure` says what the prediction is."""
+    """A quantity as forecast (None if it was not) and as measured; `sure` says how certain the forecast is."""
 
     what: str
     unit: str
@@ -27,14 +27,14 @@ class Beside:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted over actual; None where one of them is nothing."""
+        """Predicted over actual; None if either is zero or missing."""
         return self.predicted / self.actual if self.predicted and self.actual else None
 
 
 def beside(record: Record) -> tuple[Beside, ...]:
     """Bytes and seconds of each method (one seed, the mean over seeds), then of the whole run seconds and peak memory.
 
-    Empty for a run without plan.json, and for one that has not finished: what is foretold is the whole.
+    Empty for a run without plan.json, and for an unfinished one: the forecast is for the whole run.
     """
     foretold, summary = record.predicted, record.summary
     if foretold is None or summary is None:

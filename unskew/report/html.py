@@ -1,6 +1,6 @@
-"""One HTML page for a run, or for several runs side by side: offline, self-contained, printable.
+"""Writes one HTML page for a run, or for several runs side by side: offline, self-contained, printable.
 
-The page is made from run folders only and written in one step, so a reader never meets half of one.
+The page is made from run folders only and written in one step, so a reader never sees half of one.
 """
 
 import statistics
@@ -66,12 +66,12 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | 
     """Write one page that sets several runs side by side, and return `out`.
 
     Args:
-        folders: Of the runs.
+        folders: Folders of the runs.
         out: The page.
-        names: What the runs are called, each by a name of its own; else as their experiments are.
+        names: Distinct names of the runs; by default those of their experiments.
 
     Raises:
-        RunError: With fewer than two folders, or as `write_report`.
+        RunError: With fewer than two folders, or as in `write_report`.
     """
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
@@ -189,7 +189,7 @@ def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> 
 
 
 def _environments(runs: Mapping[str, Record]) -> dict[str, object]:
-    """What all runs were run with, and by run what only some were."""
+    """The environment that all runs share, and by run the entries that differ."""
     keys = dict.fromkeys(key for r in runs.values() for key in r.environment)
     found = {key: {name: r.environment.get(key, "–") for name, r in runs.items()} for key in keys}
     alike = {key: next(iter(by.values())) for key, by in found.items() if len(set(by.values())) == 1}
@@ -209,7 +209,7 @@ def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, o
 
 
 def _names(records: Sequence[Record]) -> list[str]:
-    """Names that differ: the runs' own, else with their folders, else with their places in the list."""
+    """Distinct names: the runs' own, else with their folders, else with their places in the list."""
     own = [r.name for r in records]
     foldered = [f"{r.name} ({r.folder})" for r in records]
     counted = [f"{name}, {i}" for i, name in enumerate(own, start=1)]
@@ -245,7 +245,7 @@ def _when(warned: Warned) -> str:
 
 
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
-    """What the methods report of their rounds, and before it what they cost; empty for a run without info."""
+    """Sections on costs and on the methods' info, in this order; empty for a run without info."""
     found = []
     if record.info:
         found.append(cost.section(record, marks, cost.quantities(record), priced))
@@ -321,7 +321,7 @@ def _by_second(series: _Series) -> Chart | None:
 
 
 def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
-    """Accuracy against sub-frames and joules; bounds are left out, whose traffic is no method's."""
+    """Accuracy against sub-frames and joules; bounds are left out, whose traffic is not a method's."""
     if priced is None:
         return []
     charts = []

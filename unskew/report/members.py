@@ -1,7 +1,7 @@
-"""Should I join?  What the groups of a method promised each client, and what they brought it, as numbers and words.
+"""Should I join?  The benefit that a method's groups promised each client and the benefit it got, in numbers and words.
 
-A promise is the utility of HCCT, (9) of its paper, beside what the client's would be alone; other methods that form
-groups promise nothing.  What came of it is the client's accuracy on its own test data beside that of training alone.
+The promise is HCCT's utility, (9) of its paper, beside the utility of a group of one; other methods that form groups
+promise nothing.  The result is the client's accuracy on its own test data beside that of local-only training.
 """
 
 import statistics
@@ -19,11 +19,11 @@ class Member:
     """A client at the end of a run; accuracies are fractions on its own test data.
 
     Attributes:
-        name: What it is called, its number if it has no name.
+        name: Its name, or its number if it has none.
         groups: Numbers of its groups of two or more, from 1, as in the report's figures.
-        there: Whether it was in any group, be it by itself.
-        utility, utility_alone: In its group and by itself, no unit; None where the method has none.
-        accuracy, accuracy_alone: In its group, and under training alone; None where that was not measured.
+        there: True if it was in any group, even a group of one.
+        utility, utility_alone: Utility in its group and in a group of one, no unit; None if the method has none.
+        accuracy, accuracy_alone: Accuracy in its group and under local-only training; None if not measured.
     """
 
     client: int
@@ -37,7 +37,7 @@ class Member:
 
     @property
     def gain(self) -> float | None:
-        """What joining brought, a difference of fractions."""
+        """The gain in accuracy from joining, a difference of fractions."""
         if self.accuracy is None or self.accuracy_alone is None:
             return None
         return self.accuracy - self.accuracy_alone
@@ -48,10 +48,10 @@ class Joining:
     """The clients of one method.
 
     Attributes:
-        seed, round: Of `members`.
-        base: The label of training alone, None if the run has none.
-        gains: Over training alone, fractions, seed -> client -> gain.
-        words: What there is to say about all seeds, in a sentence or two.
+        seed, round: Seed and round of `members`.
+        base: Label of local-only training; None if the run does not have it.
+        gains: Gains over local-only training, fractions, seed -> client -> gain.
+        words: A sentence or two about all seeds.
     """
 
     method: str
@@ -67,7 +67,7 @@ def joining(record: Record) -> tuple[Joining, ...]:
     """The clients of every method of a run that forms groups; empty if there is none.
 
     Raises:
-        RunError: If what the run keeps contradicts itself.
+        RunError: If the run's files contradict each other.
     """
     methods = record.reports(ClientGroups)
     base, settings = groups.alone(record), groups.settings(record) if methods else {}
@@ -105,7 +105,7 @@ def _members(
 
 
 def _worth(g: groups.GroupHistory, base: str | None) -> str:
-    """What joining brought, over all seeds."""
+    """The gain from joining over all seeds, in words."""
     if base is None:
         return "What joining brought is not known: no method of this run trains every client alone; add “independent”."
     each = [v for row in g.gains.values() for v in row.values()]

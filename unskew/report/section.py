@@ -18,7 +18,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: its name, how figures draw that (nothing if they do not), what is said below it, its cells."""
+    """A row of a table: its name, its swatch in figures (empty if it has none), the note below it, its cells."""
 
     name: str
     cells: tuple[str, ...]

@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Curve:
-    """A quantity over seeds: `x`, the mean, the lowest and the highest seed, all of one length."""
+    """A quantity over seeds: `x`, the mean, the lowest and the highest seed, all of the same length."""
 
     x: tuple[float, ...]
     mean: tuple[float, ...]

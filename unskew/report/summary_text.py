@@ -1,4 +1,4 @@
-"""What a run was and what it found, in plain sentences."""
+"""Plain sentences on a run: its experiment and its results."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def what(record: Record) -> str:
 
 
 def found(record: Record, base: str | None = None) -> str:
-    """Which methods differ from `base` by the paired interval, which cannot be told apart, or why that is not known.
+    """Sentences on which methods differ from `base` by the paired interval and which do not, or why that is unknown.
 
     Without `base` it is the run's FedAvg.
     """

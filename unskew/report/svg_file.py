@@ -1,4 +1,4 @@
-"""A figure as a file of its own: what the page puts around a drawing goes into the SVG.
+"""Writes a figure as a file of its own, with title, caption and legend inside the SVG.
 
 Drawings name their colours as the page's style sheet does.  Here each becomes the sheet's colour for light pages, on a
 white ground, so that programs that know no CSS variables show the file too.

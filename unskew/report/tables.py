@@ -30,10 +30,10 @@ BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "poo
 
 @dataclass(frozen=True)
 class Headline:
-    """One method's row.  Accuracies are fractions, traffic is MB over the run, None is what was not measured.
+    """One method's row.  Accuracies are fractions, traffic is MB over the run, None if not measured.
 
     `across` is the standard deviation over the clients of their own accuracy (ddof 0: these are all there are).
-    `rounds` is the last round reached, the lowest over seeds; `planned` is how many seeds were asked for.
+    `rounds` is the last round reached, the lowest over seeds; `planned` is the number of seeds asked for.
     """
 
     method: str
@@ -54,7 +54,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus reference on the same seeds, as fractions; no `low` and `high` where no interval is possible."""
+    """Method minus reference on the same seeds, as fractions; `low` and `high` are None if there is no interval."""
 
     method: str
     bound: Bound | None
@@ -66,7 +66,7 @@ class Difference:
 
     @property
     def verdict(self) -> Literal["higher", "lower", "undecided", "no interval"]:
-        """What the interval says: it excludes zero, it does not, or there is none."""
+        """The interval's verdict: it excludes zero, it does not, or there is none."""
         if self.low is None or self.high is None:
             return "no interval"
         return "higher" if self.low > 0 else "lower" if self.high < 0 else "undecided"
@@ -83,12 +83,12 @@ class Traffic:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Those of which anything travelled."""
+        """The kinds of message that were sent."""
         return tuple(kind for kind in KINDS if any(self.transfers[d, kind] for d in DIRECTIONS))
 
 
 def reached(record: Record, method: str, seed: int) -> int:
-    """The last round of which the record has a metric; 0 if there is none."""
+    """The last round with a metric in the record; 0 if there is none."""
     rounds = (max(v) for (m, s, _), v in record.series.items() if (m, s) == (method, seed) and v)
     return max(rounds, default=0)
 
@@ -105,7 +105,7 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
 
 
 def last_k(record: Record) -> int:
-    """How many evaluations the `mean_last_k` of the summary spans; 5 where the summary does not say."""
+    """The number of evaluations that the summary's `mean_last_k` spans; 5 if the summary does not say."""
     metrics = {metric for _, metric in record.summary.means} if record.summary else set()
     found = [m[1] for metric in metrics if (m := re.fullmatch(r"global\.accuracy\.mean_last_(\d+)", metric))]
     return int(found[0]) if len(found) == 1 else 5
@@ -145,9 +145,9 @@ def _headline(record: Record, method: str) -> Headline:
 
 
 def reference(record: Record) -> str | None:
-    """The method that others are compared with: FedAvg by name, or the only one whose name begins so.
+    """The method that others are compared with: FedAvg by name, or the only one whose name begins with it.
 
-    None if there is no FedAvg, or several variants of which none is plain.
+    None if there is no FedAvg, or several variants but no plain one.
     """
     names = [m for m in record.methods if record.cell(m).bound in (None, "lower")]
     plain = [m for m in names if m.casefold() == "fedavg"]
@@ -179,7 +179,7 @@ def paired(record: Record, metric: str = ACCURACY, base: str | None = None) -> t
 
 
 def difference(method: str, by_seed: Mapping[int, float], bound: Bound | None = None) -> Difference:
-    """What stands in a row of differences: those of each seed, at least one, with their mean and its interval."""
+    """A row of differences: one for each seed, at least one, with their mean and its interval."""
     values = tuple(by_seed.values())
     low, high = interval(values) or (None, None)
     return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high)
@@ -229,7 +229,7 @@ def _spent(record: Record, method: str, names: Sequence[str]) -> list[Mapping[in
 
 
 def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int, float]], unit: float) -> Curve | None:
-    """`curve` with x what the counted seeds together `spent` up to that round, over their number and in `unit`s.
+    """`curve` with x the mean amount that the counted seeds had `spent` up to that round, in `unit`s.
 
     None if nothing was spent.
     """
@@ -241,7 +241,7 @@ def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int,
 
 
 def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
-    """Accuracies of single clients in the last round that has them, over the counted seeds."""
+    """Per-client accuracies in the last round that has them, over the counted seeds."""
     return tuple(a for s in counted(record, method) for a in record.clients.get((method, s), {}).values())
 
 
@@ -289,11 +289,11 @@ def discrepancies(record: Record) -> tuple[str, ...]:
 
 
 def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
-    """Runs as one, and what differences are taken to: the reference of the first run that has one, or None.
+    """Merge runs into one record; return it with the reference of the first run that has one, or None.
 
     Args:
-        records: Runs; differences mean something only if nothing makes them incomparable.
-        labels: Of each run, what its methods are called among those of all.
+        records: The runs; differences are meaningful only if the runs are comparable (`incomparable`).
+        labels: For each run, the label of each method in the merged record.
     """
     pairs = list(zip(records, labels, strict=True))
     bases = [names[base] for r, names in pairs if (base := reference(r)) is not None]
@@ -311,9 +311,9 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
 
 
 def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, ...]:
-    """Sentences that name what keeps the runs from being compared, each against the first; empty if nothing does.
+    """Sentences on why runs cannot be compared, each against the first; empty if they can.
 
-    `names` are what the runs are called, each by a name of its own.
+    `names` are distinct names of the runs.
     """
     first, said = records[0], []
     for name, other in zip(names[1:], records[1:], strict=True):
@@ -354,7 +354,7 @@ def _facts(record: Record) -> dict[str, str]:
 
 
 def _conditions(record: Record) -> dict[str, str]:
-    """What the configuration says of everything but methods and data; nothing for a run without one."""
+    """The configuration of everything except methods and data; empty for a run without one."""
     said = configured(record)
     if not said:
         return {}
@@ -372,7 +372,7 @@ def _conditions(record: Record) -> dict[str, str]:
 
 
 def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """A sentence for each setting of local optimisation that not all methods share: no fault, but to be known."""
+    """A sentence for each setting of local optimisation in which methods differ: allowed, but worth knowing."""
     found = {
         names[m.get("label", m.get("name"))]: m["local"]
         for r, names in zip(records, labels, strict=True)
@@ -391,7 +391,7 @@ def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]
 
 
 def _written(value: object) -> str:
-    """A value of a configuration, short."""
+    """A configuration value in short form."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_written(v)}" for k, v in value.items() if v != {}) or "none"
     if isinstance(value, list | tuple):
@@ -419,7 +419,7 @@ def points(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A quantity (MB, seconds, transfers) with about three figures; below 0 only in files that were damaged.
+    """A quantity (MB, seconds, transfers) with about three figures; below 0 only in damaged files.
 
     >>> [amount(v) for v in (0, 0.00371, 4.5678, 56.78, 12345.6)]
     ['0', '0.0037', '4.57', '56.8', '12,346']
@@ -441,7 +441,7 @@ def count(value: float) -> str:
 
 
 def with_spread(spread: Spread | None) -> str:
-    """Mean ± std of fractions in percent; the mean alone for one seed, a dash for what was not measured.
+    """Mean ± std of fractions in percent; just the mean for one seed, a dash if not measured.
 
     >>> with_spread(Spread((0.8, 0.9))), with_spread(Spread((0.8,))), with_spread(None)
     ('85.0 ± 7.1', '80.0', '–')

@@ -1,1 +1,1 @@
-"""Parts of a report, each for what certain methods tell of their rounds."""
+"""Sections of a report, each for the info that certain methods record."""

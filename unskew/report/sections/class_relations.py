@@ -1,4 +1,4 @@
-"""FedDW and every method with its term: how near the classifier came to the soft labels, and what that told whom.
+"""FedDW and every method with its term: how near the classifier came to the soft labels, and what they reveal to whom.
 
 `unskew.algorithms.feddw` has the citation; figure numbers are the paper's.
 
@@ -7,12 +7,12 @@ Notation   SL       soft labels, (classes, classes): row c is the mean predictio
            ||w_c||  length of row c of W, no unit
 
 SL and CR side by side with ||SL - CR||_F by round are Fig. 8, ||w_c|| against the share of class c Fig. 4.  The share
-is that of all clients' training examples, from partition.json; no method with the term gives it away or needs it.
-Accuracy by round, Fig. 7, every report has.
+is that of all clients' training examples, from partition.json; no method with the term reveals or needs it.
+Every report has accuracy by round, Fig. 7.
 
 The last part is for reproductions, which have no run folder of their own: accuracy by mu, Fig. 6, and features in the
-plane with the class weights among them, Fig. 5.  Their shares are of those who trained last.  Each function goes from
-numbers to a `Chart`, which `alone.document` makes a file of.
+plane with the class weights among them, Fig. 5.  Their shares are of the clients that trained last.  Each function
+turns numbers into a `Chart`, which `svg_file.document` turns into a file.
 """
 
 import math
@@ -55,12 +55,12 @@ class Term:
 
     Attributes:
         distance: ||SL - CR||_F by round over seeds, None where there is no global model.
-        seed: Of the matrices.
+        seed: Seed of the matrices.
         shown: SL and CR at its first, middle and last round; fewer in a short run, none with many classes.
-        classes: How many the matrices would have.
+        classes: Number of classes of the matrices.
         norms: ||w_c|| in the last round, by seed.
         shares: Class shares of all training examples, by seed.
-        told: The weakest guarantee over the seeds, and who saw what.
+        told: The weakest guarantee over the seeds, and what each party saw.
     """
 
     method: str
@@ -75,7 +75,7 @@ class Term:
 
 @dataclass
 class _Seed:
-    """What is kept of a seed's rounds."""
+    """Statistics of one seed's rounds."""
 
     rounds: list[int] = field(default_factory=list)
     distance: dict[int, float] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def term(record: Record, method: str) -> Term | None:
 
 
 def relations(at: int, info: ClassRelations) -> Relations | None:
-    """SL and CR of a round; None where the method has left them out."""
+    """SL and CR of a round; None if the method left them out."""
     if info.sl is None:
         return None
     return Relations(at, np.array(info.sl), None if info.cr is None else np.array(info.cr), info.distance)
@@ -136,7 +136,7 @@ def _shares(record: Record, seed: int) -> tuple[float, ...]:
 
 # ---------------------------------------------------------------- the section
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
-    """What FedDW's term adds to a report; None if there is no round that counts.
+    """The section on FedDW's term; None if there is no round that counts.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -155,7 +155,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
 
 
 def lead(found: Sequence[Term]) -> str:
-    """What came of the term, a sentence for each method, and what is not drawn."""
+    """Summarise the effect of the term in a sentence for each method, and name the figures left out."""
     said = [
         f"{t.method}: the distance between soft labels and class relations goes from {t.distance.mean[0]:.3f} in round "
         f"{t.distance.x[0]:g} to {t.distance.mean[-1]:.3f} in round {t.distance.x[-1]:g}."
@@ -228,13 +228,13 @@ Shared = tuple[Sequence[float], Sequence[float]]
 def norms_chart(
     name: str, drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, figures.Look] | None = None
 ) -> Chart:
-    """How long a class's weights are against its share (Fig. 4), a mark for each class and seed.
+    """Length of a class's weights against its share (Fig. 4), a mark for each class and seed.
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        drawn: By method, what is drawn of each seed; at least one.
-        whose: Of what the shares are, for people.
-        marks: How methods look; left out they are told apart.
+        drawn: Values of each seed, by method; at least one.
+        whose: Owner of the shares, in words.
+        marks: Looks of the methods; distinct ones by default.
     """
     marks = marks or dict(zip(drawn, figures.looks([False] * len(drawn)), strict=True))
     told, seeds = [], max(map(len, drawn.values()))
@@ -271,7 +271,7 @@ def norms_chart(
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Pearson's; None where one of the two does not vary, or by no more than rounding."""
+    """Pearson's correlation; None if one of the two does not vary by more than rounding."""
     a, b = (np.array(v) - np.mean(v) for v in (x, y))
     if min(float(np.abs(a).max()) / max(map(abs, x)), float(np.abs(b).max()) / max(*map(abs, y), 1e-30)) < 1e-9:
         return None
@@ -283,15 +283,15 @@ def _signed(value: float) -> str:
 
 
 def relations_chart(name: str, method: str, shown: Sequence[Relations]) -> Chart:
-    """SL and CR side by side, a row for each round (Fig. 8); SL alone where there is no CR.
+    """SL and CR side by side, a row for each round (Fig. 8); only SL if there is no CR.
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        method: What the matrices are of, for people: a method's label, and the seed.
-        shown: At least one, all of as many classes.
+        method: Title of the matrices: a method's label, and the seed.
+        shown: Matrices to draw, at least one, all with the same number of classes.
     """
     both = any(r.cr is not None for r in shown)
-    # SL beside its CR; alone, the rounds stand beside each other.
+    # SL is drawn beside its CR; without CR, the rounds are drawn side by side.
     panels: list[tuple[str, Floats | None]] = []
     for r in shown:
         panels.append((f"SL, round {r.round}", r.sl))
@@ -350,7 +350,7 @@ def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        curves: What a line is, for people, such as a data set -> {mu: accuracy of each seed}; accuracies are fractions.
+        curves: Name of a line, such as a data set -> {mu: accuracy of each seed}; accuracies are fractions.
 
     Raises:
         ConfigError: If there is no line, a mu is negative or not finite, or one has no accuracy.
@@ -396,7 +396,7 @@ def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -
 
 
 def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
-    """What the term adds to methods (Table IV), with the interval of each mean.
+    """Gain of methods from the term (Table IV), with the interval of each mean.
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
@@ -428,7 +428,7 @@ def _best(by: Mapping[float, Sequence[float]]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Features and class weights in the plane; places have no unit and no meaning but who is near whom.
+    """Features and class weights in the plane; coordinates have no unit, and only nearness has a meaning.
 
     Attributes:
         points: Features, (examples, 2).
@@ -444,14 +444,14 @@ class Plane:
 def plane(features: Floats, labels: npt.NDArray[np.int64], weights: Floats, key: Key) -> Plane:
     """Features and class weights laid out together by t-SNE.
 
-    Distances are those of directions (cosine): features are lengths apart from weights, and a linear layer without bias
-    looks at their angle.
+    Distances are those of directions (cosine): features and weights differ much in length, and a linear layer without
+    bias looks at their angle.
 
     Args:
-        features: What the last layer gets, (examples, dimensions); at least three of them.
+        features: Input of the last layer, (examples, dimensions); at least three examples.
         labels: Classes of the examples, (examples,).
-        weights: Of the last layer, (classes, dimensions).
-        key: Of what t-SNE draws.
+        weights: Weight of the last layer, (classes, dimensions).
+        key: Randomness of t-SNE.
 
     Raises:
         ConfigError: If the shapes do not fit, there are fewer than three features, or a number is not finite.
@@ -479,7 +479,7 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        planes: What a panel is, for people, such as a method -> its features; all have as many classes.
+        planes: Title of a panel, such as a method -> its features; all with the same number of classes.
 
     Raises:
         ConfigError: If there is no panel, or they differ in classes.
@@ -532,6 +532,6 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
 
 
 def nearest(p: Plane) -> float:
-    """Share of the examples whose nearest class weight in the plane is that of their class."""
+    """Share of the examples whose nearest class weight in the plane is that of their own class."""
     gaps = np.linalg.norm(p.points[:, None] - p.weights, axis=2)
     return float((gaps.argmin(axis=1) == p.labels).mean())

@@ -1,4 +1,4 @@
-"""What each method had spent when it became as good as a target: rounds, models, MB, and what a radio makes of them."""
+"""Cost of each method up to a target accuracy: rounds, models, MB, and time and energy under a radio."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,9 +24,9 @@ class Spending:
     """Something that is spent round by round.
 
     Attributes:
-        name, unit: As a table's head has them.
-        spent: What each method and seed spent in each round; a cell that is not there was not recorded.
-        said: How an amount is written.
+        name, unit: Name and unit in a table's head.
+        spent: Amount that each method and seed spent in each round; a missing cell was not recorded.
+        said: Writes an amount as text.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a method had spent at its first evaluation at or above the target.
+    """Cost of a method up to its first evaluation at or above the target.
 
     Attributes:
         seeds: Seeds that have a target and were evaluated.
-        rounds: Of the seeds that reached it; None if none did.
-        spent: Spending -> amounts of those seeds, None where it was not recorded.
+        rounds: Rounds of the seeds that reached it; None if none did.
+        spent: Spending -> amounts of those seeds; None if it was not recorded.
     """
 
     method: str
@@ -83,7 +83,7 @@ def target(record: Record) -> Target | None:
 
 
 def quantities(record: Record) -> tuple[Spending, ...]:
-    """What a run spends whatever the radio: local-training legs, models, MB."""
+    """Quantities a run spends under any radio: local-training legs, models, MB."""
     cells = [(c.method, c.seed) for c in record.cells]
     sent = {
         (m, s): {t: sum(row.get(t, 0.0) for row in rows) / MB for t in set().union(*rows)}
@@ -106,7 +106,7 @@ class Priced:
 
 
 def priced(record: Record) -> Priced | None:
-    """What the run cost on the air, under its own radio; None if it modelled none, or nothing travelled.
+    """The run's cost on the air under its own radio; None if it modelled none, or nothing travelled.
 
     Raises:
         RunError: If the run's folder cannot be priced.
@@ -145,7 +145,7 @@ def _sum(flow: Mapping[Direction, float] | None) -> float:
 
 
 def reached(record: Record, aim: Target, spent: tuple[Spending, ...]) -> tuple[Reached, ...]:
-    """A row for each method that is no bound, in the order of the run."""
+    """A row for each method that is not a bound, in the order of the run."""
     return tuple(_reached(record, m, aim, spent) for m in record.methods if record.cell(m).bound is None)
 
 
@@ -175,9 +175,9 @@ def section(
 
     Args:
         record: The run.
-        marks: How figures draw the methods.
+        marks: Looks of the methods in figures.
         spent: Its columns after the rounds.
-        priced: What the radio adds to them.
+        priced: The run's cost under its radio, for further columns.
     """
     spent = (*spent, *(priced.quantities if priced is not None else ()))
     aim = target(record)

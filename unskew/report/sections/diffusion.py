@@ -1,4 +1,4 @@
-"""FedDif's rounds: how near to IID its models' experience came, at what price in bandwidth, and where they went.
+"""FedDif's rounds: how near to IID the data behind its models came, at what price in bandwidth, and where they went.
 
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data".
@@ -9,8 +9,8 @@ Notation   d_i    class shares of client i's training examples, D_i their number
            u      the distribution that counts as IID
            W      distance between two distributions; the L2 norm of their difference unless the run says otherwise
 
-The run keeps who trained what (info.jsonl) and who holds what (partition.json), but no DoL: the base station never
-sees one.  Here each model's DoL is put together again by the recursion that the clients use,
+The run records which client trained which model (info.jsonl) and which client holds which examples (partition.json),
+but no DoL: the base station never sees one.  Here each model's DoL is rebuilt by the recursion that the clients use,
 
     psi_k = (D_{k-1} psi_{k-1} + D_i d_i) / D_k,   D_k = D_{k-1} + D_i,                          (1)
 
@@ -18,9 +18,9 @@ and beside it stands Lemma 2's closed form, from the pooled examples of the chai
 
     W(psi_k, u) = || sum_j D_j (d_j - u) || / D_k.                                                (2)
 
-The two are equal but for rounding, whatever the chain.  What checks the run is a third number: a winner's bid, which
-the client worked out from the DoL it was shown, against what by (2) its move brought.  They part where bids are valued
-one move behind, and where clients add noise to their DoL, which is neither in (1) nor in (2).
+The two are equal up to rounding, whatever the chain.  The run itself is checked by a third number: a winner's bid,
+which the client computed from the DoL it received, against the gain of its move by (2).  They differ where bids are
+valued one move behind, and where clients add noise to their DoL, which is neither in (1) nor in (2).
 """
 
 import math
@@ -60,10 +60,10 @@ Counts = npt.NDArray[np.int64]
 # ---------------------------------------------------------------- degrees of learning
 @dataclass(frozen=True, eq=False)
 class Learning:
-    """What the models of one round learned from, before the first hop and after each.
+    """The data that the models of one round learned from, before the first hop and after each.
 
     Attributes:
-        dol: By the recursion (1), (hops + 1, models, classes).
+        dol: Degree of learning by the recursion (1), (hops + 1, models, classes).
         pooled: Examples along the chain by class, (hops + 1, models, classes).
     """
 
@@ -113,7 +113,7 @@ _WORDS: dict[Metric, tuple[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Ruler:
-    """How far from IID a distribution is: W(., target), with the target in words."""
+    """The distance of a distribution from IID, W(., target), with the target in words."""
 
     metric: Metric
     target: Floats
@@ -143,12 +143,12 @@ class Ruler:
 
 
 def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> Ruler:
-    """What a method's settings measure with; where they say nothing, L2 to uniform, as the method itself.
+    """The distance in a method's settings; by default L2 to uniform, as in the method itself.
 
     Args:
         options: The method's table in config.toml.
-        histograms: Of all clients, (clients, classes).
-        where: The file the settings are from, for the error.
+        histograms: Class counts of all clients, (clients, classes).
+        where: The file the settings are from, for errors.
 
     Raises:
         RunError: If there is no such metric or target.
@@ -171,7 +171,7 @@ def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.t
 # ---------------------------------------------------------------- one method over a run
 @dataclass
 class _Tally:
-    """What is kept of one seed's rounds: means over the models of a round, and no model."""
+    """Statistics of one seed's rounds: means over the models of a round."""
 
     distance: list[Floats] = field(default_factory=list)  # of each round, (hops + 1,)
     closed: list[Floats] = field(default_factory=list)
@@ -184,7 +184,7 @@ class _Tally:
 
 @dataclass(frozen=True, eq=False)
 class DrawnRound:
-    """A communication round that is drawn, and what its models learned from."""
+    """A communication round to draw, and the data its models learned from."""
 
     seed: int
     round: int
@@ -198,16 +198,16 @@ class Diffusion:
 
     Attributes:
         distance, closed: Mean IID distance of the models by diffusion round, from (1) and from (2).
-        efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that came so far.
+        efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that got that far.
         gap: Largest difference between (1) and (2) of any model after any hop.
-        overbid: Largest difference between a winner's bid and what by (2) its move brought.
-        chains: Models followed, all rounds and seeds.
-        rounds: Communication rounds, all seeds.
-        hops: Diffusion rounds per communication round, a mean for each seed.
+        overbid: Largest difference between a winner's bid and the gain of its move by (2).
+        chains: Number of models followed, over all rounds and seeds.
+        rounds: Number of communication rounds, over all seeds.
+        hops: Mean number of diffusion rounds per communication round, by seed.
         moved: Share of the models that move in a diffusion round.
         stayed: Share of the models that never leave their first trainer in a round.
-        mismatched: Rounds whose chain sizes in info.jsonl are not those of partition.json.
-        shown: The first round in which a model moved, with what its models learned.
+        mismatched: Number of rounds whose chain sizes in info.jsonl differ from those of partition.json.
+        shown: The first round in which a model moved, with the data its models learned from.
     """
 
     method: str
@@ -232,7 +232,7 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     Args:
         record: The run.
         method: Its label.
-        measure: From the clients' histograms to the ruler.
+        measure: Maps the clients' histograms to the ruler.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -295,14 +295,14 @@ def _over_models(distances: Floats) -> Floats:
 
 
 def _level(seeds: Sequence[Sequence[Floats]]) -> stats.Curve:
-    """Mean over rounds, by diffusion round; a round that ended earlier stays where it ended."""
+    """Mean over rounds, by diffusion round; a round that ended earlier keeps its last value."""
     last = max(len(row) for rows in seeds for row in rows)
     means = [np.mean([np.pad(row, (0, last - len(row)), mode="edge") for row in rows], axis=0) for rows in seeds]
     return _curve(range(last), means)
 
 
 def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> stats.Curve | None:
-    """Mean over the rounds that came so far, by diffusion round from 1; None if no round had one."""
+    """Mean over the rounds that got that far, by diffusion round from 1; None if no round had one."""
     last = max(len(row) for rows in seeds for row in rows)
     if not last:
         return None
@@ -322,7 +322,7 @@ def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
 
 # ---------------------------------------------------------------- the section
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
-    """What FedDif adds to a report; None if no partition is known.
+    """FedDif's section of a report; None if no partition is known.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -349,7 +349,7 @@ def _counted(n: int, noun: str) -> str:
 
 
 def lead(found: Sequence[Diffusion]) -> str:
-    """What diffusion did, in a sentence for each method."""
+    """Summarise the diffusion in a sentence for each method."""
     said = [
         f"{d.method}: {tables.count(d.hops.mean)} diffusion round{'' if d.hops.mean == 1 else 's'} per communication "
         f"round on average; the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to "
@@ -445,7 +445,7 @@ def _summary(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> T
 
 
 def _tiny(value: float) -> str:
-    """A difference that is nothing but rounding, or not.
+    """A difference as text, short whether or not it is only rounding.
 
     >>> _tiny(2.3e-16), _tiny(0.0123), _tiny(0.0)
     ('2e-16', '0.01', '0')
@@ -482,12 +482,12 @@ def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
 # ---------------------------------------------------------------- the cell
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """Where devices are in each diffusion round, (clients, 2), metres from the base station.
+    """Positions of the devices in each diffusion round, (clients, 2), metres from the base station.
 
     Attributes:
         at: Positions by diffusion round, counted from 1.
-        radius: Of the cell, metres; None where no radio was modelled and the devices stand on a circle.
-        words: How the positions came about.
+        radius: Radius of the cell, metres; None if no radio was modelled and the devices are drawn on a circle.
+        words: Origin of the positions, in words.
     """
 
     at: Callable[[int], Floats]
@@ -496,7 +496,7 @@ class Ground:
 
 
 def ground(record: Record, round: DrawnRound, clients: int) -> Ground:
-    """The places that the run's own channel gave its clients, or a circle if it had none."""
+    """The clients' positions under the run's own channel, or on a circle if it had none."""
     table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
         return _on_a_circle(clients)
@@ -553,7 +553,7 @@ def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> C
 def _panel(
     axes: Axes, moves: Sequence[DiffusionMove], holders: Sequence[int], places: Floats, radius: float | None
 ) -> list[int]:
-    """Draw one diffusion round, and say who holds which model after it."""
+    """Draw one diffusion round; return in words which client holds which model after it."""
     reach = radius or 1.0
     busy = {*holders, *(m.dst for m in moves)}
     idle = [c for c in range(len(places)) if c not in busy][:MOST_DEVICES]

@@ -1,14 +1,14 @@
-"""What one round told: the embeddings of FedDistr, how they were aligned, what comes out of them, and what that cost.
+"""The single round of FedDistr: its embeddings, their alignment, the images made from them, and the cost.
 
 `unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  FedPFT, its
-cheap rival, stands in the accuracy figure and in the table.
+cheap rival, is in the accuracy figure and in the table.
 
-Embeddings in the plane are drawn as the server got them: the clients' images never reach it.  Pictures are made again
-for the page, from the embeddings in info.jsonl and the experiment's prior, with other noise than in the run; so a run
-folder needs nothing but itself.  That is done with unskew's own priors only: a Stable Diffusion pipeline takes minutes
-an image here, and may be far away.  Real images stand beside them, and their latents in the clusters the clients found,
-where the run was a simulation and its data can still be read, with the hash it had then.  The server of a deployed run
-has no images, and its report never looks for any.
+Embeddings in the plane are drawn as the server received them: the clients' images never reach it.  Images are
+generated again for the page, from the embeddings in info.jsonl and the experiment's prior, with other noise than in the
+run, so a run folder is all that is needed.  Only unskew's own priors are used for that: a Stable Diffusion pipeline
+takes minutes an image here, and may be remote.  Real images, and their latents in the clusters the clients found, are
+shown beside them if the run was a simulation whose data can still be read and have the same hash.  The server of a
+deployed run has no images, and its report never looks for any.
 """
 
 import math
@@ -72,15 +72,15 @@ class Uploads:
     """The embeddings of a round, and what the server made of them.
 
     Attributes:
-        v: As the info holds them, (K, axes).
-        whole: Whether that is the embeddings themselves; else it is their principal coordinates.
-        labels, counts, owners: Of each; a count is 0 where none was sent.
-        sent: How many there were; K is less where the info holds only the first.
-        distance: What the alignment went by.
-        threshold: Up to which distance a match is taken for the same.
-        matches: All that was matched, nearest first.
-        sets: Numbers that stand for one distribution.
-        kept: The one of each set that was distributed.
+        v: The embeddings as the info holds them, (K, axes).
+        whole: True if `v` holds the embeddings themselves, false if their principal coordinates.
+        labels, counts, owners: Label, example count and client of each; the count is 0 if none was sent.
+        sent: Number of embeddings sent; K is less if the info holds only the first.
+        distance: Distance that the alignment used.
+        threshold: Largest distance at which a match counts as the same.
+        matches: All matches, nearest first.
+        sets: Sets of embeddings, by number, that stand for one distribution.
+        kept: The embedding of each set that was distributed.
     """
 
     v: Floats
@@ -101,7 +101,7 @@ class Uploads:
         return {i: s for s, members in enumerate(self.sets) for i in members}
 
     def joined(self, match: Match) -> bool:
-        """Whether the two ended in one set."""
+        """True if the two ended in one set."""
         place = self.place
         return match.i in place and place[match.i] == place.get(match.j)
 
@@ -111,10 +111,10 @@ class OneRound:
     """A method of one round, over a run.
 
     Attributes:
-        seed, uploads: Of what is drawn.
-        privacy: The weakest guarantee over the seeds, and who saw what.
-        nearest: Least distance from a made image to one of its client's own, in medians; None where it is not known.
-        client: The client that says so.
+        seed, uploads: Seed that is drawn, and its embeddings.
+        privacy: The weakest guarantee over the seeds, and what each party saw.
+        nearest: Least distance from a generated image to one of its client's own, in medians; None if not known.
+        client: The client with that distance.
     """
 
     method: str
@@ -171,7 +171,7 @@ def uploads_of(info: Embeddings) -> Uploads:
 
 # ---------------------------------------------------------------- the section
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
-    """What methods of one round add to a report; None if no seed that counts has come so far.
+    """The section on one-round methods; None if no seed that counts got that far.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -201,7 +201,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
 
 
 def against_rounds(record: Record, methods: Sequence[str]) -> list[str]:
-    """How methods of one round compare with the rounds of FedAvg, in sentences; empty without it or accuracies."""
+    """Compare one-round methods with FedAvg's rounds, in sentences; empty without FedAvg or accuracies."""
     base = tables.reference(record)
     theirs = None if base is None else tables.cost_curve(record, base)
     if base is None or theirs is None or base in methods:
@@ -345,7 +345,7 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart |
 
 
 def _short(value: float) -> str:
-    """A count in few letters: 2 k, 1.5 M.
+    """A count in short form: 2 k, 1.5 M.
 
     >>> _short(1500), _short(100.0), _short(2.5e9)
     ('1.5 k', '100', '2.5 G')
@@ -359,7 +359,7 @@ def _short(value: float) -> str:
 # ---------------------------------------------------------------- latents
 @dataclass(frozen=True, eq=False)
 class Latents:
-    """A client's images as the prior's encoder sees them: z (n, D), the label and the cluster of each."""
+    """Latents of a client's images under the prior's encoder, z (n, D), with the label and the cluster of each."""
 
     client: int
     z: Floats
@@ -368,9 +368,9 @@ class Latents:
 
 
 def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Latents] | str:
-    """The first clients' images in the clusters that they found in the run, or why they are not at hand, in words.
+    """The first clients' latents in the clusters they found in the run, or in words why these are not available.
 
-    Clusters are found again, from the run's seed and so the same.
+    The clustering is repeated from the run's seed, so the clusters are the same.
     """
     source = str(options.get("prior", priors.BUILT_IN))
     if not own(source):
@@ -390,7 +390,7 @@ def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Lat
 
 
 def own(source: str) -> bool:
-    """Whether a prior is one of unskew's, which are small enough to be asked while a page is made."""
+    """True if a prior is one of unskew's, which are small enough to sample from while a page is made."""
     return source == priors.BUILT_IN or (Path(source) / CARD).is_file()
 
 
@@ -566,7 +566,7 @@ def closest_clients(uploads: Uploads) -> tuple[int, int] | None:
 
 
 def rungs(uploads: Uploads, pair: tuple[int, int]) -> tuple[list[_Rung], int]:
-    """The rows for two clients, matches beside each other, and how many matches were left out for want of room."""
+    """The rows for two clients, matches beside each other, and the number of matches left out for lack of space."""
     a, b = pair
     mine = [m for m in uploads.matches if {uploads.owners[m.i], uploads.owners[m.j]} == {a, b}]
     chosen = sorted(mine, key=lambda m: (not uploads.joined(m), m.distance))[:MOST_PAIRS]
@@ -690,9 +690,9 @@ class GalleryRow:
 
 
 def gallery_rows(uploads: Uploads) -> tuple[tuple[GalleryRow, ...], int]:
-    """The gallery's rows, client by client, and how many there would be without a limit.
+    """The gallery's rows, client by client, and their number without the limit.
 
-    Beyond the limit the clients take turns, each with the label of which it has most.
+    If there are more, the clients take turns, each with its most frequent label first.
     """
     found: dict[tuple[int, int], list[int]] = {}
     for i, at in enumerate(zip(uploads.owners, uploads.labels, strict=True)):
@@ -711,7 +711,7 @@ def gallery_rows(uploads: Uploads) -> tuple[tuple[GalleryRow, ...], int]:
 
 
 def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str, Any], name: str) -> Chart | str:
-    """Images made from a method's embeddings beside real ones of the same label and client, or why there are none.
+    """Images generated from a method's embeddings beside real ones of the same label and client, or why there are none.
 
     Args:
         record: The run.
@@ -754,7 +754,7 @@ def real_images(
 
     Args:
         record: The run.
-        seed: Which division of the data.
+        seed: Seed of the division of the data.
         wanted: Clients and labels.
         image_shape: (C, H, W).
 
@@ -778,7 +778,7 @@ def real_images(
 
 
 def readable(record: Record, seed: int) -> Dataset | str:
-    """The run's data if it was a simulation and can be read as it was; or why not, in words."""
+    """The run's data if it was a simulation and they can be read unchanged; otherwise why not, in words."""
     if deployed(record):
         return "the clients were real ones, and their images stay with them"
     partition = record.partitions.get(seed)
@@ -791,7 +791,7 @@ def readable(record: Record, seed: int) -> Dataset | str:
 
 
 def deployed(record: Record) -> bool:
-    """Whether the run's clients were processes of their own, whose data is no business of a report's."""
+    """True if the run's clients were separate processes, whose data a report must not read."""
     return record.command.startswith("unskew deploy") or (record.folder / "network.jsonl").exists()
 
 

@@ -1,4 +1,4 @@
-"""Who trained with whom: the groups of HCCT and of every other method that forms some, and what joining was worth.
+"""Groups of clients that train together, formed by HCCT and other methods, and the value of joining one.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2 and Figs. 3 to 5.  Equation
 numbers in brackets are the paper's.
@@ -7,13 +7,13 @@ Notation   u_i    client i's utility in its group, -alpha_i / D_C + cos(S_C, g_i
            B      benefit of a merge, the sum of all utilities after it less that before it      (15)
            D_i    client i's training examples, alpha_i what a small group costs it
 
-A client alone agrees with itself, so that its utility is 1 - alpha_i / D_i: that is the circle beside each bar.  What
-utility foretells from gradients, the gain measures afterwards: own accuracy less that of training alone in the same
-run.
+A group of one agrees with itself, so that its utility is 1 - alpha_i / D_i: that is the circle beside each bar.
+Utility predicts a benefit from gradients; the gain measures it afterwards: own accuracy less that of local-only training in
+the same run.
 
-Groups have no names of their own.  Here each has a number, which it keeps from round to round by the members it keeps:
+Groups have no names of their own.  Here each gets a number, which it keeps from round to round by its members:
 the assignment of a round's groups to the numbers so far has the largest sum of overlaps (members in common over members
-in either), so that colours stay.  Clients alone have no number.
+in either), so that colours stay.  A group of one has no number.
 """
 
 import math
@@ -50,7 +50,7 @@ Floats = npt.NDArray[np.float64]
 Groups = tuple[tuple[int, ...], ...]
 
 ALONE, REST, NONE = -1, -2, -3
-"""Where a client can be beside a numbered group: alone, in one of the groups not drawn apart, in none."""
+"""Places of a client besides a numbered group: in a group of one, in a group drawn with others, in none."""
 
 
 def members(info: ClientGroups) -> Groups:
@@ -61,7 +61,7 @@ def members(info: ClientGroups) -> Groups:
 # ---------------------------------------------------------------- numbers for groups
 @dataclass
 class Tracks:
-    """Which number each group has: the members that each number had last, and whether that was in the last round."""
+    """Numbers of the groups: the last members of each number, and whether it was used in the last round."""
 
     members: list[frozenset[int]] = field(default_factory=list)
     last: set[int] = field(default_factory=set)
@@ -96,7 +96,7 @@ Place = Mapping[int, tuple[int, ...]]
 
 
 def places(groups: Groups, numbers: Sequence[int]) -> Place:
-    """Where each client is."""
+    """The groups of each client, by number."""
     found: dict[int, tuple[int, ...]] = {}
     for members, number in zip(groups, numbers, strict=True):
         for c in members:
@@ -107,7 +107,7 @@ def places(groups: Groups, numbers: Sequence[int]) -> Place:
 def flows(before: Place, after: Place, clients: int) -> dict[tuple[int, int], float]:
     """Clients that go from one place to another between two rounds; one in several groups counts in equal parts.
 
-    What stays in a group stays; the rest of a client is spread over its new groups.
+    The part of a client that stays in a group stays; the rest is spread over its new groups.
 
     >>> flows({0: (0, 1)}, {0: (1, 2)}, 1) == {(1, 1): 0.5, (0, 2): 0.5}
     True
@@ -152,17 +152,17 @@ class GroupHistory:
     """A method that forms groups, over a run.
 
     Attributes:
-        seed: Of what is drawn.
-        clients: How many there are on that seed.
+        seed: Seed that is drawn.
+        clients: Number of clients under that seed.
         seen: Its rounds.
-        judged: What the groups of the last round were judged by, as far as the method says.
-        cut: The round of the last partition that has merges to show, and what it was judged by.
-        several: Groups of two or more in the last round, by seed.
-        alone: Clients by themselves in the last round, by seed.
-        overlapping: Whether a client was in two groups at once.
-        planted: The domain of each client, empty where clients are not of one domain each.
+        judged: Criteria of the last round's groups, as far as the method reports them.
+        cut: The round of the last partition that has merges to show, and its criteria.
+        several: Number of groups of two or more in the last round, by seed.
+        alone: Number of groups of one in the last round, by seed.
+        overlapping: True if a client was in two groups at once.
+        planted: The domain of each client; empty unless each client has just one.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
-        gains: Own accuracy less that of training alone, a fraction, seed -> client.
+        gains: Own accuracy less that of local-only training, a fraction, seed -> client -> gain.
         called: Names of clients by their numbers.
     """
 
@@ -197,7 +197,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
     Args:
         record: The run.
         method: Its label.
-        base: The label of training alone.
+        base: Label of local-only training.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -247,12 +247,12 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
 
 
 def alone(record: Record) -> str | None:
-    """The label of training alone, the first if there are several; None if the run has none."""
+    """The label of local-only training, the first if there are several; None if the run has none."""
     return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
 
 
 def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]:
-    """Own accuracy of a method's clients less `base`'s, fractions, on seeds where both came to the same round."""
+    """Own accuracy of a method's clients less `base`'s, fractions, for seeds where both reached the same round."""
     found: dict[int, dict[int, float]] = {}
     for seed in tables.counted(record, method):
         mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
@@ -264,7 +264,7 @@ def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]
 
 # ---------------------------------------------------------------- the section
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
-    """What methods that form groups add to a report; None if no partition is known.
+    """The section on methods that form groups; None if no partition is known.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -287,7 +287,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
 
 
 def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
-    """The charts, where one that has no other beside it keeps to half the page: it would fill all of it."""
+    """The charts, with one that would be by itself in its row kept to half the page's width."""
     narrow = [c for c in charts if not c.wide]
     if len(narrow) != 1:
         return tuple(charts)
@@ -305,7 +305,7 @@ def settings(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def lead(found: Sequence[GroupHistory], base: str | None) -> str:
-    """Who trained with whom at the end, a sentence for each method, and what is not drawn."""
+    """Describe the final groups in a sentence for each method, and name the figures left out."""
     said = [formed(g) for g in found]
     said.append("A group keeps its number and colour from round to round by the members it keeps.")
     if base is None:
@@ -323,7 +323,7 @@ def lead(found: Sequence[GroupHistory], base: str | None) -> str:
 
 
 def formed(g: GroupHistory) -> str:
-    """How many groups there were in the last round, and how many clients in none, in a sentence."""
+    """A sentence with the number of groups in the last round and of clients in none."""
     several = sum(n != ALONE for n in g.last.numbers)
     by_itself = len(g.last.numbers) - several
     out = g.clients - len({c for members in g.last.groups for c in members})
@@ -385,14 +385,14 @@ def _worth(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str
 
 
 def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:
-    """How many gains are above zero and how many below, by more than rounding."""
+    """The number of gains above zero and of those below, by more than rounding."""
     # A billionth: the same predictions, summed in another order.
     return sum(v > 1e-9 for v in gains), sum(v < -1e-9 for v in gains)
 
 
 # ---------------------------------------------------------------- figures
 def colour_of(number: int) -> str:
-    """A numbered group's colour; grey for all else."""
+    """A numbered group's colour; grey for everything else."""
     return figures.SERIES[number % figures.COLOURS] if number >= 0 else figures.BOUND
 
 
@@ -416,7 +416,7 @@ def _rand_chart(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look]
 
 
 def _planted(g: GroupHistory) -> str:
-    """Which clients have a domain in common."""
+    """A sentence on which clients share a domain."""
     members: dict[int, list[str]] = {}
     for c, domain in enumerate(g.planted):
         members.setdefault(domain, []).append(g.called(c))
@@ -428,7 +428,7 @@ def _planted(g: GroupHistory) -> str:
 
 
 def _flow_chart(g: GroupHistory, name: str) -> Chart | None:
-    """Who is in which group over the rounds: a column of blocks for each round, bands of clients between them."""
+    """Groups over the rounds: a column of blocks for each round, bands of clients between them."""
     if len(g.seen) < 2:
         return None
     at = sorted({round(i) for i in np.linspace(0, len(g.seen) - 1, min(len(g.seen), MOST_ROUNDS))})
@@ -440,7 +440,7 @@ def _flow_chart(g: GroupHistory, name: str) -> Chart | None:
     apart = sorted((n for n in weight if n >= 0), key=lambda n: (-weight[n], n))[:MOST_GROUPS]
     order = [*sorted(apart), REST, ALONE, NONE]
     where = [places(c.groups, [n if n == ALONE or n in apart else REST for n in c.numbers]) for c in columns]
-    # Between a column and itself nobody moves, which gives its blocks.
+    # Between a column and itself no client moves, which gives its blocks.
     heights = [{a: v for (a, _), v in flows(w, w, g.clients).items()} for w in where]
     gap = 0.02 * g.clients
     tops = [_stacked(h, order, gap) for h in heights]
@@ -528,7 +528,7 @@ class _Forest:
         self.members = {c: [c] for c in self.root}
 
     def find(self, client: int) -> int:
-        """The smallest member of a client's group; a client never heard of is a group of its own."""
+        """The smallest member of a client's group; an unknown client is a group of its own."""
         if client not in self.root:
             self.root[client], self.members[client] = client, [client]
         return self.root[client]
@@ -706,7 +706,7 @@ def _similarity_chart(g: GroupHistory, name: str) -> Chart | None:
         return None
     number = g.number_of
     there = [c for c in range(g.clients) if c in set(g.judged.compared)]
-    # Groups by number, then who is alone, then who is in none.
+    # Groups by number, then groups of one, then clients in none.
     order = sorted(there, key=lambda c: (number.get(c, NONE) < 0, -number.get(c, NONE) if number.get(c, NONE) < 0
                                          else number[c], c))  # fmt: skip
     at = {c: i for i, c in enumerate(g.judged.compared)}
@@ -773,7 +773,7 @@ def _runs(values: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
 
 
 def _in_and_out(cosines: Floats, numbers: Sequence[int]) -> tuple[float | None, float | None]:
-    """Mean cosine of two clients of one group, and of two that are in none together."""
+    """Mean cosine of two clients in the same group, and of two that share none."""
     k = np.array(numbers)
     same = (k[:, None] == k) & (k[:, None] >= 0)
     known = ~np.isnan(cosines) & ~np.eye(len(k), dtype=bool)
@@ -794,7 +794,7 @@ def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[flo
 
 
 def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
-    """Above each client the number of its group, a dash for one alone, nothing for one in none."""
+    """Label each client with the number of its group, a dash for a group of one, nothing for none."""
     above = axes.secondary_xaxis("top")
     above.set_xticks(
         range(len(numbers)), ["" if n == NONE else str(n + 1) if n >= 0 else "–" for n in numbers], fontsize=9
@@ -809,7 +809,7 @@ def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
 def _gain_chart(
     g: GroupHistory, options: Mapping[str, Any], sizes: Sequence[int], base: str | None, name: str
 ) -> Chart | None:
-    """Should I join?  By client what its group promised and what it brought."""
+    """Should I join?  For each client, the utility its group promised and the gain it brought."""
     utility = {c: u for c, u in enumerate(g.judged.utility) if u is not None}
     gain = {c: 100 * v for c, v in g.gains.get(g.seed, {}).items()}
     panels = [p for p, there in (("utility", utility), ("gain", gain)) if there]
