@@ -1,4 +1,4 @@
-"""The library's face: an experiment in one call, and its history as rows, a table and figures.
+"""The library's interface: an experiment in one call, and its history as rows, a table and figures.
 
 history = simulate({"FedAvg": FedAvg(), "FedProx": FedProx(mu=0.1)}, data=(x, y), model=network, rounds=20)
 print(history)                      # the table of results; a notebook shows it by itself, with a figure
@@ -55,7 +55,7 @@ RUN_DATA = f"run:{DATA_FILE}"
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
-    """The rounds that have a value of every seed, in order: a mean over those left says nothing of learning."""
+    """The rounds in which every seed has a value, in order: a mean over fewer seeds says nothing about learning."""
     seeds = max(map(len, values.values()))
     return sorted(t for t, of in values.items() if len(of) == seeds)
 
@@ -89,7 +89,7 @@ class History:
 
     @property
     def folder(self) -> Path:
-        """Where the run's files lie: `path`, or a temporary folder that is removed together with this history.
+        """The folder of the run's files: `path`, or a temporary folder that is removed together with this history.
 
         Raises:
             RunError: If the run's files are gone.
@@ -111,8 +111,8 @@ class History:
 
         Args:
             method: Label of the method.
-            client: Whose model, by number or name; by default the global one.
-            seed: Of the run; by default its smallest.
+            client: Number or name of the client that uses the model; by default the global one.
+            seed: Seed of the run; by default the smallest.
 
         Raises:
             RunError: If there is no such model.
@@ -120,7 +120,7 @@ class History:
         return load_model(self.folder, method, client, seed, network=self._network)
 
     def curve(self, method: str, name: str = "global.accuracy") -> list[tuple[int, float]]:
-        """(round, mean over seeds) of a metric, in the rounds that all seeds came to.
+        """(round, mean over seeds) of a metric, in the rounds that every seed reached.
 
         Raises:
             KeyError: If that method has no such metric.
@@ -152,10 +152,10 @@ class History:
         raise KeyError(f"no {metric} of {method}")
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Every number of every round as a pandas.DataFrame, a row each.
+        """Every number of every round as a pandas.DataFrame, one per row.
 
-        Columns: method, seed, round, name, value, weight, and client, which is missing (pandas.NA) where a number is of
-        no single client.
+        Columns: method, seed, round, name, value, weight, and client, which is missing (pandas.NA) unless the
+        number is per-client.
 
         Raises:
             ConfigError: If pandas is not installed.
@@ -303,15 +303,15 @@ def simulate(
 ) -> History:
     """Run methods on the same data, splits, cohorts and initial models.
 
-    `global.*` is measured on the global test set, which nobody trains on: `test`, or the test part that the data have,
+    `global.*` is measured on the global test set, which no client trains on: `test`, or the test part of the data,
     or else rows that are set aside before anything is divided, the same for every method and seed.  These are
     `test_fraction` of each client's rows where the data come with their clients, else of each class.  `personal.*` is
-    measured on each client's own test part, `test_fraction` of the rows that it has then.
+    measured on each client's own test part, `test_fraction` of its remaining rows.
 
     Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel with mean and deviation of the
     training part; floats, and the columns of a table, are taken as they are.
 
-    What PyTorch is set to in this process, such as its number of threads, is as it was when this returns.
+    PyTorch's settings in this process, such as its number of threads, are restored on return.
 
     Args:
         methods: An algorithm, several, or {label: algorithm}; a string is a name from the table.  The run of an
@@ -322,21 +322,21 @@ def simulate(
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name.  The run of a module, or of a function that no other
             program can import, cannot be resumed.
-        target, client: Columns of a table: the labels, and whose row it is.
+        target, client: Columns of a table: the labels, and the client that holds the row.
         test: The global test set, in any form of `data`.
-        split: Who holds what; by default the clients that the data come with, else Dirichlet(0.1) over 20 clients.
-        rounds, seeds: How long, and how often.
-        task: Settings of data and model, of which a `data` or `model` that is no name takes the place.
-        bounds: Add training alone, FedAvg, and pooled data.
+        split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients.
+        rounds, seeds: Communication rounds, and the seeds to repeat the run with.
+        task: Further settings of data and model; a `data` or `model` that is not a name takes precedence.
+        bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
             history.
         progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
-        callback: Hears of every round.
+        callback: Called when the run starts and after every round.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
-        stop, world, runtime: As in a configuration file.
+        stop, world, runtime: The same as in a configuration file.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -398,7 +398,7 @@ def simulate(
 
 
 def _task(task: object, data: object, model: object) -> Any:
-    """The task as a file has it; what is given as a value has a name there that says so."""
+    """The task as a file writes it; data or a model passed as values get a name that says so."""
     table = {} if task is None else _plain(task)
     if not isinstance(table, dict):
         return table
@@ -410,7 +410,7 @@ def _task(task: object, data: object, model: object) -> Any:
 
 
 def _model_name(model: object) -> str:
-    """The name of a model: its own, where it can be imported, or one that no file can make."""
+    """The name of a model: its import path if it can be imported, or one that marks a value no file can describe."""
     if isinstance(model, str):
         return model
     if isinstance(model, nn.Module):
@@ -425,7 +425,7 @@ def _model_name(model: object) -> str:
 def _dataset(
     task: TaskConfig, data: object, target: str | None, client: str | None, test: object, test_fraction: float
 ) -> Dataset:
-    """The data set that was given, or that the task names."""
+    """The data set passed as a value, or named by the task."""
     if not isinstance(data, str):
         return own.dataset(data, target=target, client=client, test=test, test_fraction=test_fraction)
     if test is not None or target is not None or client is not None:
@@ -435,7 +435,7 @@ def _dataset(
 
 @contextmanager
 def _torch_left_alone() -> Iterator[None]:
-    """A run sets how PyTorch works in this process; whoever called it gets back what was set before."""
+    """Restore PyTorch's settings afterwards, since a run changes them for the whole process."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
@@ -448,7 +448,7 @@ def _torch_left_alone() -> Iterator[None]:
 
 
 def history(outcome: loop.RunResult) -> History:
-    """The history of a run that is done."""
+    """The history of a finished run."""
     rows: list[dict[str, Any]] = [dict(row) for row in METRICS.rows(outcome.folder)]
     seeds = read_json(outcome.folder / "partition.json").get("seeds", {})
     names = {tuple(partition.get("client_names") or ()) for partition in seeds.values()}
@@ -504,7 +504,7 @@ def _method(value: object, label: str | None = None) -> Method:
 
 
 def _settings_given(name: str, options: Mapping[str, Any]) -> int:
-    """How many of these options differ from what the method called `name` has without them."""
+    """The number of these options that differ from the defaults of the method called `name`."""
 
     def differing(a: object, b: object) -> int:
         if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -517,7 +517,7 @@ def _settings_given(name: str, options: Mapping[str, Any]) -> int:
 
 
 def _check(value: Any, place: str) -> None:
-    """Check the settings of a record that no file can make, and of the records it holds."""
+    """Check the settings of a record that no file can describe, and of the records it holds."""
     held = {f.name: h for f in dataclasses.fields(value) if is_record(h := getattr(value, f.name))}
     theirs = {name for name, (hint, _) in schema.parameters(type(value)).items() if not _has_schema(hint)}
     options = {name: option for name, option in _settings(value).items() if name not in held and name not in theirs}
@@ -527,7 +527,7 @@ def _check(value: Any, place: str) -> None:
 
 
 def _has_schema(hint: Any) -> bool:
-    """Whether a type can be checked at all; a stranger's own is for the stranger to check."""
+    """True if a type can be checked; a user's own type is the user's to check."""
     try:
         pydantic.TypeAdapter(hint)
     except pydantic.PydanticSchemaGenerationError:
@@ -536,7 +536,7 @@ def _has_schema(hint: Any) -> bool:
 
 
 def _sayable(value: Any) -> Any:
-    """What a file can hold, with words for the rest."""
+    """The value as a file can hold it, with words for the rest."""
     if isinstance(value, Mapping):
         return {k: _sayable(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -564,7 +564,7 @@ def _same(made: object, algorithm: object) -> bool:
 
 
 def _said(value: Any) -> dict[str, Any]:
-    """Every setting in a record and in the records it holds, `local` apart; of two with one name, the outer."""
+    """Every setting in a record and in the records it holds, except `local`; the outer of two with the same name."""
     inner: dict[str, Any] = {}
     own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     for held in own.values():
@@ -575,7 +575,7 @@ def _said(value: Any) -> dict[str, Any]:
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """The fields of a record as a file has them, without code, which no file has."""
+    """The fields of a record as a file writes them, without functions and classes, which no file holds."""
     return {
         name: _settings(held)
         if is_record(held := getattr(value, name))
@@ -586,7 +586,7 @@ def _settings(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; NumPy's and PyTorch's numbers and arrays become Python's."""
+    """The value as JSON holds it; numbers and arrays of NumPy and PyTorch become Python's."""
     if is_record(value):
         return _settings(value)
     if isinstance(value, Mapping):
@@ -597,5 +597,5 @@ def _plain(value: Any) -> Any:
 
 
 def _local_of(methods: Sequence[Method]) -> dict[str, Any]:
-    """The first method's local optimisation: what the bounds are given too."""
+    """The first method's local optimisation, which the bounds use too."""
     return next((dict(m.options["local"]) for m in methods if "local" in m.options), {})

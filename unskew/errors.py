@@ -1,4 +1,4 @@
-"""Everything unskew raises on purpose.  Each message is one sentence: what, expected, got, where, what to do."""
+"""The errors that unskew raises on purpose.  Each message is one sentence: what, expected, got, where, what to do."""
 
 import difflib
 import errno
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UnskewError(Exception):
-    """Base of all errors a user can cause or meet; the command prints its text alone and exits with 2."""
+    """Base of all errors a user can cause or meet; the command prints only its text and exits with 2."""
 
 
 class ConfigError(UnskewError):
@@ -19,29 +19,29 @@ class DataError(UnskewError):
 
 
 class ProtocolError(UnskewError):
-    """An algorithm broke the contract of plans and steps."""
+    """A violation of the contract of plans and steps by an algorithm."""
 
 
 class QuorumError(UnskewError):
-    """Too few clients replied for a round to mean anything."""
+    """Too few replies for a meaningful round."""
 
 
 class WireError(UnskewError):
-    """Bytes that are not the message they should be."""
+    """Bytes that are not the expected message."""
 
 
 class DivergedError(UnskewError):
     """A loss or a parameter became NaN or infinite.
 
     Attributes:
-        where: (method, seed, round), once a run has said whose it is.
+        where: (method, seed, round), once the run has set it.
     """
 
     where: tuple[str, int, int] | None = None
 
 
 class WorkerError(UnskewError):
-    """A worker process is gone, or failed in a way of its own."""
+    """A worker process that died or failed."""
 
 
 class RunError(UnskewError):
@@ -53,16 +53,16 @@ class DeployError(UnskewError):
 
 
 class MemoryShortage(UnskewError):
-    """Less memory than the work needs; found only when it was asked for."""
+    """Less memory than the work needs, noticed only when allocating it."""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word most like this one; None if none is."""
+    """The known word closest to this one; None if none is close."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
 
 
 def meant(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a sentence about an unknown word: the known one most like it; empty if none is.
+    """The end of a sentence about an unknown word: the closest known one; empty if none is close.
 
     >>> meant("mnits", ["mnist", "digits"]), meant("x", ["mnist", "digits"])
     ('; did you mean mnist?', '')

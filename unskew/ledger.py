@@ -1,7 +1,7 @@
 """The ledger: one row for each transfer, and sums of rows.
 
 Bytes are those of the encoded payload, as `wire.nbytes` counts them.  Node 0 is the server (the base station); client
-`c` is node `c + 1`.  Seconds, hertz-seconds and joules are not in here: they are computed from the rows and a channel
+`c` is node `c + 1`.  Seconds, hertz-seconds and joules are not recorded: they are computed from the rows and a channel
 afterwards.
 """
 
@@ -25,8 +25,8 @@ class Transfer(NamedTuple):
     """One message on one link.
 
     Attributes:
-        round: Counted from 1.
-        hop: Which exchange of the round, counted from 0.
+        round: Round, counted from 1.
+        hop: Exchange of the round, counted from 0.
         src, dst: Nodes; 0 is the server.
         kind: "model" if it carried parameters, else "control".
         bytes: Length of the encoded payload.
