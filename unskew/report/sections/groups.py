@@ -8,8 +8,8 @@ Notation   u_i    client i's utility in its group, -alpha_i / D_C + cos(S_C, g_i
            D_i    client i's training examples, alpha_i what a small group costs it
 
 A group of one agrees with itself, so that its utility is 1 - alpha_i / D_i: that is the circle beside each bar.
-Utility predicts a benefit from gradients; the gain measures it afterwards: own accuracy less that of local-only training in
-the same run.
+Utility predicts a benefit from gradients; the gain measures it afterwards: own accuracy less that of local-only
+training in the same run.
 
 Groups have no names of their own.  Here each gets a number, which it keeps from round to round by its members:
 the assignment of a round's groups to the numbers so far has the largest sum of overlaps (members in common over members
