@@ -1,11 +1,11 @@
-"""Info: what a method reports of a round beside accuracy, as types.
+"""Info: what a method reports of a round besides accuracy, as types.
 
 A method with `def info(self, state)` returns one of the dataclasses below, or several as a tuple; each becomes a row of
-info.jsonl that names its type.  The same pydantic adapter writes a row and reads it, so that a report draws what a
-method meant and refuses what was damaged.  A section of the report draws one type and its subtypes.
+info.jsonl that names its type.  The same pydantic adapter writes and reads a row, so a report draws exactly what the
+method reported and refuses damaged rows.  A section of the report draws one type and its subtypes.
 
-A method of your own may return these types, and gets their sections; or a dataclass or a dictionary of its own, which
-is kept in info.jsonl under the name of its class and listed in the report.  In either, `warnings` are sentences for the
+Your own method may return these types and gets their sections, or a dataclass or dictionary of its own, which is kept
+in info.jsonl under the name of its class and listed in the report.  In either case `warnings` are sentences for the
 user, and `ignored` are replies that the method refused.
 """
 
@@ -38,12 +38,12 @@ Finite = Annotated[float, AllowInfNan(False)]
 Client = Annotated[int, Ge(0), AfterValidator(_exists)]
 """A client's number, checked against the number of clients where the reader's context has `clients`."""
 OfEachClient = Annotated[tuple[float | None, ...], AfterValidator(_one_each)]
-"""A number for each client, None where nothing is known of it."""
+"""A number for each client, None where it is not known."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A reply that a method did not take: whose, of which step, and why."""
+    """A reply that a method refused: its client, its step, and the reason."""
 
     client: int
     step: str
@@ -52,11 +52,11 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """A round with nothing to show but these.
+    """A round with nothing to report but these.
 
     Attributes:
-        type: How rows of info.jsonl name the class.
-        warnings: Sentences for the user, shown once while the run goes on and in the report.
+        type: Name of the class in rows of info.jsonl.
+        warnings: Sentences for the user, shown once during the run and in the report.
         ignored: Replies that the method refused.
     """
 
@@ -69,14 +69,15 @@ class Info:
 # ---------------------------------------------------------------- privacy
 @dataclass(frozen=True)
 class Privacy:
-    """What each party saw, and what is guaranteed about it.
+    """Description of what each party saw, and of what is guaranteed about it.
 
     Attributes:
-        epsilon: Of differential privacy, or why there is none.
-        server, clients: What they saw, in words.
-        delta: Beside an epsilon.
-        uploads: Over how many uploads of the client asked most often the epsilon adds up; None if that is no matter.
-        covers: What the guarantee is about; without an epsilon, which part of what is sent has a guarantee by itself.
+        epsilon: Epsilon of differential privacy, or the reason why there is none.
+        server, clients: What each of them saw, in words.
+        delta: Delta that belongs to the epsilon.
+        uploads: Number of uploads over which the epsilon adds up, those of the client asked most often; None if it does
+            not depend on them.
+        covers: Data that the guarantee covers; without an epsilon, the part of the upload that has its own guarantee.
     """
 
     epsilon: Finite | str
@@ -92,7 +93,7 @@ class Privacy:
 
     @property
     def bound(self) -> float:
-        """The epsilon, infinite where there is none."""
+        """Epsilon as a number, infinite if there is none."""
         return math.inf if isinstance(self.epsilon, str) else self.epsilon
 
     @property
@@ -105,7 +106,7 @@ class Privacy:
         return f"ε = {self.epsilon:.3g} at δ = {self.delta:g}{uploads}. Covers {self.covers}."
 
 
-# ---------------------------------------------------------------- who trains with whom
+# ---------------------------------------------------------------- groups of clients
 @dataclass(frozen=True, kw_only=True)
 class ClientGroups(Info):
     """Clients that train together: the members of each group, which may be empty or overlap."""
@@ -125,10 +126,10 @@ class ChosenGroups(ClientGroups):
     """ClientGroups that clients choose.
 
     Attributes:
-        chosen: The group or groups of each client by its last choice, as positions in `groups`.
+        chosen: Group or groups of each client by its last choice, as positions in `groups`.
         heard: Clients that replied this round.
-        ties: Clients to which two groups were equally good.
-        judged: Whether this round was one in which clients choose.
+        ties: Clients for which two groups were equally good.
+        judged: True if clients chose in this round.
     """
 
     type: ClassVar[str] = "unskew.chosen-groups"
@@ -141,7 +142,7 @@ class ChosenGroups(ClientGroups):
 
 @dataclass(frozen=True)
 class Bisection:
-    """A cluster that was split in two in a round; `similarity` is the largest cosine across the two halves."""
+    """A cluster that was split in two; `similarity` is the largest cosine between members of different halves."""
 
     round: Count
     halves: tuple[tuple[Client, ...], tuple[Client, ...]]
@@ -150,10 +151,10 @@ class Bisection:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitGroups(ClientGroups):
-    """ClientGroups that come about by splits (CFL).
+    """ClientGroups formed by splitting (CFL).
 
     Attributes:
-        mean_norm, max_norm: Of each group, the length of the mean update and of the longest; None before the first.
+        mean_norm, max_norm: Norm of each group's mean update, and of its largest; None before the first.
         splits: All splits so far.
     """
 
@@ -169,7 +170,7 @@ class GroupMerge:
     """Two groups, named by one member of each, became one.
 
     Attributes:
-        benefit: (15) of HCCT's paper, None if it was not a finite number.
+        benefit: Benefit by (15) of HCCT's paper, None if it was not a finite number.
         utility: Sum of all clients' utilities afterwards.
     """
 
@@ -180,7 +181,7 @@ class GroupMerge:
 
 @dataclass(frozen=True)
 class Placement:
-    """A newcomer, a member of the group it joined (None if it stays alone), and the benefit of that."""
+    """A newcomer, a member of the group it joined (None if it stays alone), and the benefit of joining."""
 
     client: Client
     group: Client | None
@@ -197,7 +198,7 @@ class Apart:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedGroups(ClientGroups):
-    """ClientGroups formed by how alike clients' updates are (HCCT), and what they were judged by: the round before.
+    """ClientGroups formed by the similarity of clients' updates in the round before (HCCT), and the evidence for them.
 
     Attributes:
         history: Merges that were made, in order.
@@ -205,9 +206,9 @@ class JudgedGroups(ClientGroups):
         placed: Newcomers.
         alone: Clients that could not be compared.
         layer: Name of the layer whose updates are compared; None for all.
-        compared: Clients of the rows and columns of `similarity`.
+        compared: Clients in the rows and columns of `similarity`.
         similarity: Cosine of every two updates, None where one has no direction; empty with many clients.
-        utility: (9) of the paper by client.
+        utility: Utility of each client, (9) of the paper.
     """
 
     type: ClassVar[str] = "unskew.judged-groups"
@@ -243,11 +244,11 @@ class JudgedGroups(ClientGroups):
 # ---------------------------------------------------------------- models that travel between clients
 @dataclass(frozen=True, kw_only=True)
 class Passes(Info):
-    """Models and training passes of a round where the ledger does not show them; None leaves them to the ledger.
+    """Numbers of models and training passes of a round that the ledger does not show; None leaves them to the ledger.
 
     Attributes:
-        models: Models in training.
-        iterations: Passes of local training: those at the same time count once.
+        models: Number of models in training.
+        iterations: Passes of local training; simultaneous ones count once.
     """
 
     type: ClassVar[str] = "unskew.passes"
@@ -258,10 +259,10 @@ class Passes(Info):
 
 @dataclass(frozen=True)
 class DiffusionMove:
-    """A model went from the client that trained it to the next, which bid how much nearer to IID that brings it.
+    """Transfer of a model from the client that trained it to the next, which bid how much closer to IID it would get.
 
     Attributes:
-        gamma: Of the link, bit/s/Hz.
+        gamma: Spectral efficiency of the link, bit/s/Hz.
     """
 
     model: Count
@@ -277,7 +278,7 @@ class DiffusionHop:
 
     Attributes:
         efficiency: Diffusion efficiency, the mean over all models in 1/(Hz s).
-        moves: Those that arrived.
+        moves: Moves that arrived.
     """
 
     hop: Count
@@ -321,7 +322,7 @@ class DiffusionRound(Passes):
                 holders[move.model] = move.dst
 
     def chains(self) -> tuple[tuple[int, ...], ...]:
-        """The clients that trained each model, in order."""
+        """List the clients that trained each model, in order."""
         chains = [[client] for client in self.starts]
         for hop in self.hops:
             for move in hop.moves:
@@ -331,7 +332,7 @@ class DiffusionRound(Passes):
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanges(Info):
-    """Gossip inside clusters (TT-HF): who was drawn, and the exchanges of each cluster at each D2D instant."""
+    """Gossip inside clusters (TT-HF): the clients drawn, and the exchanges of each cluster at each D2D instant."""
 
     type: ClassVar[str] = "unskew.exchanges"
 
@@ -339,15 +340,15 @@ class Exchanges(Info):
     exchanges: tuple[tuple[Count, ...], ...]
 
 
-# ---------------------------------------------------------------- what clients count for
+# ---------------------------------------------------------------- weights of clients
 @dataclass(frozen=True, kw_only=True)
 class ClientWeights(Info):
-    """Weights that a method gives clients by how they fare (FedFA).
+    """Weights that a method gives clients by their performance (FedFA).
 
     Attributes:
-        weights: Of each client heard from.
-        accuracy: Of the model it received, on its own data, a fraction.
-        trained: How often it has trained so far.
+        weights: Weight of each client that replied.
+        accuracy: Accuracy of the model it received, on its own data, a fraction.
+        trained: Number of rounds it has trained in so far.
     """
 
     type: ClassVar[str] = "unskew.client-weights"
@@ -359,12 +360,12 @@ class ClientWeights(Info):
 
 @dataclass(frozen=True, kw_only=True)
 class Appeals(Info):
-    """How many clients find the global model good enough (MAXFL).
+    """Share of clients for which the global model is good enough (MAXFL).
 
     Attributes:
-        weights: Of each client heard from.
-        met: Whether the model it was sent met its requirement.
-        appeal: The share whose requirement was met; None if nobody was heard from.
+        weights: Weight of each client that replied.
+        met: True if the model it was sent met its requirement.
+        appeal: Share of clients whose requirement was met; None if no client replied.
     """
 
     type: ClassVar[str] = "unskew.appeals"
@@ -380,15 +381,15 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRelations(Info):
-    """FedDW's term: soft labels beside class relations.  Matrices are left out with many classes.
+    """Soft labels and class relations, which FedDW's term compares.  Matrices are left out with many classes.
 
     Attributes:
         sl: Soft labels, row c the mean prediction for examples of class c.
-        counts: Examples of each class behind them.
-        cr: Class relations of the global model; None where there is none.
-        class_norms: Length of each class's weights in the global model.
-        distance: ||SL - CR||_F; None where there is no global model.
-        privacy: What the uploads tell.
+        counts: Number of examples of each class behind them.
+        cr: Class relations of the global model; None if there is none.
+        class_norms: Norm of each class's weights in the global model.
+        distance: ||SL - CR||_F; None if there is no global model.
+        privacy: Information that the uploads reveal.
     """
 
     type: ClassVar[str] = "unskew.class-relations"
@@ -410,22 +411,23 @@ class ClassRelations(Info):
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings(Info):
-    """The one round of FedDistr: the embeddings that clients sent, how they were aligned, and what that told whom.
+    """The one round of FedDistr: the embeddings that clients sent, their alignment, and what each party learned.
 
     Attributes:
         embeddings: (K, axes); with many, the first of them.
         coordinates: `embedding` for the embeddings themselves, `principal` for their principal coordinates.
-        labels, counts, owners: Of each; a count is 0 where none was sent.
-        sent: How many there were.
-        width: Of an embedding.
-        distance: What the alignment went by.
-        threshold: Up to which distance a match is taken for the same.
-        pairs: What was matched, nearest first: two numbers and their distance.
-        sets: Numbers of embeddings that stand for one distribution.
-        kept: The one of each set that was distributed.
-        closest: By client, the least distance from a made image to one of its own, in medians; None if not finite.
-        trained_at: Who trains which model, in words.
-        sigma: Of the noise on an upload, in units of its bound; None without noise.
+        labels, counts, owners: Label, number of examples and client of each; a count is 0 if none was sent.
+        sent: Number of embeddings sent.
+        width: Length of an embedding.
+        distance: Distance used for the alignment.
+        threshold: Largest distance at which matched embeddings count as the same.
+        pairs: Matched pairs, nearest first: two numbers and their distance.
+        sets: Numbers of the embeddings that stand for one distribution.
+        kept: The embedding of each set that was distributed.
+        closest: Smallest distance from a generated image to one of the client's own, in medians, by client; None if
+            not finite.
+        trained_at: Which party trains which model, in words.
+        sigma: Standard deviation of the noise on an upload, in units of its bound; None without noise.
     """
 
     type: ClassVar[str] = "unskew.embeddings"
@@ -462,7 +464,7 @@ class Embeddings(Info):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures(Info):
-    """The one round of FedPFT: how many mixture components there are of each label, and what that told whom."""
+    """The one round of FedPFT: the mixture components of each label, and what each party learned from them."""
 
     type: ClassVar[str] = "unskew.mixtures"
 
@@ -478,29 +480,29 @@ TYPES: dict[str, type[Info]] = {
         Appeals, ClassRelations, Embeddings, Mixtures,
     )
 }  # fmt: skip
-"""By the names that rows have for them."""
+"""Types by their names in rows."""
 
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """The adapter that writes and checks a type, made once."""
+    """Return the adapter that writes and checks a type, made once."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
 
 
 def parts(reported: object) -> tuple[object, ...]:
-    """What a method's `info` returned, one by one."""
+    """List the values that a method's `info` returned."""
     return reported if isinstance(reported, tuple) else (reported,)
 
 
 def row(value: object) -> dict[str, Any]:
-    """The type and content of a row of info.jsonl, plain JSON.
+    """Return the type and content of a row of info.jsonl, as plain JSON.
 
     Raises:
         TypeError: If `value` is neither a dataclass nor a dictionary.
-        pydantic_core.PydanticSerializationError: If a stranger's info holds what JSON has no form for.
+        pydantic_core.PydanticSerializationError: If a user's info holds a value that JSON cannot represent.
     """
     if isinstance(value, Info) and TYPES.get(value.type) is type(value):
         return {"type": value.type, "info": adapter(type(value)).dump_python(value, mode="json")}
@@ -512,12 +514,12 @@ def row(value: object) -> dict[str, Any]:
 
 
 def warnings_of(value: object) -> tuple[str, ...]:
-    """The warnings of a row's info, whoever reported it; what is no text is no warning."""
+    """Return the warnings of a row's info; anything that is not text is ignored."""
     return tuple(text for text in _field(value, "warnings") if isinstance(text, str))
 
 
 def ignored_of(value: object) -> Iterator[dict[str, Any]]:
-    """The replies that a method refused, as rows of failures.jsonl have them."""
+    """Return the replies that a method refused, in the form of rows of failures.jsonl."""
     for refused in _field(value, "ignored"):
         plain = to_jsonable_python(refused)
         if isinstance(plain, dict):
@@ -530,5 +532,5 @@ def _field(value: object, name: str) -> Iterable[Any]:
 
 
 def whole(reported: object, kind: type[Info]) -> Any:
-    """The part of what `info` returned that is of a type; None if there is none."""
+    """Find the part of `info`'s result that has the given type; None if there is none."""
     return next((part for part in parts(reported) if isinstance(part, kind)), None)

@@ -2,7 +2,7 @@
 
 A *plan* is a generator that the server runs for one round; it yields `Ask`, `Collect` or `Probe`.
 A *step* is a generator that a client runs for one ask; it yields `Sgd`, `Fold` or `Run` on its own data.
-Whoever drives a generator decides how a request is met: in one process, stacked on a GPU, or over a network.
+The code that drives a generator decides how a request is met: in one process, stacked on a GPU, or over a network.
 
 An algorithm is a frozen dataclass whose fields are its hyperparameters:
 
@@ -18,20 +18,20 @@ An algorithm is a frozen dataclass whose fields are its hyperparameters:
         def train(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]: ...
 
 A personalised method adds `def personalise(self, me: Me, params: Params | None, mine: L | None) -> Step[Params]`, the
-model a client uses after training; it is no step, because a personal model must not be reachable from the network.
+model a client uses after training; it is not a step, because a personal model must not be reachable from the network.
 
-A method whose rounds have something to show beside accuracy adds `def info(self, state: S) -> Info`: its report of the
+A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
 round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
-own; kept with the run in info.jsonl.  Sections of the report draw the types they name and no others.
+own; it is kept with the run in info.jsonl.  Each section of the report draws only the types it names.
 
-Tensors in messages that are no models name their dimensions, `Float[Tensor, "classes features"]`: over a network those
-two have the run's lengths, and any other name one length in all of a message.  Numbers in messages may say their
-bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
+Tensors in messages that are not models name their dimensions, `Float[Tensor, "classes features"]`: over a network
+these two must have the run's lengths, and any other name must have one length throughout a message.  Numbers may
+declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
 A method whose replies can be of the right type and yet useless adds `def admit(self, step: str, reply: Any, model:
 Params, layout: Layout) -> None`, which raises WireError for one that a plan could not use: over a network that client
 then counts as lost.
-A method whose results show what clients draw from `Me.private` or `Me.lasting` says so by an attribute `unrepeatable`,
-True where they do: no simulation ends where a deployed run of it did.
+A method whose results depend on draws from `Me.private` or `Me.lasting` says so by an attribute `unrepeatable`, True
+in that case: no simulation can reproduce a deployed run of it.
 
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `mine` is the client's own memory: `None` at
@@ -57,7 +57,7 @@ from unskew.tree import Params
 
 ClientId = int
 SampleCount = Annotated[int, Ge(1)]
-"""A client's training examples, of which each has one at least: the weight of a client in means."""
+"""Number of a client's training examples, at least one: the weight of a client in means."""
 T = TypeVar("T")
 S = TypeVar("S")
 M = TypeVar("M")
@@ -90,7 +90,7 @@ class Layout:
         Raises:
             ConfigError: If a group selects nothing and is not one of the five words, or `groups` is a single word.
         """
-        if isinstance(groups, str):  # its letters would be taken for the starts of names
+        if isinstance(groups, str):  # its letters would be taken as the starts of names
             raise ConfigError(f"groups of tensors are a list of words, got {groups!r}; write [{groups!r}]")
         every = (*self.trainable, *self.buffers)
         known: dict[str, tuple[str, ...]] = {
@@ -115,7 +115,7 @@ class Layout:
 # ---------------------------------------------------------------- plan -> world
 @dataclass(frozen=True)
 class Held:
-    """A value that stays on `owner` for this round.  Moving it is what costs: put it into a message to do so."""
+    """A value that stays on `owner` for this round.  To move it, put it into a message; only the move costs bytes."""
 
     owner: ClientId
     key: str
@@ -154,9 +154,9 @@ class Collect:
     """Bring held values to the server; answered by their values in the same order.
 
     Attributes:
-        held: What to bring.
-        at_least: Fewer than this raise QuorumError inside the plan; in the place of any other that did not come is
-            None.  Without a number all are needed.
+        held: Values to bring.
+        at_least: Fewer than this raise QuorumError inside the plan; otherwise None takes the place of each value that
+            did not arrive.  Without a number all are needed.
     """
 
     held: Sequence[Held]
@@ -199,7 +199,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Cosine:
-    """From 1 in round 1 towards `floor` after `rounds` rounds along half a cosine."""
+    """Half a cosine from 1 in round 1 towards `floor` after `rounds` rounds."""
 
     rounds: Annotated[int, Ge(1)]
     floor: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
@@ -213,7 +213,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Milestones:
-    """Multiplied by `factor` after each round in `at`: (160, 240) and 0.1 in FedBABU."""
+    """A learning rate that is multiplied by `factor` after each round in `at`: (160, 240) and 0.1 in FedBABU."""
 
     at: tuple[int, ...]
     factor: Annotated[float, Gt(0.0)] = 0.1
@@ -236,12 +236,12 @@ class SgdConfig:
         local_epochs: Passes over the client's training data; give this or `local_steps`.
         local_steps: Mini-batch steps, whatever the client's size.
         batch_size: None takes all of the client's data in every step.
-        momentum, nesterov: Of SGD.
+        momentum, nesterov: Momentum of SGD, and whether it is Nesterov's.
         weight_decay: Added to the gradient (SGD, Adam) or decoupled (AdamW).
-        betas, eps: Of Adam and AdamW.
+        betas, eps: Decay rates of the moments and denominator constant of Adam and AdamW.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
         lr_schedule: Factor on `lr` by round.
-        trainable: What may change: all, body, head, norm, buffers, or the start of a name.
+        trainable: Parameters that may change: all, body, head, norm, buffers, or the start of a name.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
     """
@@ -273,17 +273,17 @@ class SgdConfig:
 
     @property
     def epochs(self) -> int | None:
-        """Local epochs in force: 1 unless epochs or steps were chosen."""
+        """Number of local epochs in force: 1 unless epochs or steps were set."""
         return 1 if self.local_epochs is None and self.local_steps is None else self.local_epochs
 
     def lr_at(self, round: int) -> float:
-        """The learning rate in force in round `round`, counted from 1."""
+        """Return the learning rate in round `round`, counted from 1."""
         return self.lr * self.lr_schedule(round)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch, as a fold or a term that sees features is given it.
+    """A batch as passed to a fold, or to a term that sees features.
 
     Attributes:
         x: Inputs, (batch, ...).
@@ -311,7 +311,7 @@ Aux = Mapping[str, Any]
 class Penalty(Protocol):
     """A term that a method adds to the task's loss: a hashable value, compared by equality.
 
-    `params` holds every trainable parameter, also those that this optimisation leaves alone, and no buffer.
+    `params` holds every trainable parameter, including those that this optimisation does not change, and no buffers.
     A class or function with the attribute `sees = "features"` is called with the batch as a third argument.
     """
 
@@ -325,7 +325,7 @@ class FeaturePenalty(Protocol):
 
     @property
     def sees(self) -> Literal["features"]:
-        """Mark of a term that is given the batch."""
+        """Marker of a term that receives the batch."""
         ...
 
     def __call__(self, params: Params, aux: Aux, batch: Batch) -> Tensor:
@@ -337,19 +337,19 @@ Term = Penalty | FeaturePenalty
 
 
 def sees_features(term: Term) -> bool:
-    """True if the term asked for the batch."""
+    """True if the term asks for the batch."""
     return getattr(term, "sees", "parameters") == "features"
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Examples to train on in the place of the client's own.
+    """Examples to train on instead of the client's own.
 
     Attributes:
         x: Inputs as the task has them, (n, ...).
         y: Labels, (n,).
-        rows: The examples of an epoch, one of them as often as it stands here, int64 (m,).
-        augment: Applied to batches in the place of the task's augmentation; None leaves them as they are.
+        rows: Indices of the examples of an epoch, with repetitions, int64 (m,).
+        augment: Applied to batches instead of the task's augmentation; None leaves them as they are.
     """
 
     x: Tensor
@@ -362,18 +362,18 @@ class Examples:
 class Sgd:
     """Minimise the task's loss plus `terms` from `start`; answered by a `Fitted`.
 
-    Terms are compared by value: clients whose requests are equal but for `start` and `aux` can be trained in one call.
+    Terms are compared by value: clients whose requests differ only in `start` and `aux` can be trained in one call.
 
     Attributes:
         start: Parameters and buffers to begin with, complete.
-        config: The optimisation.
-        terms: What is added to the task's loss.
-        aux: What the terms are given beside the parameters.
-        draw: Where, within this ask, its randomness comes from; None is its number among the step's optimisations,
-            from 0.  Two with the same draw and the same counts of batches meet the same batches, augmentation and
+        config: Settings of the optimisation.
+        terms: Terms added to the task's loss.
+        aux: Arguments of the terms besides the parameters.
+        draw: Index of its random stream within this ask; None is its number among the step's optimisations,
+            from 0.  Two with the same draw and the same numbers of batches see the same batches, augmentation and
             dropout.
-        examples: What to train on; None is the client's own training data.
-        may_diverge: A loss or parameter that became NaN or infinite is answered by None and ends no run.
+        examples: Examples to train on; None is the client's own training data.
+        may_diverge: True to answer None, instead of ending the run, if a loss or parameter becomes NaN or infinite.
     """
 
     start: Params
@@ -385,7 +385,7 @@ class Sgd:
     may_diverge: bool = False
 
     def key(self, me: "Me", index: int) -> Key:
-        """Root of its randomness as the step's optimisation number `index`."""
+        """Return the root of its randomness as the step's optimisation number `index`."""
         return me.key / "sgd" / (index if self.draw is None else self.draw)
 
 
@@ -398,7 +398,7 @@ class Fitted:
         steps: Mini-batch steps taken.
         lr: Learning rate in force.
         loss: Mean of the task's loss over the batches seen, without terms.
-        examples: Examples that went through those steps, repeated ones counted again.
+        examples: Number of examples processed in those steps, repetitions included.
     """
 
     params: Params
@@ -410,7 +410,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Fold:
-    """One pass over a part of my data in evaluation mode: `carry = fn(carry, batch)`; answered by the last carry."""
+    """A pass over part of the client's data in evaluation mode, `carry = fn(carry, batch)`; answered by the last."""
 
     fn: Callable[[Any, Batch], Any]
     params: Params
@@ -419,12 +419,12 @@ class Fold:
 
 
 class Imagery(Protocol):
-    """A latent diffusion model, as far as a step may know it: images go in and come out as the task's inputs.
+    """A latent diffusion model as a step sees it: images go in and come out as the task's inputs.
 
     Attributes:
-        width: Numbers of an embedding.
-        latent_shape: Of a latent.
-        changes: What is done to images on the way in, in words; None if nothing is.
+        width: Length of an embedding.
+        latent_shape: Shape of a latent.
+        changes: Description of what is done to images on the way in; None if nothing is.
     """
 
     @property
@@ -435,35 +435,35 @@ class Imagery(Protocol):
     def changes(self) -> str | None: ...  # noqa: D102
 
     def start(self) -> Tensor:
-        """Where every embedding begins, (width,)."""
+        """Return the starting point of every embedding, (width,)."""
         ...
 
     def encode(self, x: Tensor) -> Tensor:
-        """Latents of inputs, (n, ...).
+        """Return the latents of inputs, (n, ...).
 
         Raises:
-            DataError: If they are no images, or it is not known what black and white have become in them.
+            DataError: If they are not images, or their values of black and white are not known.
         """
         ...
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Inputs of latents, (n, ...)."""
+        """Return the inputs that latents stand for, (n, ...)."""
         ...
 
     def invert(
         self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
     ) -> Tensor:
-        """The embedding of each cluster of latents, (K, width); equal keys, equal noise."""
+        """Return the embedding of each cluster of latents, (K, width); equal keys give equal noise."""
         ...
 
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
     ) -> Tensor:
-        """`count` inputs for each embedding, (K, count, ...); those of embedding k depend on it, the key and k."""
+        """Draw `count` inputs for each embedding, (K, count, ...); those of embedding k depend on it, the key and k."""
         ...
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
-        """How differently noise is predicted under two embeddings, (K, K)."""
+        """Measure how differently noise is predicted under each two embeddings, (K, K)."""
         ...
 
 
@@ -473,8 +473,8 @@ class Local(Protocol):
     Attributes:
         x: Training inputs, (n, ...).
         y: Training labels, (n,).
-        groups: Domain of each training example, (n,); None where the data has no domains.
-        key: Where this call's randomness comes from.
+        groups: Domain of each training example, (n,); None if the data has no domains.
+        key: Root of this call's randomness.
     """
 
     x: Tensor
@@ -483,19 +483,19 @@ class Local(Protocol):
     key: Key
 
     def imagery(self, source: str) -> Imagery:
-        """The prior called `source`, loaded when it is first asked for.
+        """Return the prior called `source`, loaded at the first request.
 
         Raises:
-            ConfigError, DataError: If it is not to be had.
+            ConfigError, DataError: If it is not available.
         """
         ...
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(features, logits) in evaluation mode, without gradients."""
+        """Compute (features, logits) in evaluation mode, without gradients."""
         ...
 
     def gradient(self, params: Params) -> Params:
-        """Gradient of the mean task loss over all of the client's training data, in evaluation mode."""
+        """Compute the gradient of the mean task loss over all of the client's training data, in evaluation mode."""
         ...
 
 
@@ -503,8 +503,8 @@ class Local(Protocol):
 class Run:
     """Arbitrary local code, `fn(local, *args)`.
 
-    It is met one client at a time, unless `fn` says how many are met at once: by an attribute `together`, which takes
-    (local, args) of each and gives their values in the same order.  Such functions are compared by value.
+    It runs for one client at a time, unless `fn` has an attribute `together`: a function that takes (local, args) of
+    several clients and returns their values in the same order.  Such functions are compared by value.
     """
 
     fn: Callable[..., Any]
@@ -519,14 +519,14 @@ class Me:
         id: Its number.
         n: Its training examples.
         histogram: Training examples of each class, (classes,) int64.
-        round: Counted from 1.
-        key: Root of this ask's randomness: seed, round, client, and how often the step was asked this round.
+        round: Number of the round, from 1.
+        key: Root of this ask's randomness: seed, round, client, and number of earlier asks of the step this round.
         layout: The model's tensor names.
         initial: The model every client can build for itself from the run's seed; it never needs to travel.
         private: Root of draws of this ask that nobody else may repeat, such as noise; draw by `Key.normal` and
             `Key.bits`.  The server knows the run's seed, and all that follows from it; in a deployment this follows
             from a secret of the client's.  In a simulation it is `key`.
-        lasting: The same for what must not be drawn anew in every ask: one for a client and run.
+        lasting: The same for draws that must stay fixed from ask to ask: one key per client and run.
     """
 
     id: ClientId
@@ -545,19 +545,19 @@ Step = Generator[Sgd | Fold | Run, Any, T]
 
 @dataclass(frozen=True)
 class Ignored:
-    """A reply that a method did not take, for the state of methods that refuse some."""
+    """A reply that a method refused, for the state of methods that refuse some."""
 
     client: int
     reason: str
 
 
 NOBODY = -1
-"""Who the server is where it does local work of its own: `Me.id` of no client."""
+"""`Me.id` of the server where it does local work of its own; no client has it."""
 
 
 # ---------------------------------------------------------------- the server's view
 def no_device(work: Callable[[Me], Step[Any]]) -> Any:
-    """The server's own device, where it has none.
+    """Stand in for the server's own device where it has none.
 
     Raises:
         ConfigError: Always.
@@ -573,12 +573,12 @@ class Federation:
         clients: All clients, ascending.
         num_classes: Classes of the task.
         layout: The model's tensor names.
-        round: Counted from 1; 0 during `init`.
+        round: Number of the round, from 1; 0 during `init`.
         key: Root of the server's randomness in this round.
         clients_per_round: Cohort size M.
-        initialise: A fresh model for a key, for methods that start from several.
-        work: Does a step on the server's own device, which has the network and the prior but no data: what nobody
-            needs to be asked for, and nobody is sent.
+        initialise: Makes a fresh model from a key, for methods that start from several.
+        work: Runs a step on the server's own device, which has the network and the prior but no data; no message is
+            sent for it.
     """
 
     clients: tuple[ClientId, ...]
@@ -591,7 +591,7 @@ class Federation:
     work: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
-        """The cohort: `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.
+        """Draw a cohort without replacement, ascending: `n` clients (default M), uniformly or in proportion to `weights`.
 
         Raises:
             ProtocolError: If `weights` are not one finite number >= 0 for each client.
@@ -611,25 +611,25 @@ class Federation:
 
 
 class Algorithm(Protocol[S]):
-    """The server's half, and the marked steps beside it; see the module's docstring."""
+    """The server's half of a method, and its marked steps; see the module's docstring."""
 
     def init(self, params: Params, fed: Federation) -> S:
-        """The state before round 1."""
+        """Return the state before round 1."""
         ...
 
     def round(self, state: S, fed: Federation) -> Plan[S]:
-        """One round: a generator that returns the next state."""
+        """Run one round: a generator that returns the next state."""
         ...
 
     def serve(self, state: S, client: ClientId | None) -> Params | None:
-        """Parameters this client would be sent for use; None as client asks for the global model.
+        """Return the parameters this client would be sent for use; `client=None` asks for the global model.
 
-        None as answer says that there is no such model.
+        The result is None if there is no such model.
         """
         ...
 
 
-# ---------------------------------------------------------------- what an author writes `yield from` before
+# ---------------------------------------------------------------- requests, for use with `yield from`
 def ask(
     step: Callable[[Me, M, Any], Step[tuple[R, Any]] | tuple[R, Any]],
     to: Mapping[ClientId, M],
@@ -651,13 +651,13 @@ def collect(held: Sequence[Carried], at_least: int | None = None) -> Plan[list[A
 
 
 def probe(hop: int = 0) -> Plan[Tensor]:
-    """Spectral efficiency of every link, [src, dst], bit/s/Hz."""
+    """Measure the spectral efficiency of every link, [src, dst], bit/s/Hz."""
     gamma: Tensor = yield Probe(hop)
     return gamma
 
 
 def fit(start: Params, config: SgdConfig, *terms: Term, **aux: Any) -> Step[Fitted]:
-    """Minimise the task's loss plus `terms`; parameters, steps taken and learning rate come back."""
+    """Minimise the task's loss plus `terms`; return parameters, steps taken and learning rate."""
     fitted: Fitted = yield Sgd(start, config, terms, aux)
     return fitted
 
@@ -668,13 +668,13 @@ def sgd(start: Params, config: SgdConfig, *terms: Term, **aux: Any) -> Step[Para
 
 
 def fold(fn: Callable[[T, Batch], T], params: Params, init: T, part: Literal["train", "val"] = "train") -> Step[T]:
-    """One pass over my data: `carry = fn(carry, batch)`."""
+    """Make one pass over the client's data: `carry = fn(carry, batch)`."""
     carry: T = yield Fold(fn, params, init, part)
     return carry
 
 
 def run(fn: Callable[..., T], *args: Any) -> Step[T]:
-    """Arbitrary local code: `fn(local, *args)`."""
+    """Run arbitrary local code: `fn(local, *args)`."""
     value: T = yield Run(fn, args)
     return value
 
@@ -687,13 +687,13 @@ def step(fn: F) -> F:
 
 
 def steps_of(algorithm: object) -> dict[str, Callable[..., Any]]:
-    """The algorithm's steps by name, bound."""
+    """Return the method's bound steps by name."""
     cls = type(algorithm)
     return {n: getattr(algorithm, n) for n in dir(cls) if getattr(getattr(cls, n, None), "__step__", False)}
 
 
 def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:
-    """Run a plan or a step to its end, meeting each request with `answer`; a plain value is already at its end.
+    """Run a plan or a step to its end, answering each request with `answer`; a plain value is returned as it is.
 
     A failure of `answer` is thrown into the generator at its own `yield`, so the traceback ends in the author's line.
     """
@@ -713,14 +713,14 @@ def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:
 
 
 def refuse_request(who: Literal["plan", "step"], want: object) -> NoReturn:
-    """Say what may be yielded, and the likely slip."""
+    """Raise an error that says what may be yielded, and the likely mistake."""
     legal = "Ask, Collect or Probe" if who == "plan" else "Sgd, Fold or Run"
     hint = ': write "yield from"' if isinstance(want, GeneratorType) else ""
     raise ProtocolError(f"a {who} may yield {legal}, not {type(want).__name__}{hint}")
 
 
 def field_names(value: object) -> tuple[str, ...] | None:
-    """The names of a record's fields; None if the value is no record."""
+    """Return the names of a record's fields; None if the value is not a record."""
     of: Any = type(value)
     return _names(of)
 
@@ -736,7 +736,7 @@ def map_held(fn: Callable[[Held], Any], tree: Any) -> Any:
 
 
 def held_at(tree: Any) -> dict[str, Held]:
-    """Every `Held` in a reply by its path, as `map_keep` writes it."""
+    """Find every `Held` in a reply by its path, as `map_keep` writes it."""
     found: dict[str, Held] = {}
 
     def note(held: Held, path: str) -> Held:
@@ -748,14 +748,14 @@ def held_at(tree: Any) -> dict[str, Held]:
 
 
 def map_keep(fn: Callable[[Keep, str], Held], tree: Any) -> Any:
-    """Replace every `Keep` in a reply, at any depth; `fn` gets its path too."""
+    """Replace every `Keep` in a reply, at any depth; `fn` also gets its path."""
     return _map_marked(Keep, fn, tree, path="")
 
 
 def _map_marked(kind: type, fn: Callable[..., Any], tree: Any, path: str | None = None) -> Any:
     if isinstance(tree, kind):
         return fn(tree) if path is None else fn(tree, path)
-    # Most of what travels is a table of tensors, and in it there is nothing to find.
+    # Most messages are tables of tensors, which cannot contain one.
     if tree is None or isinstance(tree, Tensor | str | int | float | bytes):
         return tree
     if isinstance(tree, dict) and all(isinstance(v, Tensor) for v in tree.values()):

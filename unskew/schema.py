@@ -18,9 +18,9 @@ import pydantic
 from unskew.errors import ConfigError, nearest
 
 NONE = "none"
-"""How a file says None, for which TOML has no word."""
+"""The word that stands for None in a file, since TOML has none."""
 
-# What other tools call our settings.
+# Other tools' names for our settings.
 ALIASES = {
     "join_ratio": "fraction",
     "fraction_fit": "fraction",
@@ -69,13 +69,13 @@ ALIASES = {
 
 
 def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """The settings a file may hold: (annotation, default) by name, the default `...` where there is none.
+    """Return the settings a file may hold: (annotation, default) by name; the default is `...` where there is none.
 
-    Left out is what no file can say: parameters that take functions.
+    Parameters that take functions are left out, since no file can express them.
 
     Raises:
-        ConfigError: If a parameter has no annotation that can be read, or is `*args` or `**kwargs`: there is nothing to
-            check it by.
+        ConfigError: If a parameter has no readable annotation, or is `*args` or `**kwargs`, so that there is nothing to
+            check it against.
     """
     try:
         hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
@@ -105,25 +105,25 @@ def build(
     owner: str = "",
     elsewhere: Mapping[str, str] | None = None,
 ) -> Any:
-    """`target(**options)` once every option is known, of the right type and in range.
+    """Call `target(**options)` once every option is known, of the right type and in range.
 
     Args:
         target: A dataclass or a function; its signature is the schema.
         options: Settings as TOML or JSON gives them.
         place: Dotted path of the table, for messages: "algorithm", "split", ...
         where: The file, for messages.
-        owner: Name of what the settings belong to, for messages; by default the place.
-        elsewhere: Settings of other tables, and for each a sentence that says where it belongs.
+        owner: Name of the object that the settings belong to, for messages; by default the place.
+        elsewhere: Settings of other tables, each with a sentence that says where it belongs.
 
     Raises:
-        ConfigError: Naming the dotted key, what was expected and what was got.
+        ConfigError: If not; names the dotted key, the expected value and the actual one.
     """
     values = checked(target, options, place, where, owner=owner, elsewhere=elsewhere)
     return made(target, values, place, where)
 
 
 def made(target: Callable[..., Any], values: Mapping[str, Any], place: str, where: str = "") -> Any:
-    """`target(**values)`; what it refuses itself is placed."""
+    """Call `target(**values)`; errors that it raises itself get the place added."""
     with placed(place, where):
         return target(**values)
 
@@ -138,7 +138,7 @@ def checked(
     owner: str = "",
     elsewhere: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The options as `target` takes them; those left out keep their defaults.  Raises as `build` does."""
+    """Return the options as `target` takes them; missing ones keep their defaults.  Raises as `build` does."""
     with placed(place, where):
         fields: dict[str, Any] = dict(parameters(target, skip))
     plain = _prepared(fields, options, place, where, owner or place or _name(target), elsewhere or {})
@@ -155,7 +155,7 @@ def checked(
 def _prepared(
     known: Mapping[str, Any], options: Any, place: str, where: str, owner: str, elsewhere: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The options as JSON, "none" read as nothing; keys are known, numbers finite, nested tables checked as a whole."""
+    """Return the options as JSON, "none" as null; keys are known, numbers finite, nested tables checked as a whole."""
     if not isinstance(options, Mapping):
         raise ConfigError(f"{place} must be a table, got {show(options)}{at(where)}")
     plain: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[st
 
 @contextmanager
 def placed(place: str, where: str = "") -> Iterator[None]:
-    """Say where in which file a refusal belongs."""
+    """Add to an error the place and the file it belongs to."""
     try:
         yield
     except ConfigError as error:
@@ -219,7 +219,7 @@ _SIGNS = {
 
 
 def sentence(error: pydantic.ValidationError, place: str) -> str:
-    """The first finding as one sentence."""
+    """Put pydantic's first finding into one sentence."""
     findings = error.errors(include_url=False)
     # In a union every member complains; the deepest complaint is about the member that was meant.
     item = max(findings, key=lambda e: (e["type"] not in {"none_required", "literal_error"}, len(e["loc"])))
@@ -255,7 +255,7 @@ def _is_member(part: str) -> bool:
 
 
 def show(value: Any) -> str:
-    """A value as a message quotes it, in one short line."""
+    """Format a value for an error message, in one short line."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -276,7 +276,7 @@ def unknown(
     where: str = "",
     elsewhere: Mapping[str, str] | None = None,
 ) -> ConfigError:
-    """The error for a key nobody knows; `elsewhere` has a sentence for each key that belongs to another table."""
+    """Return the error for an unknown key; `elsewhere` has a sentence for each key that belongs to another table."""
     known = list(known)
     sentences = {**(elsewhere or {}), **{k: f"did you mean {k}?" for k in known}}
     # A word that names a setting elsewhere is meant sooner than one that merely looks like a setting here.
@@ -287,18 +287,18 @@ def unknown(
 
 
 def meant_by(word: str, known: Collection[str]) -> str | None:
-    """The known setting that a word stands for: itself, what other tools call it, or the one most like it."""
+    """Find the known setting that a word means: the word itself, another tool's name for it, or the closest match."""
     return named_by(word, known) or nearest(word, known)
 
 
 def named_by(word: str, known: Collection[str]) -> str | None:
-    """The known setting of this name, here or in other tools."""
+    """Find the known setting of this name, here or in other tools."""
     alias = ALIASES.get(word)
     return word if word in known else alias if alias in known else None
 
 
 def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type | None:
-    """The dataclass of an annotation that this table is meant for, by its `name` if several could be."""
+    """Find the dataclass in an annotation that this table is meant for, by its `name` if there are several."""
     options = [t for t in _types(hint) if isinstance(t, type) and hasattr(t, "__dataclass_fields__")]
     if len(options) < 2:
         return next(iter(options), None)
@@ -311,7 +311,7 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
 
 
 def allows_none(hint: Any) -> bool:
-    """True where the word "none" stands for nothing: where nothing is allowed and text is not."""
+    """True if the word "none" means None: where None is allowed and text is not."""
     members = _types(hint)
     return type(None) in members and str not in members
 
@@ -330,5 +330,5 @@ def _types(hint: Any) -> list[Any]:
 
 
 def at(where: str) -> str:
-    """The file a message is about, in brackets."""
+    """Name the file a message is about, in brackets."""
     return f" ({where})" if where else ""

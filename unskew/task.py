@@ -40,8 +40,8 @@ class Task:
         num_classes: Width of the logits.
         head: Name of the classification layer inside the network.
         layout: The tensors' names by role.
-        batch_norm: Whether some layer takes statistics over the batch, so that a batch needs two examples.
-        random: Whether training draws random numbers (dropout).
+        batch_norm: True if some layer takes statistics over the batch, so that a batch needs two examples.
+        random: True if training draws random numbers (dropout).
     """
 
     build: Callable[[], nn.Module]
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def min_batch(self) -> int:
-        """Fewest examples that a batch may have."""
+        """Smallest number of examples that a batch may have."""
         return 2 if self.batch_norm else 1
 
     def module(self) -> nn.Module:
@@ -145,10 +145,10 @@ def check_network(task: Task, examples: Tensor) -> None:
 
     Args:
         task: The network, as `make_task` has read it.
-        examples: One or two examples as training meets them, (batch, *input_shape).
+        examples: One or two examples as training sees them, (batch, *input_shape).
 
     Raises:
-        ConfigError: Naming the network, the shape of the examples, and what it did instead.
+        ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
     """
     module = task.module().eval()
     name, wanted = type(module).__name__, (len(examples), task.num_classes)
@@ -156,7 +156,7 @@ def check_network(task: Task, examples: Tensor) -> None:
     try:
         with torch.no_grad(), Key(0).ambient():
             logits = module(examples)
-    except Exception as error:  # the network may be anybody's code
+    except Exception as error:  # the network may be user code
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: {reason}; give its first layer "
@@ -185,7 +185,7 @@ def _draws(m: nn.Module) -> bool:
 
 
 def _without_counters(module: nn.Module) -> nn.Module:
-    """Drop BatchNorm's integer counters: nothing reads them at a fixed momentum, and their average is no count."""
+    """Drop BatchNorm's integer counters: nothing reads them at a fixed momentum, and averages of them mean nothing."""
     for m in module.modules():
         if isinstance(m, nn.modules.batchnorm._NormBase) and m.momentum is not None:
             m.num_batches_tracked = None

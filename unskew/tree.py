@@ -32,7 +32,7 @@ def map_leaves(fn: Callable[..., Any], *trees: Any) -> Any:
 
 
 def map_params(fn: Callable[..., Tensor], *params: Mapping[str, Tensor]) -> Params:
-    """`fn` applied name by name; the names are those of the first."""
+    """Apply `fn` name by name; the names are those of the first table."""
     return {k: fn(*(p[k] for p in params)) for k in params[0]}
 
 
@@ -52,10 +52,10 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def require_names(got: Collection[str], expected: Collection[str], what: str) -> None:
-    """Refuse tables of other tensors than expected.
+    """Refuse tables whose tensors are not the expected ones.
 
     Raises:
-        WireError: Which says what is missing and what is too many.
+        WireError: If names are missing or superfluous; the message lists them.
 
     >>> require_names({"w"}, {"w", "b"}, "a model")
     Traceback (most recent call last):

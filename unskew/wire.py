@@ -43,7 +43,7 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "BOOL",
 }
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
-# The order in which safetensors lays tensors out: widest elements first, its enum's order within, then by name.
+# safetensors sorts tensors by element type, widest first and then in its enum's order, and by name within a type.
 _RANK = {n: i for i, n in enumerate(["I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"])}
 
 
@@ -51,7 +51,7 @@ _UNIONS = (Union, types.UnionType)
 _TABLES = (dict, collections.abc.Mapping)
 _ROWS = (tuple, list, collections.abc.Sequence)
 _SCALARS = (int, float, str, bool)
-# Of jaxtyping's dimensions those that a single tensor can be held to: names, _, numbers, and any number of them.
+# The jaxtyping dimensions that can be checked on a single tensor: names, _, numbers, and any number of them.
 _DIMENSION = re.compile(r"\.\.\.|\*?[^\W\d]\w*|(\w+=)?\d+")
 
 
@@ -97,7 +97,7 @@ def _flatten_dict(value: dict[Any, Any], path: str, tensors: dict[str, Tensor]) 
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Split a value into its JSON part and its tensors by path: what `encode` writes, for callers that move tensors.
+    """Split a value into its JSON part and its tensors by path, as `encode` writes them, for callers that move tensors.
 
     Raises:
         WireError: If something in it cannot travel.
@@ -155,8 +155,8 @@ def encode(value: Any) -> bytes:
 def pieces(value: Any) -> tuple[bytes | memoryview, ...]:
     """Yield `encode(value)` in parts, one after another; tensors on the CPU are viewed, not copied, while they live.
 
-    A state of hundreds of megabytes is hashed and written so in a third of the time: safetensors lays out a second and
-    a third copy first.
+    A state of hundreds of megabytes is hashed and written in a third of the time this way, because safetensors itself
+    first makes a second and a third copy.
 
     Raises:
         WireError: If something in it cannot travel.
@@ -241,8 +241,8 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
     """Decode the value of type `of` that `data` holds.
 
     Args:
-        data: What `encode` made; untrusted.
-        of: A type as annotations write it: dataclass, dict[str, Tensor], tuple[int, ...], Tensor | None, ...
+        data: Bytes that `encode` is supposed to have written; untrusted.
+        of: Type as in an annotation: dataclass, dict[str, Tensor], tuple[int, ...], Tensor | None, ...
         max_bytes: Refuse longer messages before looking at them.
 
     Raises:
@@ -263,7 +263,7 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
             body = json.loads(text)
             if "\\u" in text:
                 _json(body).encode()  # an escape can spell half a surrogate pair, which is no text
-        except Exception as error:  # the parsers raise many kinds; to us they are one
+        except Exception as error:  # the parsers raise many kinds of exceptions; callers need only one
             raise WireError(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from None
     for name, t in tensors.items():
         if t.dtype not in DTYPES:
@@ -355,7 +355,7 @@ def _build_dict(args: tuple[Any, ...], body: Any, path: str, loose: dict[str, Te
     named = isinstance(body, list)
     if isinstance(body, list):
         if key is str and of is Tensor and body and all(type(n) is str and _join(path, n) in loose for n in body):
-            claimed = {n: loose.pop(_join(path, n), None) for n in body}  # a name given twice is gone at the second
+            claimed = {n: loose.pop(_join(path, n), None) for n in body}  # a repeated name is missing the second time
             if len(claimed) == len(body):
                 return claimed
             raise _wrong("a list of tensor names", body, path)
@@ -555,12 +555,12 @@ def _form(of: Any) -> str:
 
 
 def signatures(algorithm: object) -> dict[str, Signature]:
-    """The types of every step of an algorithm, by name."""
+    """Return the types of every step of a method, by name."""
     return {name: signature(fn) for name, fn in steps_of(algorithm).items()}
 
 
 def held_type(algorithm: object) -> Any:
-    """Type of values that stay on a client: all that steps' replies may hold as a `Keep`."""
+    """Return the type of values that stay on a client: everything that replies may hold as a `Keep`."""
     beside: list[Any] = []
     for s in signatures(algorithm).values():
         _beside_keep(s.reply, beside, set())
@@ -586,7 +586,7 @@ def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:
 
 
 def state_type(algorithm: Any) -> Any:
-    """The type of an algorithm's state, as `init` is annotated.
+    """Return the type of a method's state, from the annotation of `init`.
 
     Raises:
         ProtocolError: If `init` has no return annotation, or its type cannot be rebuilt from bytes.
@@ -599,14 +599,14 @@ def state_type(algorithm: Any) -> Any:
 
 
 def memory_type(algorithm: object) -> Any:
-    """Type of the memory that a client keeps between rounds, None included; the steps must agree on it.
+    """Return the type of the memory that a client keeps between rounds, None included; all steps must agree on it.
 
     Raises:
-        ProtocolError: If two steps keep different things.
+        ProtocolError: If two steps keep memory of different types.
     """
     kept: list[Any] = []
     for s in signatures(algorithm).values():
-        memory = s.memory | None  # before its first round a client has none, whatever its steps return
+        memory = s.memory | None  # a client has no memory before its first round, whatever its steps return
         if s.memory is not type(None) and memory not in kept:
             kept.append(memory)
     if len(kept) > 1:
