@@ -591,7 +591,7 @@ class Federation:
     work: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
-        """Draw a cohort without replacement, ascending: `n` clients (default M), uniformly or in proportion to `weights`.
+        """Draw `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.
 
         Raises:
             ProtocolError: If `weights` are not one finite number >= 0 for each client.

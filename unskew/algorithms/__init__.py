@@ -1,4 +1,4 @@
-"""One file per paper.  TABLE has the methods by the name that a file gives them; each is imported when first used."""
+"""One file per paper.  TABLE lists the methods by the names used in experiment files; each is imported on first use."""
 
 import functools
 import importlib
@@ -13,13 +13,13 @@ GROUP = "unskew.algorithms"
 
 
 class MethodEntry(NamedTuple):
-    """A method, as far as it is known before it is imported.
+    """A method's table entry: everything known about it before it is imported.
 
     Attributes:
         name: Its public name in the paper's spelling: `unskew.NAME` makes it, and its keyword parameters are the
             hyperparameters.
-        about: One line.
-        kind: "global" trains one model for all, "personal" a model per client, "bound" is no federated method.
+        about: Description in one line.
+        kind: "global" trains one model for all, "personal" one per client, "bound" is a bound, not a federated method.
         limit: Hyperparameters at which it must equal FedAvg, up to rounding; None if there are none.
     """
 
@@ -30,11 +30,11 @@ class MethodEntry(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Where it is found, as "module:attribute"."""
+        """Import path of its maker, "module:attribute"."""
         return f"unskew:{self.name}"
 
 
-# At this tau the second moment is nothing beside it, and the adaptive step is server_lr / tau times the mean update.
+# At this tau the second moment is negligible, and the adaptive step is server_lr / tau times the mean update.
 _NOT_ADAPTIVE = {"server_lr": 1e8, "beta1": 0.0, "tau": 1e8, "v0": 0.0}
 
 TABLE: dict[str, MethodEntry] = {
@@ -244,7 +244,7 @@ def resolve(name: str) -> Callable[..., Any]:
 
 @functools.lru_cache(1)
 def installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Methods of other distributions on `path`; read once, as that takes a twentieth of a second."""
+    """List the methods of other distributions on `path`; read once, since it takes a twentieth of a second."""
     return tuple(entry_points(group=GROUP))
 
 

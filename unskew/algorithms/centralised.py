@@ -1,8 +1,8 @@
-"""Centralised: one client holds everybody's data.  A bound, not a federated method.
+"""Centralised: one client holds all clients' data.  A bound, not a federated method.
 
 Round      w <- LocalSGD(w; F), F the mean loss over all clients' training data
-Wire       Nothing is charged: whoever runs this pools the data first (`pooled`), which is what federation avoids.
-Departures The optimiser is fresh in every round.  With `local_epochs` a round passes over everybody's data as often as
+Wire       Nothing is charged: the run pools the data beforehand (`pooled`), which is what federation avoids.
+Departures The optimiser is fresh in every round.  With `local_epochs` a round passes over the pooled data as often as
            a cohort of all clients would; with `local_steps` it takes as many steps as a single participant.
 """
 
@@ -29,7 +29,7 @@ class Centralised:
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model.
+        """Return the initial model.
 
         Raises:
             ConfigError: If the data is not pooled: an average over clients would pass for a bound.
@@ -42,15 +42,15 @@ class Centralised:
         return Weights(params)
 
     def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """Train on."""
+        """Train for one more round."""
         replies = yield from ask(self.train, {c: state for c in fed.clients})
         return replies[fed.clients[0]]
 
     @step
     def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Weights, None]]:
-        """SGD from where the last round ended."""
+        """Run SGD from where the last round ended."""
         return Weights((yield from sgd(msg.params, self.local))), None
 
     def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The model."""
+        """Return the model."""
         return state.params

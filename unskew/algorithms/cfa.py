@@ -6,19 +6,19 @@ Networks", IEEE Internet of Things Journal 2020.  Equation numbers are this file
 Notation   W_k      device k's own model, in its memory; the common initial model at first
            N_k      its neighbours;  n_i training examples of device i
            alpha    alpha_ki = n_i / sum_{j in N_k} n_j
-           epsilon  how far to go towards the neighbours, possibly falling with the round
+           epsilon  size of the step towards the neighbours, possibly decreasing over the rounds
 Consensus  psi_k = W_k + epsilon_t sum_{i in N_k} alpha_ki (W_i - W_k)                               (1)
 Training   W_k <- LocalSGD(psi_k; F_k)                                                               (2)
 Wire       No model goes up or down; 2 e models from device to device for the e edges of the graph.  What the ledger
            has beside them is control: a few hundred bytes per device, with its number of examples.
 Means      Eq. 1 weights a neighbour by its data, so it is not symmetric and does not keep the mean over the network.
-Departures Everybody reads what the neighbours had before the exchange.  The authors' programs go through the neighbours
-           one after the other and change the model in between.  They set epsilon to 1, which leaves nothing of the own
-           model and lets two devices trade places for ever; the default here is .5.  The graph joins the round's cohort
+Departures Every device reads the neighbours' models from before the exchange.  The authors' programs go through the
+           neighbours one by one and change the model in between.  They set epsilon to 1, which keeps nothing of the own
+           model and lets two devices swap models forever; the default here is .5.  The graph joins the round's cohort
            in the order of client numbers; with everybody in it, it is the same graph in every round.  CFA-GE, which
            also exchanges gradients, is left out.
-Losses     N_k are the neighbours heard of this round, with weights that sum to epsilon; without any, psi_k = W_k.  A
-           device that was not heard of hears nobody either.  Absent devices keep their model.
+Losses     N_k are the neighbours that replied this round, with weights that sum to epsilon; without any, psi_k = W_k.
+           A device that did not reply receives nothing either.  Absent devices keep their model.
 """
 
 from dataclasses import dataclass
@@ -64,8 +64,8 @@ class CFA:
     """Consensus-driven federated averaging.
 
     Attributes:
-        graph: Who is next to whom.
-        epsilon: How far to go towards the neighbours' mean: 1 is all the way.
+        graph: Graph of the devices.
+        epsilon: Size of the step towards the neighbours' mean: 1 goes all the way.
         epsilon_schedule: Factor on `epsilon` by round.
         local: The devices' optimisation.
     """
@@ -76,11 +76,11 @@ class CFA:
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Nothing:
-        """There is no server that could have a state."""
+        """Return the empty state: there is no server."""
         return Nothing()
 
     def round(self, state: Nothing, fed: Federation) -> Plan[Nothing]:
-        """Let neighbours meet, then let the cohort train."""
+        """Average with neighbours, then train the cohort."""
         cohort = fed.sample()
         shown = yield from ask(self.show, dict.fromkeys(cohort, state), at_least=0)
         # The run's key, not the round's: the network stays where it is.
@@ -93,7 +93,7 @@ class CFA:
 
     @step
     def show(self, me: Me, msg: Nothing, mine: Params | None) -> tuple[Weighed, Params | None]:
-        """Offer this device's model to its neighbours."""
+        """Send this device's model to its neighbours."""
         return Weighed(Keep(mine or me.initial), me.n), mine
 
     @step
@@ -103,22 +103,22 @@ class CFA:
         return Nothing(), (yield from sgd(psi, self.local))
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This device's own model."""
+        """Return this device's own model."""
         yield from ()
         return mine or me.initial
 
     def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
-        """None: whoever could serve a mean over the network would have to see every model first."""
+        """Return None: to serve a mean over the network, a server would have to see every model."""
         return None
 
 
 def consensus(a: Bool[Tensor, "n n"], n: Float[Tensor, " n"], epsilon: float) -> Float[Tensor, "n n"]:
-    """The matrix of eq. 1: psi = V W.
+    """Return the matrix V of eq. 1: psi = V W.
 
     Args:
         a: Adjacency.
-        n: Training examples of each device; 0 stands for one that was not heard of and takes no part.
-        epsilon: How far to go, in (0, 1].
+        n: Training examples of each device; 0 for a device that did not reply and takes no part.
+        epsilon: Step size, in (0, 1].
 
     Returns:
         Rows that sum to 1, without negative entries.

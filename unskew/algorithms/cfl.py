@@ -1,4 +1,4 @@
-"""CFL: where a cluster has come to rest but its clients still pull in different directions, it is split in two.
+"""CFL: a cluster whose model has converged while its clients still pull in different directions is split in two.
 
 F. Sattler, K.-R. Müller, W. Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization
 Under Privacy Constraints", IEEE TNNLS 2020, Algorithms 1 and 2.  Equation numbers are this file's.
@@ -17,11 +17,11 @@ Numbers    eps1 and eps2 are lengths of updates: they depend on the model, the l
 Linkage    The paper's split makes the largest similarity across as small as possible.  Complete linkage, which the
            authors' program uses, only tends to; "single" does it exactly.
 Departures The authors' notebook takes the positions that clustering returns for client numbers, which is wrong from the
-           second split on; here they are positions in the cluster's list of members.  A direction is undefined for an
-           update of length 0: it counts as orthogonal to all.  (3) is the paper's, not the program's; with
-           gamma_max = 0 it keeps every split but one between equal directions.
+           second split on; here they are positions in the cluster's list of members.  An update of length 0 has no
+           direction and counts as orthogonal to all others.  (3) is the paper's, not the program's; with
+           gamma_max = 0 it keeps every split except one between equal directions.
 Absence    Angles are between updates of the same round from the same model.  A cluster is split only in a round in
-           which all of its members replied; until then it averages who did.  With small cohorts it may never be.
+           which all of its members replied; until then it averages the replies.  With small cohorts it may never split.
 """
 
 import math
@@ -47,14 +47,14 @@ Linkage = Literal["complete", "single"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """Its members, ascending, and their model.
+    """A cluster: its members, ascending, and their model.
 
     Attributes:
         members: Client numbers.
         params: The model.
-        mean_norm: Length of the last mean update, before a split; None if nobody replied.
-        max_norm: Length of the longest single one.
-        held: Whether (1) held in the last round but members were missing.
+        mean_norm: Norm of the last mean update, before a split; None if no member replied.
+        max_norm: Norm of the largest single update.
+        held: True if (1) held in the last round but members were missing.
     """
 
     members: tuple[int, ...]
@@ -66,7 +66,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Split:
-    """What became of a cluster, in which round, and how alike the two halves' closest updates were."""
+    """A split of a cluster: its halves, the round, and the similarity of the two halves' closest updates."""
 
     round: int
     first: tuple[int, ...]
@@ -76,7 +76,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Tree:
-    """The server's state: the clusters, which have every client once, and all splits that led to them."""
+    """The server's state: the clusters, which contain every client once, and all splits that led to them."""
 
     clusters: tuple[Cluster, ...]
     splits: tuple[Split, ...] = ()
@@ -87,12 +87,12 @@ class CFL:
     """Clustered federated learning by recursive bipartition.
 
     Attributes:
-        eps1: A cluster rests when its mean update is shorter.
-        eps2: Its clients disagree when one's update is longer.
+        eps1: A cluster has converged when the norm of its mean update is below this.
+        eps2: Its clients disagree when the norm of some client's update is above this.
         gamma_max: Smallest gap that a split must have, by eq. 3.
-        after: Rounds before the first split.
-        min_size: Smallest cluster that is split.
-        linkage: "complete" as the authors' program, "single" for the least similarity across.
+        after: Number of rounds before the first split.
+        min_size: Size of the smallest cluster that is split.
+        linkage: "complete" as in the authors' program, "single" for the least similarity between the halves.
         local: The clients' optimisation.
         weighting: "uniform" as published, "samples" by training examples.
         personal: Tensors that stay with each client, as in FedAvg; they are not compared.
@@ -109,10 +109,10 @@ class CFL:
     personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Tree:
-        """One cluster with the initial model.
+        """Return one cluster with the initial model.
 
         Raises:
-            ConfigError: If nothing that is trained is left to compare.
+            ConfigError: If no trained tensor is left to compare.
         """
         shared = without(params, fed.layout.select(self.personal))
         if not any(name in shared for name in fed.layout.trainable):
@@ -145,14 +145,14 @@ class CFL:
         return Trained(without(y, personal), me.n), only(y, personal)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The cluster's model with this client's own tensors in their place."""
+        """Return the cluster's model with this client's own tensors in their place."""
         yield from ()
         return completed(me, params, me.layout.select(self.personal), mine)
 
     def grown(
         self, cluster: Cluster, replies: Mapping[ClientId, Trained], fed: Federation
     ) -> tuple[list[Cluster], Split | None]:
-        """A cluster after a round: itself, or its halves and how they came about (eq. 1 to 4)."""
+        """Update a cluster after a round: return it, or its halves and the split (eq. 1 to 4)."""
         if not replies:
             return [replace(cluster, mean_norm=None, max_norm=None, held=False)], None
         delta = {c: map_params(torch.sub, r.params, cluster.params) for c, r in replies.items()}
@@ -179,7 +179,7 @@ class CFL:
         ], split
 
     def split(self, members: Sequence[ClientId], updates: Sequence[Params], round: int) -> Split | None:
-        """The two halves of a cluster by its members' updates, or None if they are too alike (eq. 2, 3)."""
+        """Split a cluster in two by its members' updates; None if they are too similar (eq. 2, 3)."""
         s = cosines(updates)
         one, two = bipartition(s, self.linkage)
         similarity = float(s[one][:, two].max())
@@ -188,17 +188,17 @@ class CFL:
         return Split(round, tuple(members[i] for i in one), tuple(members[i] for i in two), similarity)
 
     def mean(self, updates: Mapping[ClientId, Params], n: Mapping[ClientId, int]) -> Params:
-        """sum_k omega_k D_k."""
+        """Compute sum_k omega_k D_k."""
         return weighted_sum(list(updates.values()), weights_of([n[c] for c in updates], self.weighting))
 
     def serve(self, state: Tree, client: ClientId | None) -> Params | None:
-        """The model of this client's cluster; for the world at large, if there can only ever be one."""
+        """Return the model of this client's cluster; a global model only if there can never be a second cluster."""
         if client is None:
             return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
     def info(self, state: Tree) -> SplitGroups:
-        """The clusters, the lengths that eq. 1 looks at, and every split so far."""
+        """Report the clusters, the norms that eq. 1 tests, and every split so far."""
         held = any(cluster.held for cluster in state.clusters)
         return SplitGroups(
             groups=tuple(cluster.members for cluster in state.clusters),
@@ -216,9 +216,9 @@ _HELD = (
 
 
 def cosines(updates: Sequence[Params]) -> Float[Tensor, "n n"]:
-    """s_ij of eq. 2, float64 on the CPU: symmetric, 1 on the diagonal; 0 beside it for an update of length 0.
+    """Compute s_ij of eq. 2, float64 on the CPU: symmetric, 1 on the diagonal, 0 elsewhere for an update of length 0.
 
-    Tensor by tensor, so that no copy of all updates is made.
+    This is done tensor by tensor, so that no copy of all updates is made.
     """
     gram = torch.zeros(len(updates), len(updates), dtype=torch.float64)
     for name in updates[0]:
@@ -233,11 +233,11 @@ def cosines(updates: Sequence[Params]) -> Float[Tensor, "n n"]:
 
 
 def bipartition(s: Float[Tensor, "n n"], linkage: Linkage = "complete") -> tuple[list[int], list[int]]:
-    """Two halves of the rows of `s`, ascending, the one with row 0 first: the last two clusters of an agglomeration.
+    """Divide the rows of `s` into two halves, ascending, row 0's first: the last two clusters of an agglomeration.
 
     Args:
         s: Similarities, symmetric; at least two rows.
-        linkage: Clusters are as far apart as their least alike members, or as their most alike ones.
+        linkage: Distance of clusters: that of their least similar members ("complete"), or most similar ("single").
 
     >>> bipartition(torch.tensor([[1.0, -0.5, 0.9], [-0.5, 1.0, -0.4], [0.9, -0.4, 1.0]]))
     ([0, 2], [1])

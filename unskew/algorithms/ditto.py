@@ -1,4 +1,4 @@
-"""Ditto: beside the global model each client trains one of its own that is pulled to it.
+"""Ditto: besides the global model, each client trains a model of its own that is pulled towards it.
 
 T. Li, S. Hu, A. Beirami, V. Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021,
 Algorithm 1, with FedAvg for the global model.  Equation numbers are this file's.
@@ -10,8 +10,8 @@ Own        v_k <- LocalSGD(v_k; F_k + lam/2 ||v_k - w||^2), w fixed             
 Limits     lam = 0 is training alone.  Under plain SGD a pull with lr lam above 1 overshoots, from 2 on it diverges.
 Work       A client trains twice in a round.
 Departures The paper starts every v_k at w^0.  Here v_k starts at the first model its client receives, which is the same
-           where all take part in round 1, and a client that never took part uses the global model: w^0, untrained,
-           would be what it has.  BatchNorm statistics belong to v_k and are not pulled.
+           if all take part in round 1, and a client that never took part uses the global model, since all it would have
+           is the untrained w^0.  BatchNorm statistics belong to v_k and are not pulled.
 """
 
 from dataclasses import dataclass, replace
@@ -27,13 +27,13 @@ from unskew.tree import Params
 
 @dataclass(frozen=True)
 class Ditto(Averaging):
-    """A global and an own model for every client.
+    """A global model, and a personal model for every client.
 
     Attributes:
         lam: Strength of the pull; 0 trains v_k alone.  The paper chooses from .05, .1, .2, 1 and 2.
         personal_epochs: Passes over a client's data for v_k; None does as much work as `local`.
         local: The clients' optimisation, of both models.
-        weighting, server: Of the global model, as in FedAvg.
+        weighting, server: Settings of the global model's average, as in FedAvg.
     """
 
     lam: Annotated[float, Ge(0.0)] = 1.0
@@ -49,12 +49,12 @@ class Ditto(Averaging):
 
     @property
     def own(self) -> SgdConfig:
-        """The optimisation of eq. 2."""
+        """Return the optimisation of eq. 2."""
         if self.personal_epochs is None:
             return self.local
         return replace(self.local, local_epochs=self.personal_epochs, local_steps=None)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """This client's own model, or the global one as long as it has none."""
+        """Return this client's own model, or the global one as long as it has none."""
         yield from ()
         return mine or params

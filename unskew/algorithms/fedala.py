@@ -1,4 +1,4 @@
-"""FedALA: before it trains, each client learns element by element how much of the global model to take over.
+"""FedALA: before training, each client learns element by element how much of the global model to adopt.
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan, "FedALA: Adaptive Local Aggregation for Personalized
 Federated Learning", AAAI 2023, Algorithm 1.  Equation numbers are this file's.
@@ -12,16 +12,15 @@ Before     Theta^ = Theta_k + (Theta - Theta_k) (.) W_k on top, Theta below     
            same ones, until the pass's loss has settled or `start_epochs` is reached
 Client     Theta_k <- LocalSGD(Theta^; F_k)                                                          (3)
 Server     FedAvg.
-Own model  Theta^ as eq. 1 and 2 make it of the global model, before any training: the paper's and its code's choice.
-           It is learned at each evaluation anew, by every client, and forgotten again.
-Gradients  A step of length 1 from Theta^ that may change the top alone; what it moved is the gradient.  So eq. 2 trains
-           as everything else does, counts as work, and leaves the statistics of the layers below as received.
+Own model  Theta^ computed from the global model by eq. 1 and 2, before any training, as in the paper and its code.
+           Every client learns it anew at each evaluation and then discards it.
+Gradients  A step of length 1 from Theta^ that changes only the top; its displacement is the gradient.  So eq. 2 trains
+           like everything else, counts as work, and leaves the statistics of the layers below as received.
 Memory     The top of Theta_k, and W_k: the rest of Theta_k would never be read.
 Departures A client without a model of its own takes the global one as it is: in round 1 the two are the same, and later
-           there is nothing worth keeping in a random start.  The share of data is drawn as batches that are
-           independent of each other, so an example may come in twice.  What settles is a pass's mean loss (standard
-           deviation over ten passes below `settled`), where the code looks at its last batch, with no end to the passes
-           if it never does.
+           there is nothing worth keeping in a random start.  The share of data is drawn as independent batches, so an
+           example may occur twice.  The passes end when their mean loss has settled (standard deviation over ten passes
+           below `settled`); the published code looks at the last batch's loss, and never stops if it does not settle.
 """
 
 import math
@@ -37,16 +36,16 @@ from unskew.errors import ConfigError
 from unskew.protocol import Federation, Fitted, Layout, Me, Sgd, SgdConfig, Step, step
 from unskew.tree import Params, map_params
 
-PASSES = 10  # that must agree before W_k counts as settled
+PASSES = 10  # passes that must agree before W_k counts as settled
 
 
 @dataclass(frozen=True)
 class MixingMemory:
-    """A client's memory, of the top's parameters.
+    """A client's memory of the top's parameters.
 
     Attributes:
-        own: Of Theta_k.
-        w: W_k; None until it was learned once.
+        own: The top of Theta_k.
+        w: W_k; None until it has been learned once.
     """
 
     own: Params
@@ -61,8 +60,8 @@ class FedALA(Averaging):
         eta: Learning rate of W_k; 0 keeps it at 1, which is FedAvg.
         layers: The top: head, body, norm, all, or the start of a name.
         data_share: Batches in a pass over W_k, as a share of an epoch's, rounded up.
-        start_epochs: Most passes when W_k is learned for the first time.
-        settled: Standard deviation of ten passes' losses below which that ends.
+        start_epochs: Maximum number of passes when W_k is learned for the first time.
+        settled: Standard deviation of ten passes' losses below which these passes end.
         local: The clients' optimisation; its batch size is that of W_k too.
         weighting, server: As in FedAvg.
 
@@ -77,7 +76,7 @@ class FedALA(Averaging):
     settled: Annotated[float, Gt(0.0)] = 0.1
 
     def init(self, params: Params, fed: Federation) -> Averaged:
-        """The initial model, and a server at rest."""
+        """Return the initial model and the server rule's initial state."""
         if not self.top(fed.layout):
             raise ConfigError(
                 f"FedALA's layers = {list(self.layers)} name no parameter of this model; name layers that it has, "
@@ -89,11 +88,11 @@ class FedALA(Averaging):
     def train(self, me: Me, msg: Weights, mine: MixingMemory | None) -> Step[tuple[Trained, MixingMemory | None]]:
         """Mix, then train (eq. 1 to 3)."""
         start, w = yield from self.mix(me, msg.params, mine)
-        fitted: Fitted = yield Sgd(start, self.local, draw=0)  # FedAvg's batches, however many came before
+        fitted: Fitted = yield Sgd(start, self.local, draw=0)  # the same batches as FedAvg, however many came before
         return Trained(fitted.params, me.n), MixingMemory({n: fitted.params[n] for n in self.top(me.layout)}, w)
 
     def mix(self, me: Me, received: Params, mine: MixingMemory | None) -> Step[tuple[Params, Params | None]]:
-        """Theta^, and the W_k that made it (eq. 1, 2)."""
+        """Compute Theta^, and the W_k behind it (eq. 1, 2)."""
         if mine is None or not self.eta:
             return received, None
         w = map_params(torch.ones_like, mine.own) if mine.w is None else mine.w
@@ -113,20 +112,20 @@ class FedALA(Averaging):
         return mixed(received, mine.own, w), w
 
     def batches(self, n: int) -> int:
-        """Batches of one pass over W_k, of a client with `n` examples."""
+        """Number of batches in one pass over W_k for a client with `n` examples."""
         return math.ceil(self.data_share * math.ceil(n / (self.local.batch_size or n)))
 
     def top(self, layout: Layout) -> tuple[str, ...]:
-        """The parameters that are mixed."""
+        """Names of the parameters that are mixed."""
         chosen = layout.select(self.layers)
         return tuple(n for n in layout.trainable if n in chosen)
 
     def personalise(self, me: Me, params: Params, mine: MixingMemory | None) -> Step[Params]:
-        """The global model, mixed with this client's own and not yet trained."""
+        """Return the global model, mixed with this client's own and not yet trained."""
         model, _ = yield from self.mix(me, params, mine)
         return model
 
 
 def mixed(received: Params, own: Params, w: Params) -> Params:
-    """Eq. 1; exactly `received` where w is 1, exactly `own` where it is 0."""
+    """Compute eq. 1: exactly `received` where w is 1, exactly `own` where it is 0."""
     return {n: torch.lerp(own[n], t, w[n]) if n in own else t for n, t in received.items()}

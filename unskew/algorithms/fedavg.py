@@ -10,7 +10,7 @@ Round      y_k = LocalSGD(w; F_k) for k in S_t
            w  <- sum_k n_k y_k / sum_k n_k,  both sums over the clients that replied
 Departures None.  `weighting = "uniform"` averages with 1/M, as SCAFFOLD, FedDyn and others do; `personal` keeps
            tensors on the clients, which makes FedPer ("head"), FedBN ("norm") or BatchNorm statistics that stay
-           local ("buffers"); `terms` are added to the local loss, as in FedProx; `server` takes the mean for a step of
+           local ("buffers"); `terms` are added to the local loss, as in FedProx; `server` treats the mean as a step of
            an optimiser, as in FedAdam (server/optimise.py).
 """
 
@@ -47,7 +47,7 @@ ClientRule = Callable[[Me, Weights, Any], Step[tuple[Trained, Any]]]
 
 @dataclass(frozen=True)
 class Averaged:
-    """The server's state: the global model, and what the server rule remembers of earlier rounds."""
+    """The server's state: the global model, and the server rule's memory of earlier rounds."""
 
     params: Params
     moments: Moments = field(default_factory=Moments)
@@ -55,12 +55,12 @@ class Averaged:
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(ABC):
-    """FedAvg's round for any client rule and any server rule: a cohort trains the model, the server takes the mean.
+    """FedAvg's round for any client rule and any server rule: a cohort trains the model, the server averages.
 
     Attributes:
         local: The clients' optimisation.
-        weighting: Of the clients' models in the mean: "samples" by training examples, "uniform" all alike.
-        server: What the mean does to the global model.
+        weighting: Weights of the clients' models in the mean: "samples" by training examples, "uniform" all equal.
+        server: Server rule, which applies the mean to the global model.
     """
 
     local: SgdConfig = SgdConfig()
@@ -68,33 +68,33 @@ class Averaging(ABC):
     server: ServerRule = Mean()
 
     def init(self, params: Params, fed: Federation) -> Averaged:
-        """The initial model, and a server at rest."""
+        """Return the initial model and the server rule's initial state."""
         travelling = self.shared(params, fed.layout)
         return Averaged(params, self.server.start({n: params[n] for n in fed.layout.trainable if n in travelling}))
 
     def round(self, state: Averaged, fed: Federation) -> Plan[Averaged]:
-        """Send the model to a cohort, average what comes back."""
+        """Send the model to a cohort and average the replies."""
         return (yield from self.meet(fed.sample(), state, fed))
 
     def meet(
         self, cohort: Sequence[ClientId], state: Averaged, fed: Federation, train: ClientRule | None = None
     ) -> Plan[Averaged]:
-        """One round with the clients of `cohort`; `train` takes the place of the method's own step."""
+        """Run one round with the clients of `cohort`; `train` replaces the method's own step."""
         message = Weights(self.shared(state.params, fed.layout))
         replies = (yield from ask(train or self.train, dict.fromkeys(cohort, message))).values()
         mean = average([r.params for r in replies], [r.n for r in replies], self.weighting)
         return Averaged(*self.server.step(state.params, mean, state.moments))
 
     def shared(self, params: Params, layout: Layout) -> Params:
-        """The part of the global model that clients are sent and send back."""
+        """Return the part of the global model that travels to clients and back."""
         return params
 
     @abstractmethod
     def train(self, me: Me, msg: Weights, mine: Any) -> Step[tuple[Trained, Any]]:
-        """The client rule: train from the received model; a step of each method's own."""
+        """Train from the received model: the client rule, which each method defines as a step."""
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
@@ -104,10 +104,10 @@ class FedAvg(Averaging):
 
     Attributes:
         local: The clients' optimisation.
-        weighting: "samples" weights a client by its training examples, "uniform" weights all alike.
-        terms: What is added to the clients' loss.
+        weighting: "samples" weights a client by its training examples, "uniform" weights all equally.
+        terms: Terms added to the clients' loss.
         personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
-        server: What the mean does to the global model: replaces it, or is a step of momentum, Adagrad, Adam or Yogi.
+        server: Server rule: the mean replaces the global model, or is a step of momentum, Adagrad, Adam or Yogi.
     """
 
     local: SgdConfig = SgdConfig()
@@ -116,7 +116,7 @@ class FedAvg(Averaging):
     personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Averaged:
-        """The initial model, without what stays on clients."""
+        """Return the initial model, without the tensors that stay on clients."""
         return super().init(without(params, fed.layout.select(self.personal)), fed)
 
     @step
@@ -128,33 +128,33 @@ class FedAvg(Averaging):
         return Trained(without(w, personal), me.n), only(w, personal)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The served model with this client's own tensors in their place."""
+        """Return the served model with this client's own tensors in their place."""
         yield from ()
         return self.own(me, params, mine)
 
     def own(self, me: Me, params: Params, mine: Params | None) -> Params:
-        """`params` completed by what this client keeps: its memory, or at first the common initial values."""
+        """Complete `params` with this client's own tensors: its memory, or at first the common initial values."""
         return completed(me, params, me.layout.select(self.personal), mine)
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
-        """The global model; as long as parts of it live on clients there is none for the world at large."""
+        """Return the global model; None for the server itself while parts of the model live on clients."""
         return None if client is None and self.personal else state.params
 
 
 def average(models: Sequence[Params], n: Sequence[int], weighting: Weighting) -> Params:
-    """Mean of models, weighted by training examples or alike.
+    """Average models, weighted by training examples or equally.
 
     Raises:
-        QuorumError: If there is no model, or no example behind any.
+        QuorumError: If there is no model, or none has training examples.
     """
     return weighted_sum(models, weights_of(n, weighting))
 
 
 def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:
-    """Weights of clients with so many examples in a mean, with the sum 1: by examples, or alike.
+    """Return the weights of clients in a mean, with the sum 1: by their numbers of examples, or equal.
 
     Raises:
-        QuorumError: If there is no client, or none has examples where they count.
+        QuorumError: If there is no client, or none has examples although weights depend on them.
     """
     weights = [float(k) for k in n] if weighting == "samples" else [1.0] * len(n)
     total = sum(weights)
@@ -164,17 +164,17 @@ def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:
 
 
 def only(params: Params, names: Collection[str]) -> Params | None:
-    """The named tensors, in order; None if there are none."""
+    """Return the named tensors, in order; None if there are none."""
     return {n: t for n, t in params.items() if n in names} or None
 
 
 def completed(me: Me, params: Params, names: Collection[str], mine: Params | None) -> Params:
-    """`params` with the named tensors from this client's memory, or at first from the common initial values."""
+    """Complete `params` with the named tensors from this client's memory, or at first from the initial values."""
     if not names:
         return params
     return {n: (mine or me.initial)[n] if n in names else params[n] for n in me.initial}
 
 
 def without(params: Params, names: Collection[str]) -> Params:
-    """All but the named tensors."""
+    """Return all tensors except the named ones."""
     return {n: t for n, t in params.items() if n not in names}

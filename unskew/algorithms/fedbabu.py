@@ -1,4 +1,4 @@
-"""FedBABU: only the body learns; the head stays at one random value for everybody until a client fine-tunes.
+"""FedBABU: only the body is trained; all clients share one random head until they fine-tune.
 
 J. Oh, S. Kim, S.-Y. Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022,
 Algorithm 1.
@@ -8,11 +8,11 @@ Client     phi_k = LocalSGD(phi; F_k(., theta^0))
 Server     phi <- mean of phi_k over the clients that replied
 Use        the global model is (phi, theta^0), the paper's "initial" accuracy; a client's own model is fine-tuned from
            it on the client's training data, the paper's "personalized" accuracy
-Wire       The body alone.  theta^0 never travels: every client makes it from the run's seed.
+Wire       Only the body.  theta^0 never travels: every client makes it from the run's seed.
 Departures None.  The head is outside the optimisation, where the authors' code gives it a learning rate of zero; the
            value is the same, also under weight decay.  The mean is uniform, as in their code; clients of unequal size
-           may be weighted by `weighting = "samples"`.  What is fine-tuned starts from the global model at each
-           evaluation and is forgotten after it.
+           may be weighted by `weighting = "samples"`.  Fine-tuning starts from the global model at each evaluation,
+           and its result is discarded afterwards.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,12 +31,12 @@ class FedBABU(Averaging):
     """Body aggregation, body update.
 
     Attributes:
-        finetune: What a client adapts before it uses the model; "none" takes the global model as it is.
-        finetune_epochs: Passes over its training data for that.
-        local: The clients' optimisation; fine-tuning differs in its epochs and in what it trains.
-        weighting: "uniform" weights all bodies alike, "samples" by training examples.
-        server: As in FedAvg.
-        fixed: What stays at its initial value; nothing makes it FedAvg.
+        finetune: Tensors a client fine-tunes before it uses the model; "none" uses the global model as it is.
+        finetune_epochs: Number of passes over its training data to fine-tune.
+        local: The clients' optimisation; fine-tuning differs in its epochs and in the tensors it trains.
+        weighting: "uniform" weights all bodies equally, "samples" by training examples.
+        server: Server rule, as in FedAvg.
+        fixed: Tensors that stay at their initial values; without any it is FedAvg.
 
     Raises:
         ConfigError: In `init`, if nothing would be left to learn.
@@ -48,12 +48,12 @@ class FedBABU(Averaging):
     fixed: tuple[str, ...] = ("head",)
 
     def init(self, params: Params, fed: Federation) -> Averaged:
-        """The initial model, theta^0 in it, and a server at rest."""
+        """Return the initial model, including theta^0, and the server rule's initial state."""
         shares_something(fed.layout, self.fixed, "FedBABU's fixed", "fedavg with personal")
         return super().init(params, fed)
 
     def shared(self, params: Params, layout: Layout) -> Params:
-        """The body; theta^0 never travels."""
+        """Return the body; theta^0 never travels."""
         return without(params, layout.select(self.fixed))
 
     @step
@@ -65,7 +65,7 @@ class FedBABU(Averaging):
         return Trained(without(w, fixed), me.n), None
 
     def personalise(self, me: Me, params: Params, mine: None) -> Step[Params]:
-        """The global model, fine-tuned on this client's data."""
+        """Return the global model, fine-tuned on this client's data."""
         if self.finetune == "none":
             return params
         config = replace(self.local, local_epochs=self.finetune_epochs, local_steps=None, trainable=(self.finetune,))

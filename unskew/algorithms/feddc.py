@@ -1,4 +1,4 @@
-"""FedDC: each client keeps track of its drift, and the server averages models whose drift has been taken back.
+"""FedDC: each client keeps track of its drift, and the server averages models corrected for drift.
 
 L. Gao, H. Fu, L. Li, Y. Chen, M. Xu, C.-Z. Xu, "FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling
 and Correction", CVPR 2022.  Equation numbers are this file's.
@@ -22,8 +22,8 @@ Departures The paper writes the last term of (1) with parameter changes over eta
            so a falling learning rate does not rescale it.  K is each client's own and eta the one in force;
            `divisor = "code"` takes one K for all, that of a client of mean size, and the learning rate of round 1, as
            the published numbers do.  Under momentum ||a||_1 stands for K, as in SCAFFOLD; "code" takes K there too.
-           A client remembers h_i and c_i from before its last reply too, and the server says which reply it heard last,
-           as in SCAFFOLD: a reply that got lost never happened, so c and H stay the means they are.
+           A client also remembers h_i and c_i from before its last reply, and the server says which reply it received
+           last, as in SCAFFOLD: a lost reply has no effect, so c and H remain exact means.
            `scaled` is the published code's alpha_i = alpha / omega_i and c / omega_i, where c = 1/N sum omega_i c_i;
            here c_i is kept in the unit in which c is its plain mean, also while sizes are still coming in.
            Buffers have no drift and take the mean.
@@ -52,8 +52,8 @@ class Decoupled:
         params: The model.
         c: Mean of all clients' c_i; empty without variates.
         drift: H, mean of all clients' h_i; empty without drift.
-        heard: The last round each client was heard from; clients never heard from are missing.
-        n: Training examples by client, as far as they were declared; empty unless they count.
+        heard: Round of each client's last reply; clients that never replied are missing.
+        n: Training examples by client, as far as declared; empty unless they count.
     """
 
     params: Params
@@ -65,7 +65,7 @@ class Decoupled:
 
 @dataclass(frozen=True)
 class Course:
-    """Model and mean gradient for one client, the last round it was heard from (0 is never), the mean of all sizes."""
+    """Model and mean gradient for one client, the round of its last reply (0 is none), and the mean of all sizes."""
 
     params: Params
     c: Params
@@ -75,7 +75,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Drifted:
-    """How far a client's model (buffers included) and its c went, and its training examples."""
+    """Displacement of a client's model (buffers included) and of its c, and its training examples."""
 
     dy: Params
     dc: Params
@@ -92,7 +92,7 @@ class DriftRecord:
 
 @dataclass(frozen=True)
 class DriftMemory:
-    """A client's memory: its log, the one before, and the round that made the difference."""
+    """A client's memory: its record, the one before, and the round between the two."""
 
     now: DriftRecord
     before: DriftRecord
@@ -119,16 +119,16 @@ class FedDC:
 
     Attributes:
         alpha: Strength of the pull in eq. 1.
-        drift: Keep h_i (eq. 2) and let the server take it back (eq. 5).
+        drift: Keep h_i (eq. 2) and let the server correct for it (eq. 5).
         variates: Keep c_i and correct the local gradients by c - c_i.
-        divisor: In eq. 3: "own" steps at the learning rate in force, or as the published "code".
+        divisor: Divisor in eq. 3: a client's "own" steps at the learning rate in force, or the published "code"'s.
         scaled: Divide a client's regulariser by its relative size, which every client declares once.
-        local: The clients' optimisation; with variates SGD, plain or with momentum, without clipping.  "code" lets
-            clipping and Nesterov's momentum pass: the published runs clip.
-        weighting: Of the mean in eq. 5: "uniform" as published, "samples" by training examples.
+        local: The clients' optimisation; with variates SGD, plain or with momentum, without clipping.  "code" allows
+            clipping and Nesterov's momentum: the published runs clip.
+        weighting: Weights of the mean in eq. 5: "uniform" as published, "samples" by training examples.
 
     Raises:
-        ConfigError: If eq. 3 cannot stand the local optimiser.
+        ConfigError: If eq. 3 does not hold for the local optimiser.
     """
 
     alpha: Annotated[float, Ge(0.0)] = 0.01
@@ -145,12 +145,12 @@ class FedDC:
             require_linear(self.local if self.divisor == "own" else lenient, "FedDC")
 
     def init(self, params: Params, fed: Federation) -> Decoupled:
-        """The initial model; no drift and no gradient is known."""
+        """Return the initial model, without drifts or gradients."""
         zero = self.blank(params, corrected(fed.layout, self.local))
         return Decoupled(params, zero.c, zero.h, {}, {})
 
     def round(self, state: Decoupled, fed: Federation) -> Plan[Decoupled]:
-        """Send model and mean gradient to a cohort; move both, and the mean drift, by what comes back (eq. 4, 5)."""
+        """Send model and mean gradient to a cohort; update both, and the mean drift, from the replies (eq. 4, 5)."""
         counts = self.scaled or (self.variates and self.divisor == "code")
         n = (yield from sizes(self.declare, state.n, fed)) if counts else state.n
         mean_size = sum(n.values()) / len(n) if n else None
@@ -168,7 +168,7 @@ class FedDC:
 
     @step
     def train(self, me: Me, msg: Course, mine: DriftMemory | None) -> Step[tuple[Drifted, DriftMemory | None]]:
-        """Corrected local training, then a new drift and mean gradient (eq. 1 to 3)."""
+        """Train with the correction, then compute a new drift and mean gradient (eq. 1 to 3)."""
         names = corrected(me.layout, self.local)
         log = self.log(names, msg, mine)
         centre = {n: msg.params[n] - log.h[n] if n in log.h else msg.params[n] for n in names}
@@ -191,23 +191,23 @@ class FedDC:
         return Size(me.n), mine
 
     def scale(self, y: Fitted, mean_size: float | None) -> float:
-        """What a displacement is divided by to be a mean gradient: eta ||a||_1 (eq. 3)."""
+        """Return the divisor that turns a displacement into a mean gradient: eta ||a||_1 (eq. 3)."""
         if self.divisor == "own":
             return y.lr * work(y.steps, self.local.momentum)
         assert mean_size is not None  # the plan sends it for this divisor
         return self.local.lr * steps_of(self.local, mean_size)
 
     def log(self, names: tuple[str, ...], msg: Course, mine: DriftMemory | None) -> DriftRecord:
-        """This client's drift and mean gradient as far as the server knows of them."""
+        """Return this client's drift and mean gradient as of the last reply the server received."""
         if mine is None:
             return self.blank(msg.params, names)
         return mine.now if msg.heard == mine.round else mine.before
 
     def blank(self, params: Params, names: tuple[str, ...]) -> DriftRecord:
-        """No drift and no gradient; what is switched off is not kept at all."""
+        """Return zero drift and gradient; a part that is switched off is not kept at all."""
         zero = zeros_like({n: params[n] for n in names})
         return DriftRecord(zero if self.drift else {}, zero if self.variates else {})
 
     def serve(self, state: Decoupled, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params

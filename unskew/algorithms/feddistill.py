@@ -1,18 +1,18 @@
-"""FedDistill: clients exchange what their models say of each class; FedDistill+ exchanges the weights as well.
+"""FedDistill: clients exchange their models' mean outputs for each class; FedDistill+ exchanges the weights as well.
 
 E. Jeong et al., "Communication-Efficient On-Device Machine Learning: Federated Distillation and Augmentation under
 Non-IID Private Data", 2018 (FD), in the form that Z. Zhu, J. Hong, J. Zhou, "Data-Free Knowledge Distillation for
 Heterogeneous Federated Learning", ICML 2021, compare with.  Equation numbers are this file's.
 
 Notation   Z        teacher, (C, C): row c is the mean of logits for examples of class c
-           z_c^k    the same over client k's own examples;  n_c^k  how many those are
+           z_c^k    the same over client k's own examples;  n_c^k  their number
            lam      strength
 Client     F_k + lam mean over the batch of KL(softmax(Z_y) || softmax(f(x))), for labels y that Z knows      (1)
            then one pass over its training data in evaluation mode: z^k, n^k
-Server     Z_c <- mean of z_c^k over the clients heard that hold c; a class that none holds keeps its row     (2)
+Server     Z_c <- mean of z_c^k over the clients that replied and hold c; otherwise row c stays              (2)
            FedDistill+ also averages the weights, as FedAvg
 Models     In FedDistill each client has its own and there is no global one; in FedDistill+ the server's goes to all.
-Departures FD sums logits up while the model still trains, and takes a client's own share out of what it is taught.
+Departures FD sums logits while the model still trains, and subtracts a client's own share from its teacher.
            Known defects of public code are left out: counts that begin at 1, sums never reset, means that take in empty
            rows of clients without the class.
            `compat = "feddw"` is the variant that FedDW's tables were made with: Z has probabilities and is one-hot at
@@ -56,7 +56,7 @@ Averaging = Literal["clients", "examples"]
 
 @dataclass(frozen=True)
 class Teacher:
-    """Z, (classes, classes), and which of its rows are known, (classes,) bool."""
+    """Teacher Z, (classes, classes), and a mask of its known rows, (classes,) bool."""
 
     z: Float[Tensor, "classes classes"]
     known: Bool[Tensor, "classes"]
@@ -64,7 +64,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Outputs:
-    """A client's z^k, (classes, classes), zero for classes it has not, and its n^k, (classes,) int64."""
+    """A client's z^k, (classes, classes), zero for classes it lacks, and its n^k, (classes,) int64."""
 
     means: Float[Tensor, "classes classes"]
     counts: Int64[Tensor, "classes"]
@@ -86,7 +86,7 @@ class Distil:
 
 @dataclass(frozen=True)
 class Reward:
-    """-lam <Z_y, softmax(f(x))>, mean over the batch: what FedDW's code has for the divergence."""
+    """-lam <Z_y, softmax(f(x))>, mean over the batch: FedDW's code has this in place of the divergence."""
 
     lam: float
     sees: ClassVar[Literal["features"]] = "features"
@@ -97,25 +97,25 @@ class Reward:
 
 
 def add_logits(sums: Tensor, batch: Batch) -> Tensor:
-    """Sums of logits by true class, (classes, classes), one batch further."""
+    """Add a batch to the sums of logits by true class, (classes, classes)."""
     return sums.index_add(0, batch.y, batch.logits * batch.mask[:, None])
 
 
 def by_class(sums: Tensor, counts: Tensor) -> Tensor:
-    """Means by class, (classes, ...); zero where there are no examples."""
+    """Compute means by class, (classes, ...); zero where there are no examples."""
     return sums / counts.clamp(min=1).to(sums)[:, None]
 
 
 def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: Averaging) -> tuple[Tensor, Tensor]:
-    """Means over the clients that hold a class (eq. 2), and which classes somebody holds.
+    """Average over the clients that hold a class (eq. 2), and find the classes that any client holds.
 
     Args:
-        means: Of each client, (classes, ...).
-        counts: Of each client, (classes,).
-        averaging: "clients" weights those who hold a class alike, "examples" by how many they hold.
+        means: Means of each client, (classes, ...).
+        counts: Counts of each client, (classes,).
+        averaging: "clients" weights the holders of a class equally, "examples" by their examples of it.
 
     Returns:
-        (classes, ...), zero where nobody holds the class; (classes,) bool.
+        (classes, ...), zero where no client holds the class; (classes,) bool.
     """
     weights = torch.stack([(c > 0) if averaging == "clients" else c for c in counts]).double()
     total = weights.sum(0)
@@ -124,7 +124,7 @@ def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: 
 
 
 def check_counts(counts: Tensor) -> None:
-    """Refuse counts by class that nobody can have: what comes from another machine is checked.
+    """Refuse impossible counts by class, since messages from other machines must be checked.
 
     Raises:
         WireError: If one is negative or above 2**53, where sums over clients could overflow.
@@ -134,13 +134,13 @@ def check_counts(counts: Tensor) -> None:
 
 
 def taught(old: Teacher, outputs: Sequence[Outputs], averaging: Averaging) -> Teacher:
-    """The next teacher (eq. 2)."""
+    """Return the next teacher (eq. 2)."""
     new, held = mean_by_class([o.means for o in outputs], [o.counts for o in outputs], averaging)
     return Teacher(torch.where(held[:, None], new, old.z), old.known | held)
 
 
 def untaught(params: Params, fed: Federation) -> Teacher:
-    """A teacher that knows nothing yet."""
+    """Return a teacher without any known row."""
     like = next(iter(params.values()))
     z = like.new_zeros((fed.num_classes, fed.num_classes))
     return Teacher(z, torch.zeros(fed.num_classes, dtype=torch.bool, device=z.device))
@@ -149,11 +149,12 @@ def untaught(params: Params, fed: Federation) -> Teacher:
 # ---------------------------------------------------------------- own models
 @dataclass(frozen=True)
 class FedDistill:
-    """Federated distillation: models stay, what they say of each class travels.
+    """Federated distillation: models stay on the clients, only their mean outputs for each class travel.
 
     Attributes:
-        lam: Strength; at 0 every client trains alone.
-        averaging: Of what the clients say: "clients" weights those who hold a class alike, "examples" by how many.
+        lam: Strength; at 0 every client trains by itself.
+        averaging: Weights of the clients' outputs: "clients" weights the holders of a class equally, "examples" by
+            their examples of it.
         local: The clients' optimisation.
     """
 
@@ -162,17 +163,17 @@ class FedDistill:
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Teacher:
-        """Nothing is known of any class."""
+        """Return a teacher without any known row."""
         return untaught(params, fed)
 
     def round(self, state: Teacher, fed: Federation) -> Plan[Teacher]:
-        """Teach a cohort; the next teacher is what it says."""
+        """Teach a cohort; its outputs become the next teacher."""
         replies = yield from ask(self.train, {c: state for c in fed.sample()})
         return taught(state, list(replies.values()), self.averaging)
 
     @step
     def train(self, me: Me, msg: Teacher, mine: Params | None) -> Step[tuple[Outputs, Params | None]]:
-        """Go on from this client's own model, taught; then say what it makes of each class."""
+        """Train this client's own model with the teacher, then compute its outputs for each class."""
         terms = (Distil(self.lam),) if self.lam else ()
         w = yield from sgd(mine or me.initial, self.local, *terms, z=msg.z, known=msg.known.to(msg.z))
         sums = yield from fold(add_logits, w, torch.zeros_like(msg.z))
@@ -183,12 +184,12 @@ class FedDistill:
         check_counts(reply.counts)
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This client's own model."""
+        """Return this client's own model."""
         yield from ()
         return mine or me.initial
 
     def serve(self, state: Teacher, client: ClientId | None) -> Params | None:
-        """None: no model leaves a client."""
+        """Return None: no model leaves a client."""
         return None
 
 
@@ -200,7 +201,7 @@ class Lesson:
     Attributes:
         params: The model.
         teacher: Z.
-        sums, counts: Everything said so far, where FedDW's variant pools it; None elsewhere and in messages.
+        sums, counts: Sums over all uploads so far, where FedDW's variant pools them; None elsewhere and in messages.
     """
 
     params: Params
@@ -211,7 +212,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Taught:
-    """A client's model, its training examples, and what the model says of each class."""
+    """A client's model, its training examples, and the model's outputs for each class."""
 
     params: Params
     n: SampleCount
@@ -224,10 +225,10 @@ class FedDistillPlus:
 
     Attributes:
         lam: Strength; 0 is FedAvg.
-        averaging: Of what the clients say, as in FedDistill.
+        averaging: Weights of the clients' outputs, as in FedDistill.
         compat: "feddw" is the variant that FedDW's tables were made with, wrong divergence included; None is eq. 1.
         local: The clients' optimisation.
-        weighting: Of the models, as in FedAvg.
+        weighting: Weights of the models, as in FedAvg.
     """
 
     lam: Annotated[float, Ge(0.0)] = 1.0
@@ -237,7 +238,7 @@ class FedDistillPlus:
     weighting: Weighting = "samples"
 
     def init(self, params: Params, fed: Federation) -> Lesson:
-        """The initial model; nothing is known of any class, or one-hot rows where FedDW's variant is wanted."""
+        """Return the initial model, and an empty teacher, or one with one-hot rows in FedDW's variant."""
         teacher = untaught(params, fed)
         if self.compat is None:
             return Lesson(params, teacher, None, None)
@@ -245,7 +246,7 @@ class FedDistillPlus:
         return Lesson(params, Teacher(z, ~teacher.known), torch.zeros_like(z), torch.zeros_like(z[0]))
 
     def round(self, state: Lesson, fed: Federation) -> Plan[Lesson]:
-        """Send model and teacher to a cohort; average models, and make a teacher of what they say."""
+        """Send model and teacher to a cohort; average the models, and make a teacher of their outputs."""
         message = Lesson(state.params, state.teacher, None, None)
         replies = list((yield from ask(self.train, {c: message for c in fed.sample()})).values())
         params = average([r.params for r in replies], [r.n for r in replies], self.weighting)
@@ -254,13 +255,13 @@ class FedDistillPlus:
             return Lesson(params, taught(state.teacher, outputs, self.averaging), None, None)
         counts = sum((o.counts.to(state.counts) for o in outputs), start=state.counts)
         sums = sum((o.means * o.counts.to(o.means)[:, None] for o in outputs), start=state.sums)
-        # Rows of which nothing was ever said are one-hot, before as after.
+        # Rows of classes that were never reported remain one-hot.
         z = torch.where(counts[:, None] > 0, 0.5 * (state.teacher.z + by_class(sums, counts)), state.teacher.z)
         return Lesson(params, Teacher(z, state.teacher.known), sums, counts)
 
     @step
     def train(self, me: Me, msg: Lesson, mine: None) -> Step[tuple[Taught, None]]:
-        """Train from the received model, taught; then say what it makes of each class."""
+        """Train the received model with the teacher, then compute its outputs for each class."""
         z, known = msg.teacher.z, msg.teacher.known
         term, say = (Reward(self.lam), add_soft_labels) if self.compat else (Distil(self.lam), add_logits)
         w = yield from sgd(msg.params, self.local, *([term] if self.lam else []), z=z, known=known.to(z))
@@ -272,5 +273,5 @@ class FedDistillPlus:
         check_counts(reply.outputs.counts)
 
     def serve(self, state: Lesson, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
