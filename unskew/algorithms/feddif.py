@@ -1,4 +1,4 @@
-"""FedDif: models travel from client to client, and learn what they have not seen, before they are averaged.
+"""FedDif: models travel from client to client and train on classes they lack before they are averaged.
 
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data": P001 is the version with a cell of 10 devices (arXiv 2207.07493), P000 the one with 100 clients and a
@@ -6,13 +6,13 @@ drift regulariser (Neural Networks).  Equation numbers are this file's; server/d
 the mathematics of the degree of learning and of the auction.
 
 Notation   psi_m    degree of learning (DoL) of model m: class shares of the data it was trained on
-           D_m      how many examples that were
+           D_m      number of those examples
            W        IID distance of a DoL;  epsilon  the distance that is good enough
            gamma    expected spectral efficiency of a link, bit/s/Hz
            S        size of a model on the wire, bits
            M, N, k  models, clients, diffusion round
-Round      M of N clients drawn alike train the global model: chains of length one
-           diffusion round k, until nobody gains:
+Round      M of N clients, drawn uniformly, train the global model: chains of length one
+           diffusion round k, until no client gains:
            1  DoL broadcast   each holder sends D_m psi_m to all clients
            2  bids            each client tells the base station V[m] = W(psi_m) - W(psi_m with its own data),
                               0 for a model with W(psi_m) <= epsilon                                  (1)
@@ -28,9 +28,9 @@ Drift      P000's code, optional.  h_i: sum of client i's displacements so far; 
            round s <- s + 1/N sum (change of s_i),  w <- eq. 2 + 1/N sum_i h_i                        (5)
            The displacements along a chain add up to where it ended less where it began, so the station knows the last
            mean from the models it collects; changes of s_i travel as vectors of the model's size.
-Departures A client trains on its own data only, as the algorithm and the code have it (one equation says: on the data
+Departures A client trains on its own data only, as in the algorithm and the code (one equation says: on the data
            of the whole chain).  Only the model's tensors count in S, not some hundred bytes of header.  Moves that gain
-           nothing are not made, whatever the matching says.  Bids on a model that stayed are not asked for again.
+           nothing are not made, whatever the matching says.  Bids on a model that stayed are not requested again.
            A hop limit ends a round in a world that loses every hop.  W in eq. 3 is kept above a floor: at psi = t the
            pull would be infinite.  K is ||a||_1 of fednova.py, which is K for plain SGD.  A reply that was lost never
            happened: its model is still with the client before, and eq. 4 is taken back.
@@ -83,25 +83,25 @@ DoL = Float[Tensor, "valuations classes"] | Held | Keep
 Under valuation "lagged" a second row has the counts before the model's last move."""
 
 EFFICIENCY = 8e6
-"""What the released code multiplies an efficiency in 1/(Hz s) by before it compares it with epsilon."""
+"""Factor on an efficiency in 1/(Hz s) in the released code, before it is compared with epsilon."""
 
 COSINE = 20
-"""Diffusion rounds in P001's half cosine."""
+"""Number of diffusion rounds in P001's half cosine."""
 
 Stop = Literal["iid_distance", "efficiency", "decrement"]
 Target = Literal["uniform", "pooled"] | tuple[float, ...]
-TALLIES = 3  # how often a client is asked for its part of the pooled shares
+TALLIES = 3  # number of times a client is asked for its part of the pooled shares
 
 
 # ---------------------------------------------------------------- messages
 @dataclass(frozen=True)
 class SharedDrift:
-    """Goes with a model where drift is regularised.
+    """Data sent with a model when drift is regularised.
 
     Attributes:
         s: Mean of the clients' gradient states.
-        heard: Trainings of this client that the station heard of.
-        target: What counts as IID, (classes,); None is uniform.
+        heard: Number of trainings of this client known to the station.
+        target: Distribution that counts as IID, (classes,); None is uniform.
     """
 
     s: Params
@@ -117,7 +117,7 @@ class Offer:
         model: Its parameters.
         dol: Its degree of learning; None before its first training.
         hop: Diffusion round, 0 for the first training.
-        drift: What eq. 3 needs.
+        drift: Inputs of eq. 3.
     """
 
     model: Carried
@@ -138,7 +138,7 @@ class HeldModel:
 
 @dataclass(frozen=True)
 class CallForBids:
-    """Call for bids: the degrees of learning on offer, and what counts as IID, (classes,); None is uniform."""
+    """Call for bids: the degrees of learning on offer, and the IID distribution, (classes,); None is uniform."""
 
     dols: tuple[DoL, ...]
     target: Tensor | None
@@ -146,23 +146,23 @@ class CallForBids:
 
 @dataclass(frozen=True)
 class Bids:
-    """What a client would do for each model on offer, (models,) float64 (eq. 1)."""
+    """A client's bids on the models on offer, (models,) float64 (eq. 1)."""
 
     values: Float[Tensor, "models"]
 
 
 @dataclass(frozen=True)
 class Tally:
-    """A masked sum of class counts, (classes,) int64, and its mask on the way back to who drew it."""
+    """A masked sum of class counts, (classes,) int64, and its mask on the way back to the client that drew it."""
 
     counts: Int64[Tensor, "classes"] | Held | Keep | None
     mask: Int64[Tensor, "classes"] | Held | Keep | None
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- state and memory
 @dataclass(frozen=True)
 class Move:
-    """Model `model` went from `src` to `dst`, who had bid `bid`, over a link of `gamma` bit/s/Hz."""
+    """Transfer of model `model` from `src` to `dst`, which had bid `bid`, over a link of `gamma` bit/s/Hz."""
 
     model: int
     src: int
@@ -182,7 +182,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class FedDifInfo:
-    """Record of a round: who began with each model, diffusion rounds, chain sizes, refused bids, warnings."""
+    """Record of a round: first client of each model, diffusion rounds, chain sizes, refused bids, warnings."""
 
     starts: tuple[int, ...] = ()
     hops: tuple[Hop, ...] = ()
@@ -205,10 +205,10 @@ class Diffused:
 
     Attributes:
         params: The model.
-        target: Pooled class shares once they are known, if they are wanted.
-        means: Where drift is regularised.
-        heard: Trainings heard of by client, where drift is regularised.
-        info: Of the round that led here.
+        target: Pooled class shares, once known, if they are the target.
+        means: Means of the clients' drifts and gradient states, if drift is regularised.
+        heard: Number of known trainings by client, if drift is regularised.
+        info: Record of the last round.
     """
 
     params: Params
@@ -228,7 +228,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Remembered:
-    """A client's memory where drift is regularised: now, before its last training, and which training that was."""
+    """A client's memory when drift is regularised: now, before its last training, and the number of that training."""
 
     now: Own
     before: Own
@@ -237,7 +237,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Chain:
-    """A model on its way: who holds it and its DoL, and the examples behind it."""
+    """A model in transit: its holder, its DoL, and the number of examples it was trained on."""
 
     holder: ClientId
     model: Held
@@ -247,19 +247,19 @@ class Chain:
 
 @dataclass
 class Way:
-    """A round's models on their way; lives within the plan.
+    """A round's models in transit; exists only within the plan.
 
     Attributes:
         bits: S.
         pooled: Pooled class shares, if they are the target and known.
-        s: Mean gradient state, where drift is regularised.
-        heard: Trainings heard of by client.
-        warnings, ignored, hops, starts: For the round's info.
-        chains: By model.
-        changes: Of gradient states, still with the trainers.
-        values: Bids, (models, clients) float64; NaN where none was heard.
-        blocked: Who had which model, (models, clients).
-        efficiency: Of the moves decided on last, 1/(Hz s).
+        s: Mean gradient state, if drift is regularised.
+        heard: Number of known trainings by client.
+        warnings, ignored, hops, starts: Parts of the round's info.
+        chains: Chain of each model.
+        changes: Changes of gradient states, still held by the trainers.
+        values: Bids, (models, clients) float64; NaN where none was received.
+        blocked: Clients that have had each model, (models, clients).
+        efficiency: Diffusion efficiency of the moves decided on last, 1/(Hz s).
     """
 
     bits: float
@@ -277,12 +277,12 @@ class Way:
     efficiency: float = 0.0
 
     def offer(self, client: ClientId, model: Carried, dol: DoL | None = None, hop: int = 0) -> Offer:
-        """The message that sends a model to `client`."""
+        """Return the message that sends a model to `client`."""
         shared = SharedDrift(self.s, self.heard.get(client, 0), self.pooled) if self.s is not None else None
         return Offer(model, dol, hop, shared)
 
     def learned(self, model: int, client: ClientId, reply: HeldModel) -> None:
-        """`client` has trained the model, a new one if it has no chain yet."""
+        """Record that `client` has trained the model, a new one if it has no chain yet."""
         before = self.chains[model].n if model < len(self.chains) else 0
         self.chains[model : model + 1] = [Chain(client, _held(reply.model), _held(reply.dol), before + reply.n)]
         self.heard[client] = self.heard.get(client, 0) + 1
@@ -297,7 +297,7 @@ class Drift:
 
     Attributes:
         a: Strength; P000's code has .01 for CIFAR-100, .02 for EMNIST, .005 for CIFAR-10.
-        b: Divides it, together with the classes and the IID distance.
+        b: Divisor of the strength, together with the number of classes and the IID distance.
         floor: Smallest W in r.
     """
 
@@ -322,7 +322,7 @@ class Regulariser:
 Preset = Literal["paper", "p000", "p001"]
 
 PRESETS: dict[str, Mapping[str, Any]] = {
-    # The papers' text, base settings: what FedDif does by itself, over a radio.
+    # The papers' text, base settings: FedDif's defaults, over a radio.
     "paper": {"gamma_min": 1.0},
     # What the code did that fits the tables of P000: 100 clients, 15 models, 300 rounds.
     "p000": {
@@ -359,32 +359,31 @@ class FedDif:
 
     Attributes:
         local: The clients' optimisation.
-        epsilon: Minimum tolerable IID distance; what it is compared with is `stop`'s business.
+        epsilon: Minimum tolerable IID distance; `stop` says what is compared with it.
         stop: "iid_distance" takes a model with W <= epsilon out of the auction (the papers); "efficiency" ends the
             round when the mean efficiency over all models, times 8e6, is <= epsilon (the code of P000); "decrement"
             makes no move with a bid < epsilon (the code of P001).
         valuation: "current" takes W(psi_m) in eq. 1 at the present DoL (the papers); "lagged" at the one before the
-            model's last move, as all released code does, which makes bids too high.
-        feasibility: Which links may carry a model: "outage" at most 5 % (the papers' rule), "qos" gamma >= gamma_min,
-            both, or none.
+            model's last move, as in all released code, which makes bids too high.
+        feasibility: Rule for links that may carry a model: "outage" at most 5 % (the papers' rule), "qos" gamma >=
+            gamma_min, both, or none.
         filtering: "weights" leaves infeasible links, and bids below epsilon under stop "decrement", out of the matching
             (the papers); "after_matching" drops such pairs afterwards, so that their models lose a turn (code of P001).
-        gamma_min: Smallest tolerable spectral efficiency, bit/s/Hz; 0 asks nothing of a link, as is right without a
-            radio.
+        gamma_min: Smallest tolerable spectral efficiency, bit/s/Hz; 0 accepts every link, as is right without a radio.
         metric: IID distance, see server/distance.py.
-        target: What counts as IID: "uniform", "pooled" for the class shares of all clients' data, summed once under a
-            mask so that nobody sees another's, or given shares.
+        target: Distribution that counts as IID: "uniform", "pooled" for the class shares of all clients' data, summed
+            once under a mask so that no client sees another's, or given shares.
         model_ratio: M = ceil(model_ratio N); None is the cohort of the experiment.
-        max_hops: Diffusion rounds in a round at most; None is 2 N.
+        max_hops: Maximum number of diffusion rounds in a round; None is 2 N.
         sigma: Standard deviation of the noise on the class shares that a trainer puts into a DoL.
-        noise: Whose shares are noised: "first" trainer of a chain only, or "every" one.
+        noise: Trainers whose shares are noised: only the "first" of a chain, or "every" one.
         bits: S in the efficiency; None is the size of the model's tensors.
         budget: Bandwidth for the moves of one diffusion round, Hz s; None is no limit.
-        drift: Coefficients of P000's regulariser and aggregation of drift; None is neither.
+        drift: Coefficients of P000's regulariser and aggregation of drift; None uses neither.
         lr_within_round: "cosine" multiplies the learning rate by (1 + cos(pi k / 20)) / 2 in diffusion round k, held
             from k = 19 on, where it would reach 0 (P001).
-        preset: Settings to begin with: "paper" is the papers' text over a radio, "p000" and "p001" what the released
-            code did when it made the tables of the two papers; None is the text without demands on links.
+        preset: Base settings: "paper" is the papers' text over a radio, "p000" and "p001" the released code as it
+            made the tables of the two papers; None is the text without demands on links.
 
     Raises:
         ConfigError: If a setting is out of range, the target is no distribution, or drift is to be regularised under
@@ -445,7 +444,7 @@ class FedDif:
 
     # ------------------------------------------------------------------ the station
     def init(self, params: Params, fed: Federation) -> Diffused:
-        """The initial model.
+        """Return the initial model.
 
         Raises:
             ConfigError: If there are fewer models than one or more than clients, one class, or another number of
@@ -464,7 +463,7 @@ class FedDif:
         return Diffused(params, None, means, {}, FedDifInfo())
 
     def round(self, state: Diffused, fed: Federation) -> Plan[Diffused]:
-        """Train M models, let them travel while somebody gains, average them by the examples behind them (eq. 2)."""
+        """Train M models, let them travel while any client gains, average them by their numbers of examples (eq. 2)."""
         way = yield from self.begin(state, fed)
         for hop in range(1, 1 + (2 * len(fed.clients) if self.max_hops is None else self.max_hops)):
             yield from self.gather(way, fed, hop)
@@ -475,7 +474,7 @@ class FedDif:
         return (yield from self.aggregate(state, way, fed))
 
     def begin(self, state: Diffused, fed: Federation) -> Plan[Way]:
-        """The first training of every model."""
+        """Run the first training of every model."""
         warnings, pooled = [], state.target
         if self.target == "pooled" and pooled is None:
             pooled, missing = yield from self.pool(fed)
@@ -499,8 +498,8 @@ class FedDif:
         return way
 
     def gather(self, way: Way, fed: Federation, hop: int) -> Plan[None]:
-        """Steps 1 and 2: broadcast the DoL of models that have moved, and hear the bids."""
-        # Bids stay what they are as long as their model stays; who was not heard is asked again.
+        """Steps 1 and 2: broadcast the DoL of models that have moved, and collect the bids."""
+        # Bids remain valid as long as their model stays; clients that did not reply are asked again.
         offered = torch.nonzero((way.values.isnan() & ~way.blocked).any(dim=1)).flatten().tolist()
         if not offered:
             return
@@ -516,7 +515,7 @@ class FedDif:
         way.ignored += [Ignored(c, f"diffusion round {hop}: {why}") for c, why in refused.items()]
 
     def configure(self, way: Way, hop: int) -> Plan[list[Move]]:
-        """Step 3: who gets which model; nothing if the diffusion is over."""
+        """Step 3: assign models to clients; nothing if the diffusion is over."""
         first = not way.hops
         if not bool(((way.values > 0) & ~way.blocked).any()):
             way.warnings += [_NOBODY_GAINS] if first else []
@@ -546,11 +545,11 @@ class FedDif:
         way.hops.append(Hop(hop, way.efficiency, arrived))
 
     def aggregate(self, state: Diffused, way: Way, fed: Federation) -> Plan[Diffused]:
-        """The mean of the models by the examples behind them (eq. 2), and of drifts (eq. 5).
+        """Average the models, weighted by examples (eq. 2), and the drifts (eq. 5).
 
         Raises:
-            DataError: If there are no examples behind any model.
-            QuorumError: If no model with examples behind it arrives; where drifts travel, if one model does not.
+            DataError: If no model has been trained on any examples.
+            QuorumError: If no model trained on examples arrives; if drifts travel, if any model does not.
         """
         sizes = tuple(chain.n for chain in way.chains)
         if not any(sizes):
@@ -575,10 +574,10 @@ class FedDif:
     def schedule(
         self, values: Tensor, links: Tensor, bits: float, blocked: Tensor
     ) -> tuple[list[auction.Pair], Tensor]:
-        """Who gets which model, and the weights of all moves.
+        """Assign models to clients, and return the weights of all moves.
 
         Args:
-            values: Bids, (models, clients); NaN where none was heard.
+            values: Bids, (models, clients); NaN where none was received.
             links: gamma from each model's holder, (models, clients).
             bits: S.
             blocked: Clients that had the model, (models, clients).
@@ -594,18 +593,18 @@ class FedDif:
     def renewed(
         self, means: Means, before: Params, models: Sequence[Params], ds: Sequence[Params], clients: int
     ) -> Means:
-        """Means of h_i and s_i after a round (eq. 5)."""
+        """Return the means of h_i and s_i after a round (eq. 5)."""
         share = [1.0 / clients] * len(models)
         ended = weighted_sum([{n: w[n] for n in means.h} for w in models], share)
         h = {n: means.h[n] + (e - len(models) / clients * before[n]) for n, e in ended.items()}
         return Means(h, map_params(torch.add, means.s, weighted_sum(ds, [1.0 / clients] * len(ds))))
 
     def pool(self, fed: Federation) -> Plan[tuple[Tensor | None, tuple[ClientId, ...]]]:
-        """Class shares of all clients' data, and who is left out of them.
+        """Return the class shares of all clients' data, and the clients left out of them.
 
-        The sum travels under the first client's mask, which alone it removes.  Clients that cannot be reached are left
-        out: for good, since the difference to a later sum would be their counts.  No shares if the first client is lost
-        before it could unmask the sum; nor under "kl" without somebody, whose classes may be nobody else's.
+        The sum travels under a mask that only the first client can remove.  Clients that cannot be reached are left
+        out permanently, since the difference to a later sum would be their counts.  There are no shares if the first
+        client is lost before it has unmasked the sum, nor under "kl" if a client is missing: others may lack its classes.
         """
         turn = fed.round % len(fed.clients)
         owner, mask, counts = None, None, None
@@ -630,7 +629,7 @@ class FedDif:
         return shares(total.double()), left_out
 
     def models(self, fed: Federation) -> int:
-        """M.
+        """Compute M.
 
         Raises:
             ConfigError: If that is less than one, or more than there are clients.
@@ -646,20 +645,20 @@ class FedDif:
         return m
 
     def aim(self, pooled: Tensor | None, classes: int) -> Tensor:
-        """What counts as IID, (classes,) float64."""
+        """Return the distribution that counts as IID, (classes,) float64."""
         if isinstance(self.target, tuple):
             return torch.tensor(self.target, dtype=torch.float64)
         return torch.full((classes,), 1.0 / classes, dtype=torch.float64) if pooled is None else pooled
 
     def controlled(self, layout: Layout) -> tuple[str, ...]:
-        """Parameters whose drift counts: those that local training may change."""
+        """Return the parameters whose drift counts: those that local training may change."""
         chosen = layout.select(self.local.trainable)
         return tuple(n for n in layout.trainable if n in chosen)
 
     # ------------------------------------------------------------------ the clients
     @step
     def train(self, me: Me, msg: Offer, mine: Remembered | None) -> Step[tuple[HeldModel, Remembered | None]]:
-        """Train a model on this client's data and say so in its degree of learning; both stay here."""
+        """Train a model on this client's data and update its degree of learning; both stay here."""
         assert isinstance(msg.model, dict)
         dol = self.learned(me, msg.dol)
         if me.n == 0:
@@ -691,12 +690,12 @@ class FedDif:
 
     @step
     def bid(self, me: Me, msg: CallForBids, mine: Remembered | None) -> tuple[Bids, Remembered | None]:
-        """What this client's data would do for each model (eq. 1); no local work."""
+        """Bid on each model: the gain from this client's data (eq. 1); no local work."""
         if me.n == 0:
             return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), mine
-        # A degree of learning is another client's word: below 0 it would make this client's bids no numbers.
+        # A degree of learning comes from another client: below 0 it would make this client's bids NaN.
         counts = torch.stack([d for d in msg.dols if isinstance(d, Tensor)]).double().clamp(min=0.0)
-        # Rows: now, before the last move if that is what counts, and with this client's data.
+        # Rows: now, before the last move if bids are relative to that, and with this client's data.
         rows = torch.cat([counts, counts[:, :1] + me.histogram], dim=1)
         distance = iid_distance(shares(rows), self.aim(msg.target, len(me.histogram)), self.metric)
         values = auction.gain(distance[:, -2], distance[:, -1])
@@ -706,12 +705,12 @@ class FedDif:
 
     @step
     def tally(self, me: Me, msg: Tally, mine: Remembered | None) -> tuple[Tally, Remembered | None]:
-        """Add this client's class counts to a masked sum; who drew the mask takes it off again."""
+        """Add this client's class counts to a masked sum; the client that drew the mask removes it again."""
         if isinstance(msg.mask, Tensor) and isinstance(msg.counts, Tensor):
             return Tally(msg.counts - msg.mask, None), mine
         if isinstance(msg.counts, Tensor):
             return Tally(Keep(msg.counts + me.histogram), None), mine
-        # Sums of int64 wrap around, so with a mask drawn from all of them a masked sum tells nothing.
+        # Sums of int64 wrap around, so under a mask drawn uniformly from all of them a sum reveals nothing.
         mask = (me.private / "mask").bits(*me.histogram.shape).to(me.histogram)
         return Tally(Keep(mask + me.histogram), Keep(mask)), mine
 
@@ -721,7 +720,7 @@ class FedDif:
             raise WireError("a training must bring the change of its gradient state, got none")
 
     def learned(self, me: Me, dol: DoL | None) -> Tensor:
-        """The degree of learning after training here."""
+        """Return the degree of learning after training here."""
         own = me.histogram.double()
         if self.sigma > 0.0 and (dol is None or self.noise == "every"):
             # One draw for a client and run: drawn anew in every round, the noise would average out.
@@ -733,29 +732,29 @@ class FedDif:
         return torch.stack(rows).float()
 
     def local_at(self, hop: int) -> SgdConfig:
-        """The clients' optimisation in diffusion round `hop`."""
+        """Return the clients' optimisation in diffusion round `hop`."""
         if self.lr_within_round == "constant" or hop == 0:
             return self.local
         factor = 0.5 * (1.0 + math.cos(math.pi * min(hop, COSINE - 1) / COSINE))
         return dataclasses.replace(self.local, lr=factor * self.local.lr)
 
     def own(self, shared: SharedDrift, mine: Remembered | None) -> Own:
-        """This client's h_i and s_i as far as the station knows of them."""
+        """Return this client's h_i and s_i as of the last training known to the station."""
         if mine is None:
             return Own(zeros_like(shared.s), zeros_like(shared.s))
         return mine.now if mine.trainings == shared.heard else mine.before
 
     def remembered(self, shared: SharedDrift, mine: Remembered | None, new: Own | None) -> Remembered:
-        """Memory after one more training."""
+        """Return the memory after one more training."""
         own = self.own(shared, mine)
         return Remembered(new or own, own, shared.heard + 1)
 
     def serve(self, state: Diffused, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
     def info(self, state: Diffused) -> DiffusionRound:
-        """Starts, diffusion rounds with their moves, chain sizes, refused bids and warnings of the last round."""
+        """Report starts, diffusion rounds and their moves, chain sizes, refused bids and warnings of the last round."""
         info = state.info
         return DiffusionRound(
             models=len(info.starts),
@@ -790,5 +789,5 @@ def _held(value: Carried | DoL) -> Held:
 
 
 def _others(gamma: Tensor) -> Tensor:
-    """gamma without links from a node to itself."""
+    """Return gamma without links from a node to itself."""
     return gamma.masked_fill(torch.eye(len(gamma), dtype=torch.bool), 0.0)

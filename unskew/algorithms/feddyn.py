@@ -18,10 +18,10 @@ Why        An exact solution of (1) has omega_k grad F_k(y_k) = g_k - alpha (y_k
            `scaled` of their mean by examples.
 Drift form The published code keeps h_k = -g_k / alpha, the sum of all displacements, and takes
            alpha/2 ||y - w + h_k||^2 and w <- mean y + mean h_k: the same steps.
-alpha -> 0 is not FedAvg.  h / alpha does not depend on alpha: after the first round with everybody w is
+alpha -> 0 is not FedAvg.  h / alpha does not depend on alpha: after the first round with all clients w is
            2 mean(y) - w_0.  FedAvg is alpha = 0 with `correction` off.
-Departures A client remembers its g_k from before its last reply too, and the server says which reply it heard last, as
-           in SCAFFOLD: a reply that got lost never happened, so (3) holds whatever is lost.
+Departures A client also remembers its g_k from before its last reply, and the server says which reply it received
+           last, as in SCAFFOLD: a lost reply has no effect, so (3) holds whatever is lost.
            `scaled` is what the published code does with clients of unequal size, alpha_k = alpha / omega_k there; here
            g_k is kept in a unit in which (3) holds also while sizes are still coming in.
            Nothing in (2) divides by steps or learning rates, so any local optimiser will do, clipping included; with
@@ -52,8 +52,8 @@ class Leaning:
     Attributes:
         params: The model.
         h: Mean of all clients' g.
-        heard: The last round each client was heard from; clients never heard from are missing.
-        n: Training examples by client, as far as they were declared; empty unless `scaled`.
+        heard: Round of each client's last reply; clients that never replied are missing.
+        n: Training examples by client, as far as declared; empty unless `scaled`.
     """
 
     params: Params
@@ -64,7 +64,7 @@ class Leaning:
 
 @dataclass(frozen=True)
 class Start:
-    """The model for one client, the last round the server heard from it (0 is never), and the mean of all sizes."""
+    """The model for one client, the round of its last reply (0 is none), and the mean of all sizes."""
 
     params: Params
     heard: int
@@ -73,7 +73,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Lean:
-    """A client's memory: its g, the one before, and the round that made the difference."""
+    """A client's memory: its g, the one before, and the round between the two."""
 
     g: Params
     before: Params
@@ -105,7 +105,7 @@ class FedDyn:
         correction: Let the server step by h / alpha (eq. 4); without it w is the mean.
         scaled: Divide a client's regulariser by its relative size, which every client declares once.
         local: The clients' optimisation, any.
-        weighting: Of the mean in eq. 4: "uniform" as published, "samples" by training examples.
+        weighting: Weights of the mean in eq. 4: "uniform" as published, "samples" by training examples.
 
     Raises:
         ConfigError: If alpha is 0 where eq. 4 divides by it.
@@ -125,11 +125,11 @@ class FedDyn:
             )
 
     def init(self, params: Params, fed: Federation) -> Leaning:
-        """The initial model, h = 0."""
+        """Return the initial model, h = 0."""
         return Leaning(params, zeros_like({n: params[n] for n in corrected(fed.layout, self.local)}), {}, {})
 
     def round(self, state: Leaning, fed: Federation) -> Plan[Leaning]:
-        """Send the model to a cohort; move h and the model by what comes back (eq. 3, 4)."""
+        """Send the model to a cohort; update h and the model from the replies (eq. 3, 4)."""
         n = (yield from sizes(self.declare, state.n, fed)) if self.scaled else state.n
         mean_size = sum(n.values()) / len(n) if n else None
         to = {c: Start(state.params, state.heard.get(c, 0), mean_size) for c in fed.sample()}
@@ -146,7 +146,7 @@ class FedDyn:
 
     @step
     def train(self, me: Me, msg: Start, mine: Lean | None) -> Step[tuple[Trained, Lean | None]]:
-        """Regularised local training, then a new g (eq. 1, 2)."""
+        """Train with the regulariser, then compute a new g (eq. 1, 2)."""
         g = self.lean(me, msg, mine)
         terms = (Dynamic(self.alpha),) if self.alpha else ()
         fraction = share(me.n, msg.mean_size, msg.params)
@@ -160,26 +160,26 @@ class FedDyn:
         return Size(me.n), mine
 
     def lean(self, me: Me, msg: Start, mine: Lean | None) -> Params:
-        """This client's g as far as the server knows of it."""
+        """Return this client's g as of the last reply the server received."""
         if mine is None:
             return zeros_like({n: msg.params[n] for n in corrected(me.layout, self.local)})
         return mine.g if msg.heard == mine.round else mine.before
 
     def serve(self, state: Leaning, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
 def corrected(layout: Layout, local: SgdConfig) -> tuple[str, ...]:
-    """Parameters that have a correction: those that local training may change."""
+    """Return the parameters that have a correction: those that local training may change."""
     chosen = layout.select(local.trainable)
     return tuple(n for n in layout.trainable if n in chosen)
 
 
 def share(n: int, mean_size: float | None, like: Params) -> Tensor:
-    """1 / omega_k, a scalar of the parameters' type: 1 where sizes do not count.
+    """Compute 1 / omega_k, a scalar of the parameters' type: 1 where sizes do not count.
 
-    A tensor, so that clients of different size can be trained in one call.
+    It is a tensor, so that clients of different size can be trained in one call.
     """
     return next(iter(like.values())).new_tensor(1.0 if mean_size is None else mean_size / n)
 
@@ -187,9 +187,9 @@ def share(n: int, mean_size: float | None, like: Params) -> Tensor:
 def sizes(
     declare: Callable[[Me, None, Any], tuple[Size, Any]], known: dict[int, int], fed: Federation
 ) -> Plan[dict[int, int]]:
-    """Training examples by client: what is known, and what those not yet heard from answer now.
+    """Return the training examples by client: the known ones, and the answers of clients not yet asked.
 
-    An answer that is lost is asked for again in the next round; until then the mean is that of the known sizes.
+    A lost answer is requested again in the next round; until then the mean is that of the known sizes.
 
     Raises:
         QuorumError: If no size at all is known.

@@ -1,11 +1,11 @@
-"""FedFA: a client counts more the worse the model is on its data, and the more often it trained.
+"""FedFA: a client's weight grows with the model's error on its data and with the number of its trainings.
 
 W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and Accuracy in Federated Learning", arXiv 2012.10069, 2020.  Only
 its abstract was at hand; the formulas are those of the port in easyFL.  Another method called FedFA, which augments
 features, has nothing to do with it.  Equation numbers are this file's.
 
 Notation   acc_k        accuracy of the received model on client k's training data, in evaluation mode
-           f_k          how often client k trained so far, this round included
+           f_k          number of trainings of client k so far, this round included
            S, M         clients that replied, their number
            alpha, beta  shares of the two kinds of information;  eta  server learning rate;  gamma  momentum
 Weights    A_k = -log2(acc_k / sum_S acc_j),   B_k = -log2(1 - f_k / sum_S f_j)                         (1)
@@ -16,10 +16,10 @@ HCCT's     Preset "hcct", the form of HCCT's tables: omega_k = -log2 acc_k / sum
            themselves, no frequencies, no momentum on either side.                                      (4)
 Edges      A single reply has weight 1.  An accuracy of 0 counts as 1e-7, as in HCCT's code.  Where all information of
            a kind is 0, as when all accuracies in (4) are 1, that kind is uniform.
-Departures The port has G = wbar - w, with which (3) takes back a part of every step; a pseudo-gradient is w - wbar, and
-           momentum along it goes on where the last steps went.  `server_momentum_sign` has both.  eta is not stated;
-           None takes the clients' learning rate in force.  In the paper alpha + beta = 1; what is left of 1 goes to the
-           clients' examples, so that alpha = beta = 0 with gamma = 1 is FedAvg.  Buffers do not count for fairness:
+Departures The port has G = wbar - w, with which (3) undoes a part of every step; a pseudo-gradient is w - wbar, and
+           momentum along it continues in the direction of the last steps.  `server_momentum_sign` has both.  eta is not
+           stated; None takes the clients' learning rate in force.  In the paper alpha + beta = 1; the rest goes to the
+           clients' examples, so that alpha = beta = 0 with gamma = 1 is FedAvg.  Buffers play no part in fairness:
            they take FedAvg's mean, and have no momentum.
 """
 
@@ -54,14 +54,14 @@ from unskew.protocol import (
 from unskew.tree import Params, weighted_sum, zeros_like
 
 FLOOR = 1e-7
-"""The accuracy that 0 counts as."""
+"""Accuracy that replaces 0."""
 
 Share = Annotated[float, Interval(ge=0.0, le=1.0)]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a client's weight came from: accuracy of the received model, trainings so far, and the weight."""
+    """A client's weight and its basis: accuracy of the received model, and number of trainings so far."""
 
     accuracy: float
     trained: int
@@ -79,7 +79,7 @@ class Fair:
 
 @dataclass(frozen=True)
 class Received:
-    """A model on its way to a client."""
+    """The model as sent to a client."""
 
     params: Params
 
@@ -109,13 +109,13 @@ class FedFA:
 
     Attributes:
         alpha: Share of the accuracies in a client's weight.
-        beta: Share of the frequencies; what is left of 1 goes to the clients' examples.
+        beta: Share of the frequencies; the rest of 1 goes to the clients' examples.
         accuracy: Take the information of shares of accuracy (eq. 1), or of the accuracies themselves (eq. 4).
         server_momentum: gamma; 1 switches it off, m then stays 0.
-        server_momentum_sign: "accelerate" goes on along the last steps, "damp" takes a part back, as the port does.
+        server_momentum_sign: "accelerate" continues along the last steps, "damp" undoes a part of them, as in the port.
         server_lr: eta; None is the clients' learning rate in force.
         local: The clients' optimisation.
-        preset: Settings to begin with: "paper" has the defaults, "hcct" weights from accuracies alone and no momentum
+        preset: Base settings: "paper" has the defaults, "hcct" computes weights from accuracies only, without momentum
             (eq. 4).
 
     Raises:
@@ -138,11 +138,11 @@ class FedFA:
             )
 
     def init(self, params: Params, fed: Federation) -> Fair:
-        """The initial model at rest."""
+        """Return the initial model with zero momentum."""
         return Fair(params, zeros_like({n: params[n] for n in fed.layout.trainable}), {})
 
     def round(self, state: Fair, fed: Federation) -> Plan[Fair]:
-        """Send the model to a cohort; weight what comes back, and take a step (eq. 1 to 3)."""
+        """Send the model to a cohort; weight the replies, and take a step (eq. 1 to 3)."""
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Received(state.params)))
         y, n = [r.params for r in replies.values()], [r.n for r in replies.values()]
         omega = self.weights([r.accuracy for r in replies.values()], [r.trained for r in replies.values()], n)
@@ -157,7 +157,7 @@ class FedFA:
 
     @step
     def train(self, me: Me, msg: Received, mine: int | None) -> Step[tuple[Scored, int | None]]:
-        """Score the received model, then train from it."""
+        """Evaluate the received model, then train from it."""
         start: Tensor | int = 0
         accuracy = int((yield from fold(add_correct, msg.params, start))) / me.n
         y = yield from sgd(msg.params, self.local)
@@ -165,17 +165,17 @@ class FedFA:
         return Scored(y, me.n, accuracy, trained), trained
 
     def admit(self, step: str, reply: Scored, model: Params, layout: Layout) -> None:
-        """Refuse what is no accuracy, and a number of trainings that cannot be."""
+        """Refuse an impossible accuracy or number of trainings."""
         if not 0.0 <= reply.accuracy <= 1.0 or not 1 <= reply.trained < 1 << 31:
             raise WireError(
                 f"expected an accuracy of 0 to 1 and at least one training, got {reply.accuracy:g} and {reply.trained}"
             )
 
     def weights(self, accuracies: Sequence[float], trained: Sequence[int], n: Sequence[int]) -> list[float]:
-        """omega_k (eq. 2, 4): non-negative, with the sum 1.
+        """Compute omega_k (eq. 2, 4): non-negative, with the sum 1.
 
         Args:
-            accuracies: Of the received model, in [0, 1], by client.
+            accuracies: Accuracy of the received model, in [0, 1], by client.
             trained: Trainings so far, at least 1.
             n: Training examples.
         """
@@ -189,11 +189,11 @@ class FedFA:
         return [self.alpha * a[i] + self.beta * b[i] + rest * n[i] / sum(n) for i in range(len(n))]
 
     def serve(self, state: Fair, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
     def info(self, state: Fair) -> ClientWeights:
-        """Weight, accuracy of the received model and trainings of every client heard from."""
+        """Report weight, accuracy of the received model and number of trainings of every client that replied."""
         reports = state.reports.items()
         return ClientWeights(
             weights={c: r.weight for c, r in reports},
@@ -203,7 +203,7 @@ class FedFA:
 
 
 def shares(information: Callable[[float], float], values: Sequence[float]) -> list[float]:
-    """Information of each value, over its sum; uniform where there is none at all.
+    """Divide the information of each value by its sum; uniform where there is none at all.
 
     >>> shares(lambda p: -math.log2(p), [0.5, 0.125])
     [0.25, 0.75]
@@ -214,6 +214,6 @@ def shares(information: Callable[[float], float], values: Sequence[float]) -> li
 
 
 def add_correct(count: Tensor | int, batch: Batch) -> Tensor | int:
-    """Examples classified rightly, one batch further."""
+    """Add a batch to the number of correctly classified examples."""
     right = (batch.logits.argmax(1) == batch.y) & (batch.mask > 0)
     return count + torch.count_nonzero(right)

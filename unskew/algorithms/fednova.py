@@ -1,4 +1,4 @@
-"""FedNova: updates are normalised by the local work behind them before they are averaged.
+"""FedNova: updates are normalised by the amount of local work before they are averaged.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization", NeurIPS 2020.  Equation numbers are this file's.
@@ -51,7 +51,7 @@ class Update:
 
     Attributes:
         delta: y_k - w, buffers included.
-        norm: ||a_k||_1, the local work behind it in units of plain gradient steps.
+        norm: ||a_k||_1, the amount of local work in units of plain gradient steps.
         n: Training examples.
     """
 
@@ -65,10 +65,10 @@ class FedNova:
     """Normalised averaging.
 
     Attributes:
-        mu: Strength of the clients' pull to the received model.
+        mu: Strength of the clients' pull towards the received model.
         gmf: Server momentum.
         local: The clients' optimisation: plain SGD or momentum, without clipping.
-        weighting: "samples" weights a client by its training examples, "uniform" weights all alike.
+        weighting: "samples" weights a client by its training examples, "uniform" weights all equally.
 
     Raises:
         ConfigError: If the local optimiser does something that eq. 1 cannot describe.
@@ -83,11 +83,11 @@ class FedNova:
         require_linear(self.local, "FedNova")
 
     def init(self, params: Params, fed: Federation) -> Rolling:
-        """The initial model at rest."""
+        """Return the initial model with zero velocity."""
         return Rolling(params, zeros_like(trainable(params, fed)))
 
     def round(self, state: Rolling, fed: Federation) -> Plan[Rolling]:
-        """Send the model to a cohort; average what came back per unit of work, at the cohort's mean amount of work."""
+        """Send the model to a cohort; average the updates per unit of work, at the cohort's mean amount of work."""
         replies = (yield from ask(self.train, {c: Weights(state.params) for c in fed.sample()})).values()
         p = weights_of([r.n for r in replies], self.weighting)
         effective = sum(p_k * r.norm for p_k, r in zip(p, replies, strict=True))
@@ -101,14 +101,14 @@ class FedNova:
 
     @step
     def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Update, None]]:
-        """Train from the received model, and count the work by the steps really taken."""
+        """Train from the received model, and compute the work from the steps actually taken."""
         terms = (Proximal(self.mu),) if self.mu else ()
         done = yield from fit(msg.params, self.local, *terms, anchor=msg.params)
         norm = work(done.steps, self.local.momentum, done.lr * self.mu)
         return Update(map_params(torch.sub, done.params, msg.params), norm, me.n), None
 
     def admit(self, step: str, reply: Update, model: Params, layout: Layout) -> None:
-        """Refuse work that is less than a step, by which the plan would divide, or more than so many examples make."""
+        """Refuse work of less than a step, by which the plan would divide, or of more than the examples allow."""
         most = self.most(reply.n)
         if not 1.0 <= reply.norm <= most:
             raise WireError(
@@ -116,7 +116,7 @@ class FedNova:
             )
 
     def most(self, n: int) -> float:
-        """Most that ||a||_1 can be for a client that says it has `n` examples, rounding allowed for.
+        """Largest possible ||a||_1 for a client that reports `n` examples, with a margin for rounding.
 
         Without a pull all a_i are the largest they can be under any pull that lets gradient descent settle,
         eta mu <= 2 (1 + rho): the closed form under momentum.  Under a stronger one they grow without bound.
@@ -127,17 +127,17 @@ class FedNova:
         return (1.0 + 1e-6) * (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho)
 
     def serve(self, state: Rolling, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
 def trainable(params: Params, fed: Federation) -> Params:
-    """The parameters; buffers have no gradient to normalise."""
+    """Return the parameters; buffers have no gradient to normalise."""
     return {n: params[n] for n in fed.layout.trainable}
 
 
 def responses(steps: int, momentum: float = 0.0, pull: float = 0.0) -> tuple[float, ...]:
-    """The weights a_0 .. a_{steps-1} of eq. 2, by step; `pull` is eta mu.
+    """Return the weights a_0 .. a_{steps-1} of eq. 2, by step; `pull` is eta mu.
 
     >>> responses(3, momentum=0.5)
     (1.75, 1.5, 1.0)
@@ -154,12 +154,12 @@ def responses(steps: int, momentum: float = 0.0, pull: float = 0.0) -> tuple[flo
 
 
 def work(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
-    """||a||_1: how many plain gradient steps a local optimisation amounts to."""
+    """Compute ||a||_1: the number of plain gradient steps that a local optimisation amounts to."""
     return sum(map(abs, responses(steps, momentum, pull)))
 
 
 def steps_of(local: SgdConfig, n: float) -> int:
-    """Mini-batch steps of a client with `n` examples, a short batch being a batch: no client makes more.
+    """Number of mini-batch steps of a client with `n` examples, short batches included: no client takes more.
 
     >>> steps_of(SgdConfig(local_epochs=5, batch_size=50), 120.0)
     15
@@ -171,10 +171,10 @@ def steps_of(local: SgdConfig, n: float) -> int:
 
 
 def require_linear(local: SgdConfig, who: str) -> None:
-    """Check that a client's displacement is the weighted sum of its gradients that eq. 1 says.
+    """Check that a client's displacement is a weighted sum of its gradients, as in eq. 1.
 
     Raises:
-        ConfigError: If it is not, saying why.
+        ConfigError: If it is not, with the reason.
     """
     if local.optimizer != "sgd":
         raise ConfigError(

@@ -19,8 +19,8 @@ Adaptive   m <- beta1 m + (1 - beta1) D                                         
            w <- w + server_lr m / (sqrt(v) + tau)                                       (8)
            m_0 = 0, v_0 = tau^2; no bias correction
 Server     The rules are values (server/optimise.py), which any method with FedAvg's round takes: `server`.
-Departures Buffers have no gradient: they pass the optimiser by and become the plain mean, as in FedAvg.  `v0` sets v_0,
-           which other codes take to be 0.
+Departures Buffers have no gradient: they bypass the optimiser and become the plain mean, as in FedAvg.  `v0` sets v_0,
+           which other implementations take to be 0.
 """
 
 from typing import Annotated
@@ -44,8 +44,8 @@ def FedAvgM(
     Args:
         beta: Momentum; Hsu et al. tune it up to 0.997.
         server_lr: Server learning rate.
-        nesterov: Eq. 3 in place of eq. 2; the original's form.
-        local, weighting: As in FedAvg.
+        nesterov: Use eq. 3 instead of eq. 2; the original's form.
+        local, weighting: Settings as in FedAvg.
     """
     return FedAvg(local, weighting, server=Momentum(server_lr, beta, nesterov))
 

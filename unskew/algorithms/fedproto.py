@@ -10,11 +10,11 @@ Notation   r_i    features of an example: what enters the classification layer, 
 Client     F_k + lam mean over the batch of 1/d ||r_i - P^{y_i}||^2; an example whose class has no P adds 0       (1)
            then one pass over its training data in evaluation mode: C_k^j of the classes it holds
 Server     P^j <- sum_k n_kj C_k^j / sum_k n_kj over the clients heard that hold j; otherwise P^j stays           (2)
-Models     Each client has its own and there is no global one.  What is evaluated are models, so predictions are those
-           of a client's own head; the paper also classifies by the nearest prototype, which is left out.
+Models     Each client has its own and there is no global one.  Evaluation uses models, so predictions are those of a
+           client's own head; the paper also classifies by the nearest prototype, which is left out.
 Departures The paper's eq. 2 divides by the number of clients once more on top of the counts, which would shrink the
            prototypes; public code takes the plain mean over clients, which is `averaging = "clients"`.  Prototypes are
-           taken after training, with the model that stays, not along the way.  Classes that nobody has reported are
+           taken after training, with the final model, not during it.  Classes that no client has reported are
            absent, not zero: a zero would pull features to the origin.  A network without a linear classification layer
            is refused: the width of its features is not known before it has run.
 """
@@ -37,18 +37,18 @@ from unskew.tree import Params
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Prototypes of some classes, and of how many examples of each class; the server's state, message and reply.
+    """Prototypes of some classes, and the examples behind each; the server's state, message and reply.
 
     Attributes:
-        rows: One for each class that has one, in order, (known classes, features).
-        counts: (classes,) int64; 0 where there is no row.
+        rows: Prototypes of the known classes, in order, (known classes, features).
+        counts: Number of examples of each class, (classes,) int64; 0 where there is no row.
     """
 
     rows: Float[Tensor, "known features"]
     counts: Int64[Tensor, "classes"]
 
     def spread(self) -> Tensor:
-        """A row for every class, (classes, features); zero where there is none."""
+        """Return a row for every class, (classes, features); zero where there is no prototype."""
         full = self.rows.new_zeros((len(self.counts), self.rows.shape[1]))
         full[self.counts > 0] = self.rows
         return full
@@ -68,7 +68,7 @@ class PrototypePull:
 
 
 def add_features(sums: Tensor, batch: Batch) -> Tensor:
-    """Sums of features by class, (classes, features), one batch further."""
+    """Add a batch to the sums of features by class, (classes, features)."""
     return sums.index_add(0, batch.y, batch.features.flatten(1) * batch.mask[:, None])
 
 
@@ -77,9 +77,9 @@ class FedProto:
     """Federated prototypes.
 
     Attributes:
-        lam: Strength; at 0 every client trains alone.
+        lam: Strength; at 0 every client trains by itself.
         averaging: "examples" weights a client's prototype by its examples of the class (eq. 2), "clients" weights all
-            alike.
+            equally.
         local: The clients' optimisation.
     """
 
@@ -88,7 +88,7 @@ class FedProto:
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Prototypes:
-        """No prototype.
+        """Return no prototypes.
 
         Raises:
             ConfigError: If the model's last layer is not linear, or there is one class in all.
@@ -107,7 +107,7 @@ class FedProto:
 
     @step
     def train(self, me: Me, msg: Prototypes, mine: Params | None) -> Step[tuple[Prototypes, Params | None]]:
-        """Go on from this client's own model, pulled to the prototypes; then take its own."""
+        """Train this client's own model, pulled towards the prototypes; then compute its own prototypes."""
         prototypes, known = msg.spread(), (msg.counts > 0).to(msg.rows)
         terms = (PrototypePull(self.lam),) if self.lam and len(msg.rows) else ()
         w = yield from sgd(mine or me.initial, self.local, *terms, prototypes=prototypes, known=known)
@@ -115,17 +115,17 @@ class FedProto:
         return Prototypes(by_class(sums, me.histogram)[me.histogram > 0], me.histogram), w
 
     def admit(self, step: str, reply: Prototypes, model: Params, layout: Layout) -> None:
-        """Refuse counts that nobody can have, and prototypes that are not one for each class with examples."""
+        """Refuse impossible counts, and prototypes that are not one for each class with examples."""
         check_counts(reply.counts)
         held = int((reply.counts > 0).sum())
         if len(reply.rows) != held:
             raise WireError(f"expected a prototype for each of {held} classes with examples, got {len(reply.rows)}")
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This client's own model."""
+        """Return this client's own model."""
         yield from ()
         return mine or me.initial
 
     def serve(self, state: Prototypes, client: ClientId | None) -> Params | None:
-        """None: no model leaves a client."""
+        """Return None: no model leaves a client."""
         return None

@@ -6,11 +6,8 @@ MLSys 2020, eq. (2).
 Notation   mu   strength of the pull
            n_k  training examples of client k
 Local loss F_k(y) + mu/2 ||y - w||^2, with w the received model                                    (2)
-Cohort     "uniform" draws clients alike and weights their models by n_k: common practice, and FedAvg's rule;
-           "size" draws them in proportion to n_k and weights their models alike: the paper's rule (Algorithm 2).
-Departures A cohort drawn by size has each client at most once.  Its plain mean is then not quite unbiased, and with
-           everybody in it it is the uniform mean.  The server does not know sizes by itself: each client declares its
-           own once, in a message that is counted like any other.
+Cohort     "uniform" draws clients uniformly and weights their models by n_k: common practice, and FedAvg's rule;
+           "size" draws them in proportion to n_k and weights their models equally: the paper's rule (Algorithm 2).
 """
 
 from dataclasses import dataclass
@@ -48,18 +45,18 @@ def FedProx(
     sampling: Sampling = "uniform",
     server: ServerRule = Mean(),
 ) -> "FedAvg | SizeSampled":
-    """FedAvg whose clients are pulled to the received model with strength `mu`; `mu = 0` is FedAvg.
+    """FedAvg whose clients are pulled towards the received model with strength `mu`; `mu = 0` is FedAvg.
 
     Args:
         mu: Strength of the pull.
         local: The clients' optimisation.
-        weighting: Of the models; None goes with the sampling, see there.
+        weighting: Weights of the models; None follows `sampling`.
         personal: Tensors that stay with each client, as in FedAvg.
-        sampling: "uniform" draws clients alike and weights by examples, "size" draws by examples and weights alike.
-        server: What the mean does to the global model, as in FedAvg.
+        sampling: "uniform" draws uniformly and weights by examples, "size" draws by examples and weights equally.
+        server: Server rule, as in FedAvg.
 
     Raises:
-        ConfigError: If size is to count twice, in the draw and in the mean.
+        ConfigError: If size would count twice, in the draw and in the mean.
     """
     terms = (Proximal(mu),) if mu else ()
     if sampling == "uniform":
@@ -75,14 +72,14 @@ def FedProx(
 # ---------------------------------------------------------------- the paper's cohort
 @dataclass(frozen=True)
 class Sized:
-    """The server's state: FedAvg's, and the sizes declared so far by client."""
+    """The server's state: FedAvg's, and the sizes declared so far, by client."""
 
     of: Averaged
     n: dict[int, int]
 
     @property
     def params(self) -> Params:
-        """The model."""
+        """Return the model."""
         return self.of.params
 
 
@@ -98,13 +95,13 @@ class SizeSampled:
     """FedAvg with a cohort drawn in proportion to the clients' sizes and averaged uniformly.
 
     Attributes:
-        of: What the clients do.
+        of: Method that the clients run.
     """
 
     of: FedAvg
 
     def init(self, params: Params, fed: Federation) -> Sized:
-        """The initial model; no size is known."""
+        """Return the initial model, without known sizes."""
         return Sized(self.of.init(params, fed), {})
 
     def round(self, state: Sized, fed: Federation) -> Plan[Sized]:
@@ -126,9 +123,9 @@ class SizeSampled:
         return (yield from self.of.train(me, msg, mine))
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The personal model of FedAvg."""
+        """Return the personal model of FedAvg."""
         return (yield from self.of.personalise(me, params, mine))
 
     def serve(self, state: Sized, client: ClientId | None) -> Params | None:
-        """The global model, as FedAvg serves it."""
+        """Return the global model, as FedAvg serves it."""
         return self.of.serve(state.of, client)

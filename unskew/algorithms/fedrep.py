@@ -9,7 +9,7 @@ Client     theta_k <- tau epochs of SGD on F_k(phi, .), the body as received    
            phi_k   <- SGD on F_k(., theta_k) as `local` says, the head as eq. 1 left it              (2)
 Server     phi <- mean of phi_k over the clients that replied                                        (3)
 Own model  (phi, theta_k); `finetune_epochs` repeats eq. 1 before a model is used, as the authors' code does at the end.
-Work       Eq. 1 comes on top of `local`: tau epochs more than FedAvg's, forward through the whole network.
+Work       Eq. 1 is in addition to `local`: tau epochs more than FedAvg's, forward through the whole network.
 Frozen     Eq. 1 and 2 are two optimisations, each with an optimiser of its own over the tensors that it may change: a
            gradient set to zero would leave momentum and weight decay at work.  In eq. 1 the body's BatchNorm layers use
            the received statistics and leave them as they are.
@@ -29,10 +29,10 @@ from unskew.tree import Params
 
 
 def restricted(config: SgdConfig, layout: Layout, names: Collection[str]) -> SgdConfig:
-    """`config` for none but these tensors, as far as it trains them at all.
+    """Restrict `config` to these tensors, as far as it trains them at all.
 
     Raises:
-        ConfigError: If one of them begins another's name, which then could not be left out.
+        ConfigError: If one name is the beginning of another's, which then could not be left out.
     """
     chosen = layout.select(config.trainable)
     trainable = tuple(n for n in (*layout.trainable, *layout.buffers) if n in chosen and n in names)
@@ -47,18 +47,18 @@ def restricted(config: SgdConfig, layout: Layout, names: Collection[str]) -> Sgd
 
 @dataclass(frozen=True)
 class FedRep(Averaging):
-    """Alternate between own heads and a common body.
+    """Alternating optimisation of personal heads and a common body.
 
     Attributes:
         head_epochs: tau, passes over a client's data in eq. 1; 0 leaves the heads as they are.
-        local: The optimisation of eq. 2; eq. 1 differs in its epochs alone.
-        weighting: "uniform" weights all bodies alike, "samples" by training examples.
-        server: As in FedAvg.
-        personal: What a head is: tensors that stay with each client.
-        finetune_epochs: Passes on the head before a client uses its model.
+        local: The optimisation of eq. 2; eq. 1 differs only in its epochs.
+        weighting: "uniform" weights all bodies equally, "samples" by training examples.
+        server: Server rule, as in FedAvg.
+        personal: Tensors of the head, which stay with each client.
+        finetune_epochs: Number of passes to train the head before a client uses its model.
 
     Raises:
-        ConfigError: In `init`, if nothing would be left to share.
+        ConfigError: In `init`, if no tensor would be left to share.
     """
 
     head_epochs: Annotated[int, Ge(0)] = 10
@@ -67,44 +67,44 @@ class FedRep(Averaging):
     finetune_epochs: Annotated[int, Ge(0)] = 0
 
     def init(self, params: Params, fed: Federation) -> Averaged:
-        """The initial body, and a server at rest."""
+        """Return the initial body and the server rule's initial state."""
         personal = shares_something(fed.layout, self.personal, "FedRep's personal", "independent")
         return super().init(without(params, personal), fed)
 
     @step
     def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
-        """Head first, then body (eq. 1, 2)."""
+        """Train the head, then the body (eq. 1, 2)."""
         personal = me.layout.select(self.personal)
         w = yield from self.fit_head(me, completed(me, msg.params, personal, mine), self.head_epochs)
         w = yield from sgd(w, self.body(me.layout))
         return Trained(without(w, personal), me.n), only(w, personal)
 
     def fit_head(self, me: Me, start: Params, epochs: int) -> Step[Params]:
-        """Eq. 1."""
+        """Train the head (eq. 1)."""
         config = restricted(self.local, me.layout, me.layout.select(self.personal))
         if not epochs or not set(config.trainable).intersection(me.layout.trainable):
             return start
         return (yield from sgd(start, replace(config, local_epochs=epochs, local_steps=None)))
 
     def body(self, layout: Layout) -> SgdConfig:
-        """The optimisation of eq. 2."""
+        """Return the optimisation of eq. 2."""
         personal = layout.select(self.personal)
         # Where no parameter is personal there is no eq. 1, and personal statistics follow the batches here.
         frozen = personal if personal.intersection(layout.trainable) else frozenset[str]()
         return restricted(self.local, layout, layout.select(("all",)) - frozen)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The common body under this client's head."""
+        """Return the common body with this client's head."""
         own = completed(me, params, me.layout.select(self.personal), mine)
         return (yield from self.fit_head(me, own, self.finetune_epochs))
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
-        """The body; there is no model for the world at large."""
+        """Return the body; there is no complete global model."""
         return None if client is None and self.personal else state.params
 
 
 def shares_something(layout: Layout, groups: tuple[str, ...], option: str, instead: str) -> frozenset[str]:
-    """The tensors of `groups`.
+    """Return the tensors of `groups`.
 
     Raises:
         ConfigError: If they are all that can be trained.

@@ -1,4 +1,4 @@
-"""FedSwap: local models change clients several times before they are averaged.
+"""FedSwap: local models move between clients several times before they are averaged.
 
 T.-C. Chiu, Y.-Y. Shih, A.-C. Pang, C.-S. Wang, W. Weng, C.-T. Chou, "Semisupervised Distributed Learning With Non-IID
 Data for AIoT Service Platform", IEEE Internet of Things Journal 2020, in the form in which FedDif compares with it.
@@ -7,15 +7,15 @@ Equation numbers are this file's.
 Notation   w       global parameters and buffers
            M       clients of the round; as many models m_1 .. m_M travel among them
            L       legs, local trainings of each model between two averages
-           pi_l    who trains which model in leg l: model j is trained on client pi_l(j)
+           pi_l    assignment of models in leg l: model j is trained on client pi_l(j)
 Round      m_j <- w for all j                                                                        (1)
            leg l = 1 .. L: m_j <- LocalSGD(m_j; F_pi_l(j)), pi_1 in the clients' order, then pi_l drawn anew  (2)
            w <- sum_j omega_j m_j / sum_j omega_j                                                     (3)
 Weights    omega_j is 1, or the examples of its last trainer, or all it has seen; with one leg FedAvg's are "samples".
 Departures Only the abstract could be read: without the small shared data set of the original, and with a swap after
            every local training and an average after every L-th (`local` and `legs` say how long that is).
-           A reply that got lost does not end the round: whoever had the model before has it still, and it goes on from
-           there in the next leg.  A model that was never trained is left out of eq. 3.
+           A lost reply does not end the round: the previous holder still has the model, and it continues from there in
+           the next leg.  A model that was never trained is left out of eq. 3.
            The optimiser starts afresh in each leg, and the learning rate falls by round, not by leg.
            By default models go by the server; FedDif's cost formula counts one transfer a leg: `route = "d2d"`, about
            half as much.
@@ -51,14 +51,14 @@ Permutation = Literal["uniform", "derangement", "pairing"]
 
 @dataclass(frozen=True)
 class Parcel:
-    """A model on its way to its next trainer, or the handle of one."""
+    """A model sent to its next trainer, or its handle."""
 
     model: Carried
 
 
 @dataclass(frozen=True)
 class Visited:
-    """A model after a leg, or its handle, and the training examples of the client it was at."""
+    """A model after a leg, or its handle, and the number of examples of the client that trained it."""
 
     model: Carried
     n: SampleCount
@@ -69,12 +69,12 @@ class FedSwap:
     """Federated learning with swapped models.
 
     Attributes:
-        legs: Local trainings of a model per round; 1 with weighting "samples" is FedAvg.
-        permutation: "uniform" over all, some models may stay; "derangement", none is given back to the client that it
-            was last given to; "pairing", clients swap in pairs, and of an odd number one keeps its model.
-        weighting: Of the models: "uniform", "samples" of the last trainer, or "seen" in all legs.
+        legs: Number of local trainings of a model per round; 1 with weighting "samples" is FedAvg.
+        permutation: "uniform" over all, some models may stay; "derangement", no model returns to the client it was
+            last given to; "pairing", clients swap in pairs, and with an odd number one keeps its model.
+        weighting: Weights of the models: "uniform", by "samples" of the last trainer, or by those "seen" in all legs.
         route: "server" sends each model up and down in every leg, "d2d" from client to client.
-        local: The clients' optimisation, one leg of it.
+        local: The clients' optimisation in one leg.
     """
 
     legs: Annotated[int, Ge(1)] = 10
@@ -84,11 +84,11 @@ class FedSwap:
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Weights:
-        """The initial model."""
+        """Return the initial model."""
         return Weights(params)
 
     def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
-        """Let as many models as there are clients travel; average them.
+        """Let as many models travel as there are clients; average them.
 
         Raises:
             QuorumError: If no leg of any model came back.
@@ -114,25 +114,25 @@ class FedSwap:
 
     @step
     def train(self, me: Me, msg: Parcel, mine: None) -> Step[tuple[Visited, None]]:
-        """Train the model that came; with "d2d" it stays here until it is sent on."""
+        """Train the received model; with "d2d" it stays here until it is sent on."""
         assert isinstance(msg.model, dict)  # a handle arrives as the model it stands for
         y = yield from sgd(msg.model, self.local)
         return Visited(Keep(y) if self.route == "d2d" else y, me.n), None
 
     def serve(self, state: Weights, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
 def permuted(permutation: Permutation, n: int, key: Key) -> list[int]:
-    """A drawn order of 0 .. n - 1.
+    """Draw an order of 0 .. n - 1.
 
-    "uniform" draws from all, "derangement" from those that leave nothing in its place (one alone has no such order and
-    stays), "pairing" swaps neighbours of a drawn order.
+    "uniform" draws from all orders, "derangement" from those that leave nothing in its place (a single element has no
+    such order and stays), "pairing" swaps neighbours of a drawn order.
     """
     order: list[int] = torch.randperm(n, generator=key.generator()).tolist()
     if permutation == "derangement" and n > 1:
-        # A share of about 1/e of all orders: less than three draws on average.
+        # About 1/e of all orders qualify: less than three draws on average.
         attempt = 0
         while any(i == j for i, j in enumerate(order)):
             attempt += 1

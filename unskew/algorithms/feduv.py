@@ -89,9 +89,9 @@ def FedUV(
     Args:
         lambda_v: Strength of the variance; None is C / 4.
         lambda_u: Strength of the uniformity.
-        detach_median: Take m for a constant; the published code does not.
+        detach_median: Treat m as a constant; the published code does not.
         local: The clients' optimisation.
-        weighting, personal, server: As in FedAvg.
+        weighting, personal, server: Settings as in FedAvg.
     """
     variance = () if lambda_v == 0.0 else (Variance(lambda_v),)
     uniformity = (Uniformity(lambda_u, detach_median),) if lambda_u else ()

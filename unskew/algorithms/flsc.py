@@ -11,8 +11,8 @@ Client     a_k = the N_g clusters with the smallest F_k(theta_j), as in ifca.py,
 Server     theta_j <- mean of y_k over {k : j in a_k}, unchanged if there is none                       (3)
 Used       1/N_g sum_{j in a_k} theta_j after (3): the fused model of the clusters a client's model went into.
 Order      `ids = "current"` trains and averages with the a_k of this round.  With "previous" a client trains and is
-           averaged with the a_k it found last time, at first N_g different clusters at random, and finds the next ones
-           meanwhile: the other reading, in which choosing and training can go on side by side.
+           averaged with the a_k it found last time, at first N_g different clusters at random, and meanwhile finds the
+           next ones: the other reading, in which choosing and training can run concurrently.
 Departures HCCT's program starts all models identical (`start = "identical"`), tests the models before (3), never decays
            the learning rate, and weights by examples; only the first and the last of these are options here.  Drawing
            the first a_k with replacement, as a port does, can leave fewer than N_g.  A client never heard from is
@@ -41,9 +41,9 @@ class Overlapping:
     """The server's state.
 
     Attributes:
-        models: Of each cluster.
-        ids: The clusters that the last model of every client heard from so far went into.
-        heard: Clients heard from in this round.
+        models: Model of each cluster.
+        ids: Clusters that each client's last model went into, for every client that has replied so far.
+        heard: Clients that replied in this round.
         ignored: Clients whose reply did not name N_g different clusters.
     """
 
@@ -71,7 +71,7 @@ class Softly:
 
 @dataclass(frozen=True)
 class Memberships:
-    """A client's memory: its next clusters where it trains with previous ones, and its own tensors, if it has any."""
+    """A client's memory: its next clusters if it trains with previous ones, and its own tensors, if any."""
 
     ids: Ids | None
     own: Params | None
@@ -82,16 +82,16 @@ class FLSC:
     """Federated learning with soft clustering.
 
     Attributes:
-        clusters: How many models, K_c.
-        memberships: Clusters each client is in, N_g; 1 is IFCA.
+        clusters: Number of models, K_c.
+        memberships: Number of clusters each client is in, N_g; 1 is IFCA.
         ids: Train and average with the clusters found in this round, or with those found the time before.
         start: "distinct" draws every model, "identical" copies one, as HCCT's released code does.
         local: The clients' optimisation.
         weighting: "uniform" as published, "samples" by training examples, as in HCCT's tables.
-        personal: Tensors that stay with each client, as in FedAvg; a client judges every cluster with its own.
+        personal: Tensors that stay with each client, as in FedAvg; a client evaluates every cluster with its own.
 
     Raises:
-        ConfigError: If a client is to be in more clusters than there are.
+        ConfigError: If a client would be in more clusters than there are.
     """
 
     clusters: Annotated[int, Ge(1)] = 4
@@ -110,7 +110,7 @@ class FLSC:
             )
 
     def init(self, params: Params, fed: Federation) -> Overlapping:
-        """One model per cluster; the first is the common initial model.
+        """Return one model per cluster; the first is the common initial model.
 
         Raises:
             ConfigError: If two of them are the same though they should not be.
@@ -119,7 +119,7 @@ class FLSC:
         return Overlapping(starts(params, fed, self.clusters, self.start, list(params), "FLSC"), {})
 
     def round(self, state: Overlapping, fed: Federation) -> Plan[Overlapping]:
-        """Send all models to a cohort; average what comes back in each of its clusters (eq. 3)."""
+        """Send all models to a cohort; average each reply into its clusters (eq. 3)."""
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ClusterModels(state.models)), at_least=0)
         valid = {c: r for c, r in replies.items() if self.is_valid(r.ids)}
         models = tuple(
@@ -144,32 +144,32 @@ class FLSC:
         return Softly(without(y, personal), me.n, ids), kept
 
     def personalise(self, me: Me, params: Params, mine: Memberships | None) -> Step[Params]:
-        """The fused model with this client's own tensors in their place."""
+        """Return the fused model with this client's own tensors in their place."""
         yield from ()
         return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)
 
     def drawn(self, me: Me) -> Ids:
-        """The first clusters where there are no previous ones: different ones, at random."""
+        """Draw the first clusters where there are no previous ones: different ones, at random."""
         order = torch.randperm(self.clusters, generator=(me.key / "clusters").generator()).tolist()
         return tuple(sorted(order[: self.memberships]))
 
     def mean(self, model: Params, members: Sequence[Softly]) -> Params:
-        """Mean of what a cluster's members sent; its old model if it has none."""
+        """Average the models that a cluster's members sent; its old model if it has none."""
         return average([r.params for r in members], [r.n for r in members], self.weighting) if members else model
 
     def is_valid(self, ids: Ids) -> bool:
-        """Whether these are N_g different clusters."""
+        """Test whether these are N_g different clusters."""
         return len(set(ids)) == len(ids) == self.memberships and set(ids) <= set(range(self.clusters))
 
     def serve(self, state: Overlapping, client: ClientId | None) -> Params | None:
-        """The fused model of this client's clusters; for the world at large, if there is only one cluster."""
+        """Return the fused model of this client's clusters; a global model only if there is just one cluster."""
         if client is None:
             return state.models[0] if self.clusters == 1 and not self.personal else None
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
 
     def info(self, state: Overlapping) -> ChosenGroups:
-        """The clusters and their members, who overlap, and who was heard from."""
+        """Report the clusters and their members, which overlap, and the clients that replied."""
         reason = f"did not name {self.memberships} different clusters"
         return ChosenGroups(
             groups=tuple(tuple(c for c in sorted(state.ids) if j in state.ids[c]) for j in range(self.clusters)),
@@ -181,5 +181,5 @@ class FLSC:
 
 
 def fused(models: Sequence[Params], ids: Ids) -> Params:
-    """Mean of some models: where training starts (eq. 2), and what is used."""
+    """Average some models: the start of training (eq. 2), and the model that is used."""
     return models[ids[0]] if len(ids) == 1 else weighted_mean([models[j] for j in ids], [1.0] * len(ids))
