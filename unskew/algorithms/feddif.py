@@ -604,7 +604,7 @@ class FedDif:
 
         The sum travels under a mask that only the first client can remove.  Clients that cannot be reached are left
         out permanently, since the difference to a later sum would be their counts.  There are no shares if the first
-        client is lost before it has unmasked the sum, nor under "kl" if a client is missing: others may lack its classes.
+        client is lost before unmasking the sum, nor under "kl" if a client is missing: others may lack its classes.
         """
         turn = fed.round % len(fed.clients)
         owner, mask, counts = None, None, None
