@@ -1,4 +1,4 @@
-"""Published experiments as data: what is run, the published numbers, and whether the claims hold.
+"""Published experiments as data: their settings, their numbers and their claims, to be reproduced.
 
 TABLE names every reproduction; `unskew reproduce NAME` runs one.
 """
@@ -18,7 +18,7 @@ PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr")
 
 
 class Entry(NamedTuple):
-    """Where a reproduction is, and one line about it."""
+    """The module of a reproduction, and one line about it."""
 
     target: str
     about: str
@@ -43,19 +43,19 @@ def reproduce(
     callback: Callback,
     changes: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Run a reproduction; its runs lie in `folder`.
+    """Run a reproduction, with its runs in `folder`.
 
     Args:
         name: One of TABLE.
         scale: small or paper.
-        folder: Where its runs go; one that was stopped is resumed.
-        data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
-        callback: Who watches.
+        folder: Folder for its runs; an interrupted run is resumed.
+        data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
+        callback: Callback of every run.
         changes: Settings laid over those of the paper's file, table by table, as for a trial of two rounds.
 
     Raises:
         ConfigError: If there is no such reproduction or scale.
-        DataError: If its data are not there.
+        DataError: If its data are missing.
     """
     if name not in TABLE:
         raise ConfigError(f"no reproduction is called {name!r}{meant(name, TABLE)} (there are: {', '.join(TABLE)})")

@@ -18,7 +18,7 @@ SAME = 0.01
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that can be true, and what the numbers say of it."""
+    """A sentence that can be true, and the numbers' evidence for it."""
 
     text: str
     holds: bool | None
@@ -36,7 +36,7 @@ def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) 
 
 
 def interval(differences: Sequence[float], level: float = CONFIDENCE) -> tuple[float, float, float] | None:
-    """Mean and Student's interval of paired differences; None of fewer than two, or if they do not vary."""
+    """Mean and Student's interval of paired differences; None for fewer than two, or if they do not vary."""
     bounds = stats.interval(differences, level)
     return None if bounds is None or bounds[0] == bounds[1] else (fmean(differences), *bounds)
 
@@ -58,7 +58,7 @@ def decide(
 
 
 def counted(text: str, differences: Sequence[float], unit: str, factor: float = 1.0, form: str = "+.1f") -> Claim:
-    """Decide as `decide`; differences that are all alike, as counts and bounds may be, decide by their sign."""
+    """Decide as `decide` does; differences that are all equal, as counts and bounds may be, decide by their sign."""
     claim = decide(text, differences, unit, factor, form)
     if len(differences) > 1 and interval(differences) is None:
         return replace(claim, holds=differences[0] > 0)

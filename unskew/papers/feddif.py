@@ -1,4 +1,4 @@
-"""FedDif's published numbers, and ours beside them.
+"""Reproductions of FedDif: its published numbers, and ours beside them.
 
 P001 is S. Ahn et al., arXiv 2207.07493 (10 devices in a cell); P000 is the version of Neural Networks (100 clients, 15
 models).  What the released code did differently from the text is on the method's page; presets `p000` and `p001` of the
@@ -38,10 +38,10 @@ ENTRIES = [(m, s) for m, row in TABLE3.items() for s in ("hard", "soft", "IID") 
 """(method, setting) of Table 3: all entries that are not N/A."""
 
 ERRATUM = ("FedSwap", "soft")
-"""Its printed cost is that of 450 iterations alone: the term of T is missing."""
+"""Entry whose printed cost covers only its 450 iterations: the term in T is missing."""
 
 NEAR = 0.15
-"""Iterations per round of another draw of split and channel count as the paper's within this share of them."""
+"""Share within which iterations per round, under another draw of split and channel, count as the paper's."""
 
 
 def table3(method: str, setting: str) -> tuple[int, int, float]:
@@ -51,7 +51,7 @@ def table3(method: str, setting: str) -> tuple[int, int, float]:
 
 
 def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: int) -> Tensor:
-    """Class counts of a split as FedDif's code draws it, (clients, classes) int64."""
+    """Class counts of a split drawn as in FedDif's code, (clients, classes) int64."""
     labels = np.repeat(np.arange(classes), per_class)
     split = Dirichlet(alpha, by="capped", num_clients=clients, min_samples=classes)
     rows = assign(split, labels, classes, Key(seed) / "split")
@@ -59,7 +59,7 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
 
 
 def _untrained(request: Request) -> Draft:
-    """A reproduction that trains nothing: its seeds are its own, and its seconds begin now."""
+    """A reproduction without training: it has its own seeds, and its clock starts now."""
     draft = Draft.of(request)
     draft.seeds |= set(draft.settings.get("seeds", [0]))
     draft.seconds = -time.monotonic()
@@ -73,7 +73,7 @@ def _ended(draft: Draft, **words: Any) -> Result:
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
 def iterations(request: Request) -> Result:
-    """FedDif's auctions alone on labels like CIFAR-100's, as P000's code stops and as its text does."""
+    """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text."""
     draft = _untrained(request)
     clients, rounds, channel = draft["clients"], draft["rounds"], PRESETS["p000"].channel
     for (setting, alpha), (level, epsilon) in itertools.product(
@@ -258,7 +258,7 @@ def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]
 
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)
 def accuracy(request: Request) -> Result:
-    """FedDif at three thresholds and what it is compared with, on data that are at hand."""
+    """Accuracy of FedDif at three thresholds and of its rivals, on data that are available."""
     draft = Draft.of(request)
     sizes = []
     for name, settings in draft["settings"].items():
@@ -281,7 +281,7 @@ def accuracy(request: Request) -> Result:
 
 
 SHOWN = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")
-"""What of the cost to the target is shown."""
+"""Costs to the target that are shown."""
 
 
 def _accuracy_rows(history: History, record: traffic.RecordedRun, paper: Mapping[str, float], where: str) -> list[Row]:

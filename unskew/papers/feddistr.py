@@ -1,13 +1,13 @@
-"""FedDistr's published numbers, and ours beside them.
+"""Reproductions of FedDistr: its published numbers, and ours beside them.
 
-What the paper leaves open, and how it was read, is on the method's page.
+The method's page says what the paper leaves open and how it was read.
 
-Error      the paper's utility loss: 1 - accuracy on test images of all labels, as it is, not relative to training in
-           one place.  For a method with one model that model's.  For FedDistr and Gaussian mixtures `error` is the mean
-           over the clients' own classifiers, which are trained on what others sent and on own images, and
-           `error.server` that of the server's, trained on what was sent alone.
-xi         average entanglement of five clients; what whole images came to stands beside what was asked for.  Base
-           distributions are labels at `small`, CIFAR-100's subclasses at `paper`.
+Error      the paper's utility loss: 1 - accuracy on test images of all labels, absolute, not relative to training in
+           one place.  A method with one model has that model's error.  For FedDistr and Gaussian mixtures `error` is
+           the mean over the clients' own classifiers, trained on data from others and on own images, and
+           `error.server` is that of the server's classifier, trained only on data from the clients.
+xi         average entanglement of five clients; the value reached with whole images is shown beside the one asked for.
+           Base distributions are labels at `small`, CIFAR-100's subclasses at `paper`.
 Numbers    bytes of our wire over four, headers and labels included.
 """
 
@@ -65,7 +65,7 @@ UTILITY_LOSS = {method: cells["utility loss"] / 100 for method, cells in publish
 BASELINES = ("fedavg", "fedprox", "scaffold", "moon")
 
 FLAT = 0.05
-"""What "about" allows two errors that are called the same."""
+"""Largest difference of two errors that the paper calls "about" the same."""
 
 WIDE = 0.10
 """A wide margin."""
@@ -90,7 +90,7 @@ def ground(draft: Draft, name: str) -> Settings:
 
 
 def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int) -> dict[str, Any]:
-    """Images of the subclasses: a superclass is the label, which of its two subclasses the domain."""
+    """Images of the subclasses: a superclass is the label, and its subclass the domain."""
     wanted = torch.tensor(subclasses).flatten()
     have = int(torch.bincount(data.y_train, minlength=100)[wanted].min())
     if have < enough:
@@ -130,7 +130,7 @@ def _prior(ground: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- the one-shot ensemble
 @dataclass(frozen=True)
 class Kept:
-    """The common initial model, and what clients sent, under CLIENT/NAME."""
+    """The common initial model, and the parameters that clients sent, under CLIENT/NAME."""
 
     initial: Params
     members: Params
@@ -140,22 +140,22 @@ class Kept:
 class Ensemble:
     """Clients train to the end once and send their models, which vote (Guha et al. 2019).
 
-    An ensemble is not one set of parameters, so it is no method for others to run: it serves all its members in one,
-    which only `voted` can read, and must not be graded as a global model.
+    An ensemble is not one set of parameters, so it is not a method for general use: it serves all its members in one,
+    which only `voted` can read, and must not be evaluated as a global model.
 
     Attributes:
-        local, rounds_worth: As of one-shot averaging (`unskew.algorithms.oneshot`).
+        local, rounds_worth: As in one-shot averaging (`unskew.algorithms.oneshot`).
     """
 
     local: SgdConfig = SgdConfig()
     rounds_worth: Annotated[int, Ge(1)] = 20
 
     def init(self, params: Params, fed: Federation) -> Kept:
-        """Nobody has sent a model."""
+        """Start before any client has sent a model."""
         return Kept(params, {})
 
     def round(self, state: Kept, fed: Federation) -> Plan[Kept]:
-        """In round 1 train and collect, later rest."""
+        """Train and collect in round 1, do nothing later."""
         if fed.round > 1:
             return state
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Weights(state.initial)))
@@ -168,12 +168,12 @@ class Ensemble:
         return Trained(params, me.n), params
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This client's member: what training alone comes to."""
+        """This client's member: the model it trained by itself."""
         yield from ()
         return mine or me.initial
 
     def serve(self, state: Kept, client: ClientId | None) -> Params | None:
-        """All members, to whoever keeps the result; a client has its own."""
+        """All members for the saved result; for a client its own."""
         return state.members if client is None else None
 
 
@@ -196,7 +196,7 @@ GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accur
 
 
 def at_xi(name: str, ground: Mapping[str, Any], xi: float, *layers: Mapping[str, Any]) -> Experiment:
-    """An experiment on a ground at one xi, of the methods that the layers' `compare` names."""
+    """An experiment on a ground at one xi, with the methods named in the layers' `compare`."""
     table = merged(ground, {"split": {"xi": xi}}, *layers)
     methods = table.pop("compare")
     # Worker processes would each make the images that all clients have in common, and those are most of the work.
@@ -216,19 +216,19 @@ def run_parts(draft: Draft, ground: Mapping[str, Any], where: str, xi: float) ->
 
 
 def ends(history: History, method: str, metric: str) -> tuple[float, ...]:
-    """A result by seed, which there must be."""
+    """A result by seed; the method must have it."""
     values = final(history, method, metric)
     assert values is not None
     return values
 
 
 def client_errors(history: History, method: str) -> tuple[float, ...]:
-    """The mean error over the models the clients end up with, by seed."""
+    """The mean error over the clients' final models, by seed."""
     return tuple(1.0 - a for a in ends(history, method, CLIENTS_ACCURACY))
 
 
 def global_errors(history: History, method: str) -> tuple[float, ...]:
-    """The global model's error in the end, by seed."""
+    """The final error of the global model, by seed."""
     return tuple(1.0 - a for a in ends(history, method, GLOBAL_ACCURACY))
 
 
@@ -243,7 +243,7 @@ def _path(history: History) -> Path:
 
 
 def realised(history: History, where: str) -> Row:
-    """The average entanglement that whole images came to."""
+    """The average entanglement reached with whole images."""
     seeds = read_json(_path(history) / "partition.json")["seeds"]
     values = [float(fed["stats"]["entanglement"]) for fed in seeds.values()]
     return over_seeds("split", where, "xi.realised", values)
@@ -255,20 +255,20 @@ def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
 
 
 def level_line(rounds: int, errors: Sequence[float]) -> Curve:
-    """A curve of what has one round and stays where it is."""
+    """A level curve, for a method with a single round."""
     return percent((1, rounds), [errors] * 2)
 
 
 # ---------------------------------------------------------------- utility loss against rounds
 @dataclass(frozen=True, eq=False)
 class Level:
-    """What came of one source at one xi.
+    """Results on one source at one xi.
 
     Attributes:
-        xi: Asked for.
+        xi: The entanglement asked for.
         many: The run of the methods with many rounds.
-        errors: Last, by name and seed; "feddistr (server)" and "fedpft (server)" are those on what was sent alone.
-        first: After one round, of the methods with many.
+        errors: Final errors, by name and seed; "feddistr (server)" and "fedpft (server)" are the server's classifiers.
+        first: Errors after one round of the methods with many.
     """
 
     xi: float
@@ -310,7 +310,7 @@ def tradeoff(request: Request) -> Result:
 
 
 def _about(draft: Draft, grounds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the clients have, and how they train, in words."""
+    """The clients' data and training, in words."""
     sizes = (f"{name} ({draft.size(name)} training images, {g['task']['model']})" for name, g in grounds.items())
     first = next(iter(grounds.values()))
     return {
@@ -369,7 +369,7 @@ def _level_rows(level: Level, where: str, sent: Mapping[str, Sequence[float]]) -
 
 
 def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
-    """The paper's three and one of ours, for the clients' models and for the server's."""
+    """The paper's three claims and one of ours, for the clients' models and for the server's."""
     claims = []
     baselines = "FedAvg, FedProx, SCAFFOLD and MOON"
     base, *others = levels
@@ -408,11 +408,11 @@ def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
 
 ONCE = ("feddistr", "feddistr (server)", "fedpft", "oneshot", "ensemble")
 DRAWN = (*ONCE[:2], *BASELINES, *ONCE[2:])
-"""In this order, since what is compared with all others has to be seen."""
+"""In drawing order: the method compared with all others must be visible."""
 
 
 def _round_curves(level: Level, rounds: int) -> dict[str, Curve]:
-    """Error by round; what has one round stays where it is."""
+    """Error by round; level for methods with a single round."""
     by = {m: errors_by_round(level.many, m) for m in BASELINES}
     return {m: percent(by[m], list(by[m].values())) if m in by else level_line(rounds, level.errors[m]) for m in DRAWN}
 
@@ -442,7 +442,7 @@ def communication(request: Request) -> Result:
 
 
 def _compare(draft: Draft, once: History, many: History, where: str, printed: Mapping[str, float]) -> list[int | None]:
-    """Rows and claims at one xi; the rounds until FedAvg is as good as FedDistr's clients, by seed."""
+    """Add rows and claims at one xi; return the rounds until FedAvg is as good as FedDistr's clients, by seed."""
     rounds = draft["parts"]["fedavg"]["rounds"]
     sent, cost = ends(once, "feddistr", "bytes.total"), running_bytes(many, "fedavg")
     draft.rows += [*_feddistr_rows(once, where), *_fedavg_rows(many, where), realised(many, where)]
@@ -486,13 +486,13 @@ def running_bytes(history: History, method: str) -> list[list[float]]:
 
 
 def _short(reached: Sequence[int | None], rounds: int) -> str:
-    """The note on seeds that did not get there; empty if all did."""
+    """A note on seeds that did not reach the error; empty if all did."""
     missed = sum(t is None for t in reached)
     return f" (at least: not reached within {rounds} rounds in {missed} of {len(reached)} seeds)" if missed else ""
 
 
 def _printed(method: str) -> float:
-    """Table 2's parameters of a method, the same at every xi."""
+    """The parameters of a method in Table 2, the same at every xi."""
     return next(iter(TABLE2.values()))[f"{method} parameters"]
 
 
@@ -541,8 +541,8 @@ def slower(
 ) -> Claim:
     """The claim that FedAvg needs more rounds at the smaller xi.
 
-    Where that was not reached it took one round more than there were at least; where the other was not, nothing is
-    known.
+    If FedAvg did not get there at the smaller xi, it needs at least one round more than were run; if not at the larger,
+    nothing is known.
     """
     text = f"{source}: FedAvg needs more rounds at xi = {less[0]:g} than at {more[0]:g}"
     missed = sum(t is None for t in more[1])
@@ -609,7 +609,7 @@ def privacy(request: Request) -> Result:
 def _against_epsilon(
     draft: Draft, spent: Mapping[str, float], both: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> bytes:
-    """Fig. 5: the error against epsilon, and beside it what no noise comes to."""
+    """Fig. 5: the error against epsilon, with the error without noise beside it."""
     labels = sorted(spent, key=lambda label: spent[label])
     at = [spent[label] for label in labels]
     lines = {}
@@ -626,11 +626,11 @@ def privacy_claims(
     copies: Mapping[str, Sequence[float]],
     real: Sequence[float],
 ) -> list[Claim]:
-    """Noise costs accuracy, the more the stronger, and images made without it are no copies.
+    """The claims that noise costs accuracy, more noise more, and that images made without noise are not copies.
 
     Args:
-        errors, servers: Of the clients' models and the server's, by label, in order of noise, none first.
-        copies: Distances of made images to private ones, by label; empty where nothing could be made.
+        errors, servers: Errors of the clients' models and of the server's, by label, ordered by noise, none first.
+        copies: Distances of generated images to private ones, by label; empty if none could be generated.
         real: Distances of unseen real images to private ones.
     """
     claims = []
@@ -649,10 +649,10 @@ def privacy_claims(
 
 
 def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[dict[str, list[float]], list[float]]:
-    """How near images of the embeddings that were kept, and real ones, come to private images, by label and seed.
+    """Least distances of generated images, and of real ones, to private images, by label and seed.
 
-    Images are made anew: under noise clients do not tell, and they could not without telling of their images.  Where
-    there is so much to show that the info has coordinates instead of embeddings, nothing can be made of them.
+    Images are generated anew: under noise clients do not report distances, which would reveal their images.  If the
+    info has only coordinates of the embeddings, because there are many, nothing can be generated.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = sources.load(ground["task"]["data"], draft.request.data_dir)

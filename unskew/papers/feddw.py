@@ -1,13 +1,13 @@
-"""FedDW's published numbers, and ours beside them.
+"""Reproductions of FedDW: its published numbers, and ours beside them.
 
-What the paper's released code did differently is on the method's page.  Its tables put two accuracies into
-one column, which are told apart here:
+The method's page says what the paper's released code did differently.  The paper's tables put two accuracies into
+one column, which are distinguished here:
 
     G    global.accuracy: the server's model on the global test set
     P    personal.accuracy.mean: each client's own model on its own test data, the mean over clients
     PG   personal_on_global.accuracy.mean: each client's own model on the global test set, the mean over clients
 
-Published are G for methods with one global model and PG for the others; P stands in none of its tables.
+The published accuracy is G for methods with one global model and PG for the others; P is in none of the tables.
 """
 
 import math
@@ -56,7 +56,7 @@ TABLE1, TABLE2, TABLE3, TABLE4 = (published(f"feddw-table{n}") for n in (1, 2, 3
 PUBLISHED_AS: dict[str, Kind] = {
     method: "PG" if method in ("fedrep", "fedproto", "fedala", "fedper", "local") else "G" for method in TABLE1
 }
-"""What the paper's accuracy of a method is."""
+"""The kind of accuracy that the paper prints for each method."""
 
 
 def with_term(ground: Mapping[str, Any], label: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def with_term(ground: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- numbers of a run
 Ends = Sequence[float] | str
-"""A number after the last round, by seed, or that the method diverged, and when."""
+"""A number after the last round, by seed, or a note that the method diverged, and when."""
 
 
 def ends(runs: Survivors, method: str, kind: Kind = "G") -> Ends:
@@ -93,7 +93,7 @@ def above(text: str, ours: Ends, theirs: Ends, *form: Any) -> Claim:
 
 
 def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
-    """The highest of a run's accuracies on the test set, by seed; optimistic, for it is chosen on that set."""
+    """The highest of a run's accuracies on the test set, by seed; optimistic, since it is chosen on that set."""
     best: dict[int, float] = {}
     for r in history.rows:
         if (r["method"], r["name"]) == (method, ACCURACY[kind]) and "client" not in r:
@@ -102,14 +102,14 @@ def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
 
 
 def row(method: str, where: str, metric: str, values: Ends, paper: float | None = None) -> Row:
-    """The values, or in their place that there are none."""
+    """A row with the values, or with the reason why there are none."""
     if isinstance(values, str):
         return Row(method, where, metric, paper, None, None, "seeds", (), values.removeprefix(f"{method} "))
     return over_seeds(method, where, metric, values, paper)
 
 
 def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None = None) -> list[Row]:
-    """A row for every kind of accuracy that the method has; the published percentage is beside the kind it is of.
+    """A row for every kind of accuracy that the method has; the published percentage is beside its own kind.
 
     A method that diverged has one row, without a value.
     """
@@ -127,13 +127,13 @@ def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None 
 
 
 def published_claims(runs: Survivors, labels: Sequence[str], column: Mapping[str, float], where: str) -> list[Claim]:
-    """The baselines that FedDW is published above, against its own G, which is its PG as well.
+    """Claims that FedDW is above the baselines it is published above, by its own G, which is also its PG.
 
     Args:
         runs: The column's run.
         labels: Methods that were run.
         column: A published column, by method; a run that crashed has no number.
-        where: What the claims call the column.
+        where: Name of the column in the claims.
     """
     claims = []
     for method in labels:
@@ -249,7 +249,7 @@ def _work(ground: Mapping[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- Fig. 8, 5 and 4
 def consistency(request: Request) -> Result:
-    """How far class relations are from soft labels: FedAvg on even labels, FedAvg and FedDW on uneven ones."""
+    """Distance of class relations from soft labels: FedAvg on even labels, FedAvg and FedDW on uneven ones."""
     draft = Draft.of(request)
     ground, settings = draft.ground("cifar10"), draft["settings"]
     arms = {
@@ -310,9 +310,9 @@ def consistency_figures(
     """SL and CR of a method's first, middle and last round for each of `shown`, features on one map, and class norms.
 
     Args:
-        request, task: What was run.
-        shown: What a panel is called -> the run's folder and its method.
-        seed: Whose models and matrices are drawn.
+        request, task: The reproduction and its task.
+        shown: Title of a panel -> the run's folder and its method.
+        seed: Seed whose models and matrices are drawn.
     """
     data = sources.load(task["data"], request.data_dir)
     planes, charts = {}, {}
@@ -334,14 +334,14 @@ def consistency_figures(
 
 
 def class_norms(folder: Path, method: str) -> list[report.Shared]:
-    """By seed, the share of each class in what the last cohort trained on, and the length of its weights after that."""
+    """By seed, the share of each class in the last cohort's training data, and the length of its weights after that."""
     last = {seed: info for seed, _, info in reader.info_of(reader.read(folder), method, ClassRelations)}
     counts = {seed: info.counts or () for seed, info in last.items()}
     return [([n / sum(counts[s]) for n in counts[s]], info.class_norms or ()) for s, info in last.items()]
 
 
 def _features(task: Mapping[str, Any], data: Dataset, file: Path) -> tuple[report.Floats, report.Floats]:
-    """What the last layer gets of test images, (images, d), and its weight, (classes, d), in a model that was kept."""
+    """The last layer's input for test images, (images, d), and its weight, (classes, d), in a stored model."""
     with Key(0).ambient():
         network = models.build(task["model"], data.input_shape, data.num_classes, **task.get("model_options", {}))
     network.load_state_dict(safetensors.torch.load(file.read_bytes()))

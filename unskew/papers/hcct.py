@@ -1,8 +1,8 @@
-"""HCCT's published numbers, and ours beside them.
+"""Reproductions of HCCT: its published numbers, and ours beside them.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization Performance in Cross-Silo
-Federated Learning", IEEE Transactions on Mobile Computing, 2024.  What the released code did differently from the text
-is on the method's page.
+Federated Learning", IEEE Transactions on Mobile Computing, 2024.  The method's page says how the released code
+differs from the text.
 
 Error      1 - accuracy of a client's own model on its own test data, in the last round.  The published numbers are each
            client's best round on its test data, which is lower by up to a few points where training is noisy.
@@ -51,7 +51,7 @@ BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 # ---------------------------------------------------------------- who holds what
 def domains(per_domain: int, train: int, mixed: bool = False) -> Divide:
-    """`per_domain` clients of each domain with `train` training examples; all else they can have is test data.
+    """`per_domain` clients of each domain with `train` training examples; all their other examples are test data.
 
     Args:
         per_domain: Clients of one domain.
@@ -73,7 +73,7 @@ def domains(per_domain: int, train: int, mixed: bool = False) -> Divide:
 
 
 def half_normal(clients: int, train: float) -> Divide:
-    """Sizes in proportion to |N(0, 1)|, labels at random; of each client's examples the share `train` is trained on."""
+    """Sizes in proportion to |N(0, 1)|, labels at random; `train` is the share of training examples."""
 
     def divide(dataset: Dataset, key: Key) -> Clients:
         split = HalfNormal(clients, min_samples=math.ceil(2 / train))
@@ -83,14 +83,14 @@ def half_normal(clients: int, train: float) -> Divide:
 
 
 def shards(clients: int, train: float, test: float, count: int = 100) -> Divide:
-    """Divide as the released code does CIFAR-10: shards of one class each, their numbers in proportion to |N(0, 1)|.
+    """Divide as the released code divides CIFAR-10: shards of one class each, their numbers in proportion to |N(0, 1)|.
 
-    Shards left over by rounding belong to nobody.  Everybody has one at least; where that asks for too many, those who
-    have most give, which the released code refuses to do.
+    Shards left over by rounding are not used.  Every client has at least one; if that takes too many, the clients with
+    most give some up, which the released code refuses to do.
 
     Args:
-        clients: How many.
-        train, test: Shares of a client's examples, at random; what is left of them is not used.
+        clients: Number of clients.
+        train, test: Shares of a client's examples, at random; the rest is not used.
         count: Shards in all.
     """
 
@@ -109,7 +109,7 @@ def shards(clients: int, train: float, test: float, count: int = 100) -> Divide:
 
 
 def shard_counts(size: Floats, count: int) -> npt.NDArray[np.int64]:
-    """floor(count r_i), and at least one, of r = size / sum; those who have most give until there are enough.
+    """floor(count r_i), and at least one, of r = size / sum; the largest give until there are enough.
 
     >>> shard_counts(np.array([0.001, 1.0, 2.0, 2.0]), 10)
     array([1, 1, 3, 3])
@@ -124,7 +124,7 @@ def thirds(train: float, test: int) -> Divide:
     """Table II's three clients: a fifth and four fifths of the first five classes, all of the last five.
 
     Args:
-        train: Share of all examples that is trained on.
+        train: Share of all examples used for training.
         test: Test examples of each client, of its classes, from the others.
     """
 
@@ -186,10 +186,10 @@ class ImageTask:
 
     Attributes:
         name: The column of the paper's tables.
-        settings: What is learned and how, as in an experiment.
+        settings: Data, network and training, as in an experiment.
         dataset: Its examples, in a file that every run reads.
-        divide: Who holds what.
-        why: Why ours may differ from the published numbers.
+        divide: Division of the examples among clients.
+        why: Reasons why our numbers may differ from the published ones.
     """
 
     name: str
@@ -246,7 +246,7 @@ def run_seeds(draft: Draft, task: ImageTask, methods: Mapping[str, Any]) -> list
 
 
 def client_errors(runs: Sequence[History]) -> dict[str, list[Floats]]:
-    """By method the error of each client in the last round, an array for every run."""
+    """Error of each client in the last round, by method, an array for every run."""
     out: dict[str, list[Floats]] = {}
     for history in runs:
         by: dict[str, dict[int, float]] = {}
@@ -268,7 +268,7 @@ def _apart(above: Sequence[Floats], below: Sequence[Floats]) -> list[float]:
 
 
 def over_clients(method: str, setting: str, metric: str, errors: Sequence[Floats], paper: float | None = None) -> Row:
-    """The mean, and the spread over clients, which is the population's, as the mean over seeds."""
+    """A row with the mean over clients and their spread (the population's), both averaged over seeds."""
     values, std = _means(errors), float(np.mean([e.std() for e in errors]))
     return Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values))
 
@@ -282,7 +282,7 @@ def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
 
 # ---------------------------------------------------------------- three clients, five patterns (Table II)
 def table2(request: Request) -> Result:
-    """Three clients on CIFAR-10, of which the first two have the same classes, in five patterns of collaboration."""
+    """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
     draft = Draft.of(request)
     patterns = draft["patterns"]
     runs = run_seeds(
@@ -310,9 +310,9 @@ def table2(request: Request) -> Result:
 
 
 def published_order(client: int, patterns: Mapping[str, Sequence[Sequence[int]]]) -> list[tuple[str, str]]:
-    """Pairs of patterns of which the first has the smaller published error, by more than both spreads together.
+    """Pairs of patterns in which the first has the smaller published error, by more than both spreads together.
 
-    A pattern other than Independent that leaves the client alone is Independent to it, and left out.
+    A pattern other than Independent in which the client has no partner is the same as Independent, and left out.
     """
     names = [p for p, groups in patterns.items() if p == "Independent" or [client] not in groups]
     error = {p: (TABLE2[p][f"client {client + 1}"], TABLE2[p][f"client {client + 1} ±"]) for p in names}
@@ -336,13 +336,13 @@ OWN_WAYS = {
     "hcct_p": "heads stay with the clients, in the released code they are averaged",
     BY_RULE: "alpha is chosen on validation data",
 }
-"""What our method does differently from the published row, where there is something."""
+"""Differences between our method and the published row, if any."""
 
 WITH_STATISTICS = {
     "maxfl": "the published distance has BatchNorm's statistics in it, ours has parameters",
     "hcct": "the published cosine has BatchNorm's statistics in it, ours has parameters",
 }
-"""The same for Digit, whose network has some."""
+"""The same for Digit, whose network has BatchNorm."""
 
 
 def table4(request: Request) -> Result:
@@ -409,7 +409,7 @@ def table4_methods(task: ImageTask, alpha_by_rule: float) -> dict[str, dict[str,
     methods: dict[str, dict[str, Any]] = {
         "independent": {},
         "global": {"name": "fedavg"},
-        # The released code's requirement.  A loss, after a whole run alone, is near zero and nobody's is ever met.
+        # The released code's requirement.  A loss after a whole local-only run is near zero, and no client meets it.
         "maxfl": {"name": "maxfl_hcct", "threshold": "sqdist", "warmup": 1, "solo_rounds": task.rounds},
         "fedfa": {"preset": "hcct"},
         "ifca": clusters,
@@ -444,7 +444,7 @@ def _table4_rows(
 
 
 def _over_the_clients(values: Sequence[Floats]) -> dict[str, list[float]]:
-    """Table V's columns but the mean, by seed: how errors spread over clients, the smallest and the largest."""
+    """Table V's columns but the mean, by seed: the spread of errors over clients, the smallest and the largest."""
     return {
         "clients_std": [float(e.std()) for e in values],
         "min": [float(e.min()) for e in values],
@@ -457,7 +457,7 @@ def _evaluated(history: History, method: str) -> list[float]:
 
 
 def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
-    """What the paper says of a column: of HCCT with each alpha."""
+    """The paper's claims about a column, for HCCT with each alpha."""
     ours = [m for m in ("hcct", BY_RULE, RELEASED) if m in errors]
     if task.name == "Digit":
         others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
@@ -473,7 +473,7 @@ def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> l
 
 
 def differences(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
-    """A claim for each number that is not the published one, with what was done differently.
+    """A claim for each number that differs from the published one, with what was done differently.
 
     Table IV has spreads over seeds and is compared by Welch's test; Table V has none, so its numbers are compared with
     the 95 % interval of ours.
@@ -504,7 +504,7 @@ def differences(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list
 
 # ---------------------------------------------------------------- a forced number of groups (Fig. 5)
 def groups(request: Request) -> Result:
-    """Error and utility of HCCT that merges until so many groups are left, twenty clients of five domains."""
+    """Error and utility of HCCT by the number of groups it merges down to, for twenty clients of five domains."""
     draft = Draft.of(request)
     forced = draft["forced"]
     methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": draft["alpha"]} for k in forced}
@@ -522,7 +522,7 @@ def groups(request: Request) -> Result:
 
 
 def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
-    """By method the mean utility over clients and over the rounds that were partitioned, a number for every run."""
+    """Mean utility over clients and partitioned rounds, by method, a number for every run."""
     out: dict[str, list[float]] = {}
     for history in runs:
         assert history.path is not None
@@ -537,7 +537,7 @@ def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
 
 
 def placed(errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that the error at the utility's maximum is the smallest there is."""
+    """The claim that the error at the utility's maximum is the smallest of all."""
     most = max(utility, key=lambda m: float(np.mean(utility[m])))
     least = min(errors, key=lambda m: float(np.mean(_means(errors[m]))))
     claim = same(
@@ -549,7 +549,7 @@ def placed(errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequenc
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
 def newcomers(request: Request) -> Result:
-    """Ten clients at first, and N_new more after every four rounds, placed by benefit, left alone, or taken by all."""
+    """Ten clients at first, and N_new more after every four rounds, placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
     task = read_task(draft, "Digit")
@@ -590,13 +590,13 @@ def newcomers(request: Request) -> Result:
 
 # ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
 def alpha(request: Request) -> Result:
-    """HCCT's error against alpha where clients have few or many examples."""
+    """HCCT's error against alpha for clients with few or many examples."""
     draft, curves = Draft.of(request), {}
     methods = {f"alpha {a:g}": {"name": "hcct", "alpha": a} for a in draft["alphas"]}
     logs = [math.log10(a) for a in draft["alphas"]]
     images = read_task(draft, "CIFAR-10")
     for ratio in draft["ratios"]:
-        # The same shards and test images at every ratio; a larger one adds to what is trained on.
+        # The same shards and test images at every ratio; a larger one adds training examples.
         divide = division(**{**draft["tasks"]["CIFAR-10"]["divide"], "train": ratio})
         task = replace(images, name=f"CIFAR-10-{ratio:g}", divide=divide)
         errors = client_errors(run_seeds(draft, task, methods))

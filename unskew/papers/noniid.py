@@ -1,6 +1,6 @@
-"""Which of the core's methods differ where clients' labels disagree strongly (Dirichlet alpha 0.1).
+"""Comparison of the core's methods on strong label skew (Dirichlet alpha 0.1).
 
-No paper's table: the ground the other reproductions stand on.  Every method has the same split, cohorts, initial
+This is no paper's table, but the basis of the other reproductions.  Every method has the same split, cohorts, initial
 model, local optimisation and rounds; server learning rates are round numbers, chosen before the runs that are kept.
 """
 

@@ -1,4 +1,4 @@
-"""A reproduction's result: rows with the paper's number beside ours, claims, curves, and the page that is kept."""
+"""A reproduction's result: rows with the paper's number beside ours, claims, curves, and the page written from them."""
 
 import io
 import json
@@ -28,11 +28,11 @@ class Row:
     """One number.
 
     Attributes:
-        paper: The published value, or None where nothing was published.
+        paper: The published value; None if nothing was published.
         ours: Mean over seeds (or clients); None if there is none, and `note` says why.
-        std: Spread over `spread_over`; None of fewer than two.
+        std: Spread over `spread_over`; None for fewer than two values.
         seeds: The value of each seed.
-        note: Why there is no value, such as "diverged in seed 1, round 3"; empty where there is one.
+        note: Reason for a missing value, such as "diverged in seed 1, round 3"; empty if there is a value.
     """
 
     method: str
@@ -62,9 +62,9 @@ class Result:
 
     Attributes:
         seconds: Wall-clock time of all runs behind the numbers.
-        about: What was run, and how to read the numbers; a paragraph.
+        about: A paragraph on what was run and how to read the numbers.
         curves: The lines of the result's figure, by name.
-        axes: What the curves' x and y are.
+        axes: Labels of the curves' x and y.
         figures: SVG beside the curves, each with the name of its file, such as features.svg.
         date: When the result was computed, as in 2026-01-31.
     """
@@ -95,7 +95,7 @@ class Result:
         }
 
     def table(self) -> Table:
-        """The rows for people: methods down, metrics across."""
+        """The rows as a table to print: methods down, metrics across."""
         heads, lines = pivot(self.rows)
         table = Table(title=f"{self.name} ({self.scale}), {self.seconds:.0f} s", box=SIMPLE, padding=(0, 1))
         for i, head in enumerate(heads):
@@ -120,8 +120,8 @@ class Result:
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table with a line per method and setting and a column per metric.
 
-    Accuracies, errors and their differences are shown in percent; a published number stands behind ours in brackets.
-    The rest has four significant digits, or is whole from a thousand on.
+    Accuracies, errors and their differences are shown in percent; a published number follows ours in brackets.
+    The rest has four significant digits, or none after the point from a thousand on.
     """
     settings = list(dict.fromkeys(r.setting for r in rows))
     metrics = list(dict.fromkeys(r.metric for r in rows))
@@ -171,7 +171,7 @@ def _provenance(result: Result) -> str:
 
 
 def keep(result: Result, root: Path) -> Path:
-    """Write result.json, README.md and figures into `root/NAME/SCALE`; what lay there is replaced, file by file."""
+    """Write result.json, README.md and figures into `root/NAME/SCALE`; existing files are replaced one by one."""
     folder = root / result.name / result.scale
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
@@ -194,8 +194,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 def plot(name: str, scale: str, curves: Mapping[str, Curve], axes: tuple[str, str], log: bool = False) -> bytes:
     """Curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic.
 
-    Of curves that meet the first one is on top.  Of more than six only the means are drawn: their bands would hide each
-    other.
+    Where curves meet, the first one is on top.  With more than six, only the means are drawn: their bands would hide
+    each other.
     """
     many = len(curves) > 6
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 10}):

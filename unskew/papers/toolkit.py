@@ -1,11 +1,11 @@
 """Tools that all reproductions share: settings from TOML, published tables from CSV, examples drawn once, runs.
 
-PAPER.toml has, for all reproductions of a paper and for each of them,
+PAPER.toml holds, for all reproductions of a paper and for each of them,
 
-    [experiment]           an experiment as `unskew run` reads it, but that `methods` is a table by label
-    [grounds.NAME]         what a data set changes in it; `draw` says how many of its examples are used
-    [small], [paper]       what a size changes in all of that
-    [reproductions.NAME]   what a reproduction changes, with a [small] and [paper] of its own
+    [experiment]           an experiment as `unskew run` reads it, except that `methods` is a table by label
+    [grounds.NAME]         changes for a data set; `draw` is the number of its examples used
+    [small], [paper]       changes for a size
+    [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own
 
 Each is laid over those before it, table by table.
 """
@@ -40,14 +40,14 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What was asked for.
+    """A request to run a reproduction.
 
     Attributes:
         name: PAPER/REPRODUCTION.
         scale: small or paper.
-        folder: Where runs and drawn examples go.
-        data_dir: Where named data sets lie.
-        callback: Who watches.
+        folder: Folder for runs and drawn examples.
+        data_dir: Folder of named data sets.
+        callback: Callback of every run.
         changes: Settings laid over all others.
     """
 
@@ -59,9 +59,9 @@ class Request:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-# ---------------------------------------------------------------- what is published, what is run
+# ---------------------------------------------------------------- published numbers and settings
 def published(table: str) -> dict[str, dict[str, float]]:
-    """The numbers of tables/TABLE.csv by row and column, as printed; what was not printed is left out."""
+    """The numbers of tables/TABLE.csv by row and column, as printed; entries not printed are left out."""
     with (FOLDER / "tables" / f"{table}.csv").open(encoding="utf-8", newline="") as f:
         (_, _, *columns), *lines = csv.reader(f)
     return {
@@ -76,7 +76,7 @@ def share(percent: float | None) -> float | None:
 
 
 def merged(*layers: Mapping[str, Any]) -> Settings:
-    """Tables laid over each other: tables of the same name are merged, of all else the last counts."""
+    """Merge tables: tables of the same name are merged in turn, otherwise the last value wins."""
     out: Settings = {}
     for layer in layers:
         for key, value in layer.items():
@@ -97,7 +97,7 @@ def settings(request: Request) -> Settings:
 
 
 def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> config.Experiment:
-    """The experiment that layers of settings come to, with those of its methods that are asked for, in that order."""
+    """The experiment described by layers of settings, with the methods asked for, in that order."""
     raw = {**merged(*layers), "name": name}
     table = raw["methods"]
     raw["methods"] = [{"name": label, **table[label], "label": label} for label in methods or table]
@@ -106,19 +106,19 @@ def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | N
 
 # ---------------------------------------------------------------- data
 def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Keep arrays in a file and give it as the data of a task."""
+    """Write arrays to a file; return the task settings that read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez(file, allow_pickle=False, **arrays)
     return {"data": f"npz:{file.resolve()}"}
 
 
 def drawn(request: Request, source: str, draw: Mapping[str, Any] | None) -> dict[str, str]:
-    """A source's examples as the data of a task: where they lie, or a random part of them in a file of its own.
+    """Task settings for a source's examples: the source itself, or a random part of it in a file of its own.
 
     Args:
         request: Its folder holds the file; the paper's name and the source's key the draw.
         source: The name of a data set.
-        draw: `train` and `test` are how many examples are drawn, all if left out; with `pixels` images stay uint8.
+        draw: `train` and `test` are the numbers of examples drawn, all if left out; with `pixels` images stay uint8.
             None draws nothing.
     """
     if draw is None:
@@ -135,10 +135,10 @@ def drawn(request: Request, source: str, draw: Mapping[str, Any] | None) -> dict
 
 
 def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Standardised images (n, C, H, W) as uint8 (n, H, W) or (n, H, W, 3), from which a prior knows black and white.
+    """Standardised images (n, C, H, W) as uint8 (n, H, W) or (n, H, W, 3), so that a prior can tell black from white.
 
     Raises:
-        DataError: If the source had no such images.
+        DataError: If the source does not have such images.
     """
     if data.levels is None:
         raise DataError(f"{data.name} was not read from uint8 images; a prior needs to know what black and white are")
@@ -169,7 +169,7 @@ class Survivors:
 
     Attributes:
         history: Their run.
-        folder: Where it lies.
+        folder: Its folder.
         diverged: By label, when the other methods diverged: "diverged in seed 1, round 3".
     """
 
@@ -179,13 +179,13 @@ class Survivors:
 
 
 def run_survivors(experiment: config.Experiment, folder: Path, callback: Callback) -> Survivors:
-    """Run as `run` does, but a method that diverges costs the others nothing but time.
+    """Run as `run` does, but let the other methods complete if one diverges.
 
-    The others are run once more without it, from the start, in a folder beside the first, `NAME without METHOD`; what a
-    method comes to does not depend on the methods beside it.
+    The others are run once more without it, from the start, in a folder beside the first, `NAME without METHOD`; a
+    method's results do not depend on the other methods.
 
     Raises:
-        ConfigError, DataError, RunError: As `run`.
+        ConfigError, DataError, RunError: As in `run`.
     """
     diverged: dict[str, str] = {}
     methods, at = experiment.methods, folder
@@ -206,7 +206,7 @@ def run_survivors(experiment: config.Experiment, folder: Path, callback: Callbac
 
 @dataclass(eq=False)
 class Draft:
-    """A reproduction under way: its settings at its size, and what has come of it so far."""
+    """A reproduction in progress: its settings at its size, and its results so far."""
 
     request: Request
     settings: Settings
@@ -219,7 +219,7 @@ class Draft:
 
     @classmethod
     def of(cls, request: Request) -> "Draft":
-        """The beginning of the reproduction asked for."""
+        """Start the reproduction asked for."""
         return cls(request, settings(request))
 
     def __getitem__(self, name: str) -> Any:
@@ -232,7 +232,7 @@ class Draft:
         return table
 
     def size(self, ground: str) -> int | str:
-        """How many training examples are drawn on a ground, or "all"."""
+        """The number of training examples drawn on a ground, or "all"."""
         size: int | str = self["grounds"][ground].get("draw", {}).get("train", "all")
         return size
 
@@ -253,7 +253,7 @@ class Draft:
         return history
 
     def result(self, **words: Any) -> Result:
-        """What it has come to; `words` fill the places of its `about` and `axes`."""
+        """The final result; `words` fill the placeholders of its `about` and `axes`."""
         x, y = self["axes"]
         about = " ".join(self["about"].split()).format(scale=self.request.scale, **self.settings, **words)
         return Result(
@@ -272,13 +272,13 @@ class Draft:
 
 # ---------------------------------------------------------------- numbers of a run
 def final(history: History, method: str, metric: str) -> tuple[float, ...] | None:
-    """A metric's last values, by seed; None if the method has none of that name."""
+    """A metric's last values, by seed; None if the method does not have that metric."""
     rows = history.summary["rows"]
     return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), None)
 
 
 def by_round(history: History, method: str, name: str = "global.accuracy") -> dict[int, list[float]]:
-    """A metric by round, the values of all seeds that came to it."""
+    """A metric by round, with the values of all seeds that reached the round."""
     values: dict[int, list[float]] = {}
     for row in history.rows:
         if (row["method"], row["name"]) == (method, name) and "client" not in row:
@@ -304,7 +304,7 @@ def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
 
 
 def curves_of(history: History, name: str = "global.accuracy") -> dict[str, Curve]:
-    """A metric's curves in percent, by method, in the rounds that all seeds came to."""
+    """A metric's curves in percent, by method, in the rounds that every seed reached."""
     methods = dict.fromkeys(r["method"] for r in history.rows if r["name"] == name and "client" not in r)
     curves = {}
     for method in methods:
