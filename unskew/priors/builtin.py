@@ -10,10 +10,10 @@ Notation   x      image in [0, 1], (1, 32, 32)
            v      embedding, (64,): the sum of the rows of a caption's words
            p      the row of "a photo of"; the denoiser attends to the two tokens [p, v]
 Departures Instead of a text encoder there is a table of words, trained with the denoiser.  A sum of words lies where a
-           caption lies, so an embedding that is learned has no other place to go than one that was trained.
-           v also scales and shifts every residual block (FiLM): attention to two tokens alone can say little.
+           caption lies, so a learned embedding can only go where trained ones lie.
+           v also scales and shifts every residual block (FiLM): attention to two tokens by itself conveys little.
 
-How it was trained: `unskew.priors.train`.  On what, and with which result: weights/builtin.json.
+`unskew.priors.train` is its training; weights/builtin.json records the data and the result.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ class Block(nn.Module):
 
 
 class Attend(nn.Module):
-    """Attention among places, then from places to the prompt, then a perceptron; each added to what came in."""
+    """Attention among places, then from places to the prompt, then a perceptron; each added to its input."""
 
     def __init__(self, channels: int, heads: int = 4) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def waves(times: Tensor) -> Tensor:
 
 
 class Networks(nn.Module):
-    """Everything that is trained and kept: both halves of the autoencoder, denoiser, words, and what scales latents.
+    """Everything that is trained and stored: both halves of the autoencoder, denoiser, words, scaling of latents.
 
     `mean` and `std` (4, 1, 1) standardise latents; `reach` bounds them, (): no public image has a larger one.
     """
@@ -201,7 +201,7 @@ class BuiltIn:
     Attributes:
         networks: Networks in evaluation mode, frozen.
         words: Words of the table, in the order of its rows.
-        sha256: Of the file they were read from.
+        sha256: SHA-256 of the file they were read from.
     """
 
     networks: Networks
@@ -244,7 +244,7 @@ class BuiltIn:
         return torch.cat([self.networks.decoder(part) for part in torch.split(raw, self.at_once)]).clamp(0, 1)
 
     def start(self, noun: str | None = None) -> Tensor:
-        """Row of a noun, (64,); without one, or if the table lacks it, that of "thing", which any image may be."""
+        """Row of a noun, (64,); without one, or if the table lacks it, that of "thing", which fits any image."""
         row = self.words.index(noun if noun in self.words and noun not in (PHOTO, NULL) else THING)
         return self.networks.words.weight[row].clone()
 
@@ -291,7 +291,7 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
     """The prior that comes with unskew, or one that `unskew prior train` wrote to `folder`.
 
     Raises:
-        DataError: If the weights or their card are missing, or the weights are not those that the card vouches for.
+        DataError: If the weights or their card are missing, or the weights are not those the card names.
     """
     place = Path(__file__).parent / "weights" if folder is None else Path(folder)
     card = read_card(place)
@@ -329,7 +329,7 @@ def read_card(folder: Path | None = None) -> dict[str, Any]:
     """The card of the prior in `folder`: data, hashes, training, licence, and how to make it again.
 
     Raises:
-        DataError: If there is no card, or it is none.
+        DataError: If there is no card, or it is not valid.
     """
     file = (Path(__file__).parent / "weights" if folder is None else folder) / CARD
     try:

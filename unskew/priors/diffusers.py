@@ -7,12 +7,12 @@ Weights are read from safetensors only: a checkpoint that is a pickle runs code 
 beside the weights is run either.
 
 Notation   p      encoded prompt "a photo of", (77, d);  v  embedding, L tokens of d numbers, as one vector (L d,)
-           The denoiser attends to [p; v], 77 + L tokens, as FedDistr's equations have it.
+           The denoiser attends to [p; v], 77 + L tokens, as in FedDistr's equations.
 Departures Textual inversion proper learns an input of the text encoder; this, like FedDistr, learns an output beside
            its own.  The empty prompt of guidance gets L copies of its last token, so that both have one length.
            Pipelines that predict the velocity (Stable Diffusion 2) are inverted by the error of the velocity, which
-           is what they were trained for: that of the noise divided by abar.
-Not tried  Published weights, and half precision on a GPU: neither was at hand.  Tests build a small pipeline.
+           is what they were trained on: that of the noise divided by abar.
+Not tried  Published weights, and half precision on a GPU: neither was available.  Tests build a small pipeline.
 """
 
 import importlib
@@ -54,10 +54,10 @@ def load(
         tokens: Tokens of an embedding, L.
         size: Height and width of images, a multiple of the autoencoder's factor; None is the pipeline's own.
         revision: Commit of the hub's repository.
-        at_once: Most latents that go through the denoiser together.
+        at_once: Largest number of latents to pass through the denoiser together.
 
     Raises:
-        ConfigError: If the extra is not installed, the source is no Stable Diffusion pipeline, has weights that are
+        ConfigError: If the extra is not installed, the source is not a Stable Diffusion pipeline, has weights as
             pickles only, or `size` does not fit.
         DataError: If there is nothing at that place, or it cannot be read.
     """
@@ -132,10 +132,10 @@ class Diffusers:
     Attributes:
         pipeline: A frozen `diffusers.StableDiffusionPipeline`.
         tokens: Tokens of an embedding, L.
-        velocity: Whether the denoiser predicts the velocity instead of the noise.
+        velocity: True if the denoiser predicts the velocity instead of the noise.
         alpha_bar: abar, (times,), float32.
         photo, empty: Encoded prompts, (tokens of a prompt, d).
-        lr: Learning rate; DDDR has 5e-3 for a batch of 4.
+        lr: Learning rate; DDDR uses 5e-3 for a batch of 4.
     """
 
     pipeline: Any = field(repr=False)
@@ -187,7 +187,7 @@ class Diffusers:
         return self._noise(latents.flatten(0, 1), v, at).reshape(latents.shape)
 
     def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        """Mean squared error of what the denoiser predicts, (K,)."""
+        """Mean squared error of the denoiser's prediction, (K,)."""
         k, b = latents.shape[:2]
         abar = self.alpha_bar[times]
         z = noised(latents, noise, abar)
@@ -252,7 +252,7 @@ def _diffusers() -> Any:
 
 
 def _look(folder: Path) -> None:
-    """Refuse what is certainly no pipeline of safetensors, before anything is imported or opened."""
+    """Refuse a folder that is certainly not a safetensors pipeline, before anything is imported or opened."""
     if folder.suffix in _PICKLES:
         raise ConfigError(
             f"{folder} is a pickle, which can run code when it is opened, and is not loaded; convert it to a folder of "
@@ -308,7 +308,7 @@ def _text(pipeline: Any, text: str) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence both libraries while a pipeline is read: their errors say all that matters."""
+    """Silence both libraries while a pipeline is read: their errors say everything that matters."""
     logs = [importlib.import_module(f"{library}.utils.logging") for library in ("diffusers", "transformers")]
     levels = [log.get_verbosity() for log in logs]
     for log in logs:

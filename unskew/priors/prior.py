@@ -1,6 +1,6 @@
-"""The interface of a latent diffusion model that serves as a prior, and how an embedding is learned from images.
+"""The interface of a latent diffusion model that serves as a prior, and the learning of embeddings from images.
 
-An embedding stands in the place of a prompt's words.  It is learned by "textual inversion" (R. Gal et al., "An Image
+An embedding takes the place of a prompt's words.  It is learned by "textual inversion" (R. Gal et al., "An Image
 is Worth One Word", ICLR 2023): the model stays as it is, and the embedding moves to where the model predicts the noise
 in a client's images best.  FedDistr learns one for each cluster of each client's images.  Equation numbers are this
 file's.
@@ -16,8 +16,8 @@ Sampling   z0  = (z_t - sqrt(1 - abar_t) e) / sqrt(abar_t)                      
 
 All clusters of all clients are inverted in one batch.  The loss is a sum over clusters and Adam works entry by entry,
 so they do not influence each other.  Times and noise come from a key that the server gives, the same for every cluster,
-and every cluster starts at the same place: then embeddings of like images end near each other, which is what FedDistr's
-alignment measures.
+and every cluster starts at the same place: embeddings of similar images therefore end near each other, which is what
+FedDistr's alignment measures.
 """
 
 import math
@@ -44,8 +44,8 @@ class Prior(Protocol):
         latent_shape: (channels, height, width) of a latent.
         image_shape: (channels, height, width) of an image, values in [0, 1].
         times: Steps of the diffusion, T.
-        lr: Learning rate that suits the size of its embeddings.
-        at_once: Most latents that should go through it together.
+        lr: Learning rate suited to the size of its embeddings.
+        at_once: Largest number of latents to pass through it together.
     """
 
     @property
@@ -101,8 +101,8 @@ class Prior(Protocol):
             embeddings: (K, width).
             count: Number of images of each embedding.
             key: Source of the noise that images begin with; that of embedding k depends on the key and k only.
-            guidance: 1 is none; None takes what suits the prior.
-            steps: Steps of DDIM; None leaves them to the prior.
+            guidance: Guidance scale; 1 is none, None is the prior's default.
+            steps: Steps of DDIM; None is the prior's default.
 
         Raises:
             DataError: If an embedding has another width or is not finite.
@@ -154,14 +154,14 @@ def invert(
     start: Tensor | None = None,
     config: Inversion = Inversion(),
 ) -> LearnedEmbeddings:
-    """An embedding for each cluster of latents, all clusters in one batch.
+    """Learn an embedding for each cluster of latents, all clusters in one batch.
 
-    What a cluster gets depends on its own latents, the key, the start and the configuration, up to rounding: not on
-    the other clusters, nor on how many there are.
+    Up to rounding, a cluster's embedding depends only on its own latents, the key, the start and the configuration, not
+    on the other clusters or on their number.
 
     Args:
         prior: The prior; its weights stay as they are.
-        clusters: Latents of each cluster, (n_k, *latent_shape); clusters of many clients may stand together.
+        clusters: Latents of each cluster, (n_k, *latent_shape); clusters of several clients may be mixed.
         key: Source of times and noise; it must be the same on all clients.
         start: Start of all embeddings, (width,); None is `prior.start()`.
         config: Settings of the optimisation.
@@ -230,7 +230,7 @@ def _rate(done: float) -> float:
 
 
 def _draw(prior: Prior, key: Key, b: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Times (b,), noise (b, *latent_shape) and places (b,) in [0, 1): which image of a cluster each one takes.
+    """Times (b,), noise (b, *latent_shape) and places (b,) in [0, 1): the image of a cluster that each one takes.
 
     Times are stratified: one from each b-th of the diffusion.  So are places, independently: a step sees all of a
     cluster, and clusters of any size are served by the same draw.
@@ -248,8 +248,8 @@ def _draw(prior: Prior, key: Key, b: int) -> tuple[Tensor, Tensor, Tensor]:
 def distances(prior: Prior, embeddings: Tensor, key: Key, probes: int = 16) -> Tensor:
     """Difference between the noise predicted under two embeddings, (K, K): Euclidean, over fixed public latents.
 
-    Unlike the distance of the vectors it leaves out directions that change nothing.  The probes are Gaussian latents
-    at times from 0.3 T on, where they look like noisy images; whoever has the key has the same probes.
+    Unlike the distance between the vectors, it ignores directions that change nothing.  The probes are Gaussian latents
+    at times from 0.3 T on, where they look like noisy images; the same key gives the same probes.
 
     Raises:
         DataError: If an embedding has another width or is not finite.
@@ -304,10 +304,10 @@ def ddim(
         alpha_bar: abar, (T,).
         count: Number of latents of each embedding.
         key: Source of the first noise.
-        guidance: 1 is none.
-        steps: 1 .. T.
-        reach: |z0| is cut to it, or is left alone if it is None.
-        at_once: Most latents in one call.
+        guidance: Guidance scale; 1 is none.
+        steps: Number of steps, 1 .. T.
+        reach: Bound to which |z0| is clipped; None does not clip.
+        at_once: Largest number of latents in one call.
 
     Raises:
         DataError: If count or steps are out of range.
@@ -340,7 +340,7 @@ def ddim(
     return torch.cat(out).reshape(len(embeddings), count, *latent_shape)
 
 
-# ---------------------------------------------------------------- what is let in
+# ---------------------------------------------------------------- checks of inputs
 def checked_embeddings(embeddings: Tensor, width: int, what: str = "embeddings") -> Tensor:
     """The embeddings, checked to have shape (K, width).
 
@@ -398,7 +398,7 @@ def fitted(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     32 keep their pixels in both directions.
 
     Raises:
-        DataError: If there are no such images: another shape, a value outside [0, 1] or not finite, integers.
+        DataError: If the images have another shape, a value outside [0, 1] or not finite, or integers.
     """
     if images.ndim != 4:
         raise DataError(f"images must have shape (N, C, H, W), got {tuple(images.shape)}")

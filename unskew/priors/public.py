@@ -4,16 +4,16 @@
     garments             every second image of Fashion-MNIST's training part, without sandals and bags, half changed
     glyphs               0-9, A-Z, a-z in the 20 faces of `unskew.data.fonts`, all changed
 
-What is left out is for those who want to try the prior on something it has not seen: the other half of Fashion-MNIST
-and two of its classes, USPS, scikit-learn's digits.  MNIST-M, whose digits are MNIST's, is not such a thing.
+The rest is left out so that the prior can be tried on images it has not seen: the other half of Fashion-MNIST and two
+of its classes, USPS, scikit-learn's digits.  MNIST-M does not qualify, because its digits are MNIST's.
 
-A change is drawn for each image and named in its caption: "seven handwritten large blurred".  These words are why a
-single vector can later say how images look that the model has never seen, coarse, bold or inverted ones.  A noun also
-has eight words without a name, one for each cluster of its images' thumbnails: the ways in which one writes a seven.
+A change is drawn for each image and named in its caption: "seven handwritten large blurred".  Thanks to these
+words a single vector can later describe images the model has never seen, such as coarse, bold or inverted ones.  A noun
+also has eight nameless words, one for each cluster of its images' thumbnails: the ways of writing a seven.
 
 Letters are drawn here, from Matplotlib's outlines and without a rasteriser of fonts: a pixel's grey is the part of its
-16 points that lie inside.  Digits alone would do for digits, but with letters the model has 44 nouns instead of 18, and
-a noun that it lacks is found between those that it has.
+16 points that lie inside.  Digits would be enough for digits, but with letters the model has 44 nouns instead of 18,
+and a noun that it lacks lies between those that it has.
 """
 
 from dataclasses import dataclass
@@ -61,8 +61,8 @@ class Captioned:
     Attributes:
         images: uint8 (N, 1, 32, 32), light on dark unless inverted.
         noun: Index into `NOUNS`, (N,).
-        styles: Whether an image has each of `STYLES`, bool (N, 13).
-        kind: Index among its noun's words without a name, (N,) in 0 .. KINDS-1.
+        styles: Presence of each of `STYLES` in an image, bool (N, 13).
+        kind: Index among its noun's nameless words, (N,) in 0 .. KINDS-1.
     """
 
     images: Tensor
@@ -76,7 +76,7 @@ class Captioned:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Number of images of each source that are used; None is all there are."""
+    """Number of images used from each source; None for all."""
 
     digits: int | None = None
     digits_again: int = 30_000
@@ -85,15 +85,15 @@ class Sizes:
 
 
 def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tuple[Captioned, dict[str, str]]:
-    """The public images, and the SHA-256 of the data sets that they are made of.
+    """The public images, and the SHA-256 of the data sets they are made from.
 
     Args:
-        data_dir: Folder of mnist and fashion_mnist, as `unskew.data.sources.load` takes it.
+        data_dir: Folder of mnist and fashion_mnist, as in `unskew.data.sources.load`.
         key: Root of all randomness.
         sizes: Number of images of each source.
 
     Raises:
-        DataError: As `load`, or if Matplotlib lacks a font.
+        DataError: As in `load`, or if Matplotlib lacks a font.
     """
     digits, hash_digits = _unit("mnist", data_dir)
     fashion, hash_fashion = _unit("fashion_mnist", data_dir)
@@ -141,7 +141,7 @@ def _plain(images: Tensor, noun: Tensor, *styles: str) -> Captioned:
 
 # ---------------------------------------------------------------- changes
 def _changed(given: Captioned, key: Key) -> Captioned:
-    """Each image under changes of its own, named in its styles."""
+    """Change each image at random; the changes are named in its styles."""
     images = torch.empty_like(given.images)
     styles = given.styles.clone()
     for start in range(0, len(given), _CHUNK):
@@ -153,7 +153,7 @@ def _changed(given: Captioned, key: Key) -> Captioned:
 
 
 def change(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images (N, 1, 32, 32) in [0, 1] changed, and the styles that this gave them, bool (N, 13)."""
+    """Change images (N, 1, 32, 32) in [0, 1]; return them with the styles they got, bool (N, 13)."""
     n, bright = len(x), x.amax((1, 2, 3))
 
     def uniform(low: float, high: float) -> Tensor:

@@ -5,7 +5,7 @@
     captions      the sum of the rows of an image's words.  The noun is "thing" in 8 % and the caption empty in 10 %
                   (for guidance); a style's word is left out in 15 %, the word without a name in half of all cases
     denoiser      noise-prediction loss; AdamW, clipped at norm 1, from half-time half a cosine, words three times as
-                  fast; what is kept is the exponential average of the weights
+                  fast; the exponential average of the weights is kept
 
 Everything is drawn from one seed.  The same seed, data, PyTorch, kind of processor and number of threads give the same
 file to the byte; on other machines sums are rounded differently and a file of equal quality comes out.
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PriorTraining:
-    """Settings of the training of the two parts; the defaults made the file that comes with unskew."""
+    """Settings of the training of the two parts; the defaults produced the file that comes with unskew."""
 
     autoencoder_steps: Annotated[int, Ge(1)] = 1200
     autoencoder_batch: Annotated[int, Ge(1)] = 128
@@ -55,7 +55,7 @@ class TrainedPrior:
     networks: Networks
 
     def files(self) -> dict[str, bytes]:
-        """Contents by file name, in the order in which they must be written: the card vouches for the weights."""
+        """Contents by file name, in the order in which to write them: the card goes last, as it names the weights."""
         return {WEIGHTS: self.weights, CARD: (json.dumps(self.card, indent=1) + "\n").encode()}
 
 
@@ -70,7 +70,7 @@ def train(
 
     Args:
         data: Images with captions (`unskew.priors.public`).
-        hashes: Hashes of the data sets they are made of, for the card.
+        hashes: Hashes of the data sets they are made from, for the card.
         seed: Root of all randomness.
         training: Settings of the training.
         say: Called now and then with a line on progress.
@@ -116,7 +116,7 @@ def packed(networks: Networks) -> bytes:
 
 # ---------------------------------------------------------------- autoencoder
 def _train_autoencoder(networks: Networks, data: Captioned, key: Key, training: PriorTraining, say: Say) -> float:
-    """Mean squared error over the last tenth of the steps."""
+    """Train the autoencoder; return its mean squared error over the last tenth of the steps."""
     steps, batch = training.autoencoder_steps, training.autoencoder_batch
     weights = [*networks.encoder.parameters(), *networks.decoder.parameters()]
     adam = torch.optim.Adam(weights, training.autoencoder_lr)
@@ -158,7 +158,7 @@ def _latents(networks: Networks, data: Captioned) -> Tensor:
 def _train_denoiser(
     networks: Networks, data: Captioned, latents: Tensor, key: Key, training: PriorTraining, say: Say
 ) -> float:
-    """Train denoiser and words; the mean loss over the last tenth of the steps."""
+    """Train denoiser and words; return the mean loss over the last tenth of the steps."""
     steps, lr = training.denoiser_steps, training.denoiser_lr
     groups: list[dict[str, Any]] = [
         {"params": list(networks.denoiser.parameters()), "factor": 1.0, "weight_decay": 1e-4},
