@@ -1,4 +1,4 @@
-"""From a split to indices: who gets which training examples.
+"""Turns a split into indices: the training examples of each client.
 
 Every label split draws a table of counts (clients, classes), repairs it where a client falls short of `min_samples`,
 and deals the examples of each class, in random order, by that table.  One draw, no rejection: a split always ends,
@@ -50,10 +50,10 @@ def assign(
     """The examples of each client.
 
     Args:
-        split: Which split.
+        split: The split.
         labels: (N,) in 0 .. num_classes - 1.
         num_classes: Number of classes, those without an example included.
-        key: Where the draws live; the same key gives the same split.
+        key: Source of randomness; the same key gives the same split.
         groups: (N,) domain of each example, needed by `ByGroup` only.
         owners: (N,) client of each example, 0 .. clients - 1, needed by `Natural` only.
 
@@ -99,7 +99,7 @@ def assign(
 
 
 def _check_settings(split: Split) -> None:
-    """Check the ranges written on the fields, for a split that was built by hand and not by a configuration."""
+    """Check the ranges written on the fields, for a split built in code rather than from a configuration."""
     name = record(split)["name"]
     settings = {key: _plain(value) for key, value in record(split).items() if key != "name" and value is not None}
     schema.build(type(split), settings, "split", name)
@@ -110,14 +110,14 @@ def _check_settings(split: Split) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as a file would have it."""
+    """A setting as a file would write it."""
     if isinstance(value, np.generic):
         return value.item()
     return str(value) if isinstance(value, Path) else value
 
 
 def _check_partition(clients: tuple[Ints, ...], n: int) -> None:
-    """Guards against a bug of ours: a sample lost or held twice would spoil every number after it."""
+    """Guard against a bug in unskew: an example lost or held twice would spoil every later number."""
     if not np.array_equal(np.bincount(np.concatenate(clients), minlength=n), np.ones(n, np.int64)):
         raise DataError(
             "the split lost or repeated a sample, which is a bug of unskew; please report the configuration"
@@ -193,7 +193,7 @@ def _capped(split: Dirichlet, stock: Ints, key: Key) -> tuple[Ints, Floats]:
     for c, n in enumerate(stock.tolist()):
         if not n:
             continue
-        # While something is left somebody is below the mean.
+        # While something is left, some client is below the mean.
         open_ = np.where(counts.sum(1) * split.num_clients < stock.sum(), log_shares[c], -np.inf)
         wanted[:, c] = np.exp(open_ - open_.max())
         counts[:, c] = largest_remainder(wanted[:, c], n)
@@ -283,7 +283,7 @@ def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
 
 
 def _deal(counts: Ints, pools: Ints, key: Key) -> tuple[Ints, ...]:
-    """Sorted indices per client: `counts[i, p]` samples of pool p for client i, which ones at random."""
+    """Sorted indices per client: `counts[i, p]` samples of pool p for client i, drawn at random."""
     shuffled = key.numpy().permutation(len(pools))
     by_pool = shuffled[np.argsort(pools[shuffled], kind="stable")]
     clients = np.tile(np.arange(len(counts)), counts.shape[1])
@@ -379,7 +379,7 @@ def _by_manifest(split: FromManifest, n: int) -> tuple[Ints, ...]:
 
 
 def check_manifest_fits(split: FromManifest, clients: tuple[Ints, ...]) -> None:
-    """Refuse a manifest that has not the clients the split asks for.
+    """Refuse a manifest that does not have the clients the split asks for.
 
     Raises:
         DataError: If the number of clients differs or one has fewer than `min_samples`.

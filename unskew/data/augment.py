@@ -62,7 +62,7 @@ def augmentation(name: str) -> Augment:
     """The augmentation called `name`.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is no augmentation of that name.
     """
     if name not in AUGMENTS:
         raise ConfigError(f"unknown augmentation {name!r}{meant(name, AUGMENTS)} (known: {', '.join(AUGMENTS)})")

@@ -13,7 +13,7 @@ from unskew.keys import Key
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """All steps of one local training, compactly.
+    """All steps of one local training, in compact form.
 
     Attributes:
         order: Positions 0 .. n - 1 in the client's training data, the steps end to end, int64 (sum of sizes,).
@@ -26,7 +26,7 @@ class Batches:
     steps_per_epoch: int
 
     def epochs(self) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-        """Per epoch its part of `order` (a view) and its sizes: gather once, then split by the sizes."""
+        """Each epoch's part of `order` (a view) and its sizes: gather once, then split by the sizes."""
         start = 0
         for step in range(0, len(self.sizes), self.steps_per_epoch):
             sizes = self.sizes[step : step + self.steps_per_epoch]
@@ -58,10 +58,10 @@ def plan(
         n: Training examples of the client.
         batch_size: Examples per step; None is all of them, in their original order, one step per epoch.
         epochs: Passes over the data; this or `steps`.
-        steps: Number of steps; as many epochs are begun as that needs.
-        key: Where the shuffles live.
+        steps: Number of steps, over as many epochs as they need.
+        key: Source of randomness of the shuffles.
         min_batch: Smallest batch the model can take.
-        drop_last: Whether to leave out an incomplete last batch.
+        drop_last: Leave out an incomplete last batch.
 
     Raises:
         ConfigError: If not exactly one of epochs and steps is given, or a number is below 1, or batch_size < min_batch.
@@ -89,7 +89,7 @@ def num_steps(
     min_batch: int = 1,
     drop_last: bool = False,
 ) -> int:
-    """Count the steps that `plan` makes of the same arguments, without making it; refuse what `plan` refuses."""
+    """Count the steps that `plan` would make of the same arguments; refuse the arguments that `plan` refuses."""
     layout = _layout(n, batch_size, min_batch, drop_last)
     if (epochs is None) == (steps is None):
         raise ConfigError(f"give either epochs or steps, got epochs={epochs} and steps={steps}")

@@ -37,7 +37,7 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One domain as it came: uint8 images (N, H, W) or (N, H, W, 1 or 3) and their labels, for training and test."""
+    """One domain as read: uint8 images (N, H, W) or (N, H, W, 1 or 3) and their labels, for training and test."""
 
     x_train: _Images
     y_train: _Ints
@@ -49,7 +49,7 @@ def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[An
     """The domains one after the other, equally large, in the plain layout of `unskew.data.sources`.
 
     Args:
-        parts: By domain; None for the printed digits, which are as many as the others allow.
+        parts: Parts by domain; None for the printed digits, drawn in the number that the others allow.
         key: Chooses the examples and draws the printed ones; a domain's draws do not depend on the other domains.
 
     Returns:
@@ -103,7 +103,7 @@ def _cut(name: str, x: _Images) -> _Images:
 
 
 def coloured(x: _Images) -> _Images:
-    """Images (N, H, W) or (N, H, W, 1 or 3) of any size as RGB (N, 28, 28, 3); halves are rounded up.
+    """Convert images (N, H, W) or (N, H, W, 1 or 3) of any size to RGB (N, 28, 28, 3); halves are rounded up.
 
     Bilinear between pixel centres, in whole numbers: the same on every machine.
 
@@ -121,7 +121,7 @@ def coloured(x: _Images) -> _Images:
 
 
 def _weights(size: int) -> npt.NDArray[np.float64]:
-    """Shares of `size` pixels in 28, (28, size), times 56; beyond the outer centres the outer pixel alone."""
+    """Shares of `size` pixels in 28, (28, size), times 56; beyond the outer centres only the outer pixel counts."""
     place = np.clip((2 * np.arange(SIZE) + 1) * size - SIZE, 0, 2 * SIZE * (size - 1))
     share: npt.NDArray[np.float64] = np.maximum(2.0 * SIZE - np.abs(place[:, None] - 2 * SIZE * np.arange(size)), 0.0)
     return share

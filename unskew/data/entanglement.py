@@ -1,18 +1,18 @@
-"""Overlap of clients' distributions: FedDistr's entanglement, and shares that have a given one.
+"""Overlap of clients' distributions: FedDistr's entanglement, and shares with a given entanglement.
 
 "Disentangling data distribution for Federated Learning" (FedDistr, 2024), Definitions 1 and 2.  Equation numbers in
 brackets are the paper's, those with a dash this file's.
 
 Notation   P_i      base distributions, m of them: a label, a domain, or a label in a domain
-           pi_k     how much of each base distribution client k has, (m,);  K clients
+           pi_k     share of each base distribution that client k has, (m,);  K clients
            s_kl     <pi_k, pi_l> / (|pi_k| |pi_l|), the entanglement of two clients: 0 nothing in common, 1 the same
                     mixture                                                                            (7)
            xi       its average, or its maximum, over pairs: the paper defines the latter and reports the former
-Blocks     every client owns as many base distributions as every other; of each of them every other client has r times
-           what its owner has:  the owner 1 / (1 + (K - 1) r), everybody else r / (1 + (K - 1) r)
+Blocks     every client owns as many base distributions as every other; every other client has r times
+           its owner's share of each:  the owner 1 / (1 + (K - 1) r), any other client r / (1 + (K - 1) r)
            s = (2 r + (K - 2) r^2) / (1 + (K - 1) r^2) for all pairs                                   (1')
            r = s / (1 + sqrt(1 + s A)),  A = K - 2 - s (K - 1)                                         (2')
-Departures The paper does not say how it came by its entanglements.  Where m is no multiple of K blocks differ by one,
+Departures The paper does not say how it obtained its entanglements.  If m is not a multiple of K, blocks differ by one,
            and r is found by bisection on the average.  Its odd values may be single Dirichlet draws: that is offered
            too, with alpha found by bisection.
 """
@@ -79,8 +79,8 @@ def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
 
     Args:
         labels: (N,).
-        domains: (N,), or None where there are none.
-        kind: "labels", "domains", or "both": a label in a domain, and the label alone where there are no domains.
+        domains: (N,), or None if there are none.
+        kind: "labels", "domains", or "both": a label in a domain, or just the label if there are no domains.
 
     Raises:
         DataError: If domains are asked for and there are none.
@@ -109,9 +109,9 @@ def blocks(owner: Ints, clients: int, r: float) -> Floats:
     """Shares of each base distribution by client, (clients, bases), columns sum to 1.
 
     Args:
-        owner: Who owns each base distribution, (bases,).
+        owner: Client that owns each base distribution, (bases,).
         clients: K.
-        r: What another client has of what the owner has.
+        r: Share of another client relative to the owner's.
     """
     out = np.full((clients, len(owner)), r)
     out[owner, np.arange(len(owner))] = 1.0
@@ -119,7 +119,7 @@ def blocks(owner: Ints, clients: int, r: float) -> Floats:
 
 
 def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
-    """Blocks whose average entanglement is `xi`: eq. 2' where they are equally large, else by bisection.
+    """Shares by blocks with average entanglement `xi`: by eq. 2' if blocks are equally large, else by bisection.
 
     Raises:
         ConfigError: If xi is not in [0, 1].
@@ -143,10 +143,10 @@ def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
 
 
 def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
-    """The draw whose average entanglement is nearest to `xi`, among those that bisection on log alpha meets.
+    """The draw with average entanglement nearest to `xi`, among those tried by bisection on log alpha.
 
     Args:
-        xi: Wanted.
+        xi: Average entanglement wanted.
         draw: Shares (clients, bases) at an alpha, from the same key each time.
 
     Raises:

@@ -31,14 +31,14 @@ class ClientIndex:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """A data set and who holds what of it; the global test set is the data set's own test part.
+    """A data set and its division among clients; the global test set is the data set's own test part.
 
     Attributes:
         dataset: The examples.
         clients: One index per client, by client number.
         split: Name and fields of the split, as JSON.
         seed: Seed of the key that drew it.
-        sha256: Of the indices (`index_sha256`): equal hashes, equal division.
+        sha256: SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions.
     """
 
     dataset: Dataset
@@ -60,15 +60,15 @@ class FederatedData:
 
     @property
     def domains(self) -> list[int] | None:
-        """The domain of each client, where all of a client's training examples are of one; None otherwise."""
+        """The domain of each client, if all of a client's training examples are of one domain; None otherwise."""
         return self._one_each(self.dataset.groups)
 
     @property
     def client_names(self) -> tuple[str, ...] | None:
-        """A name per client; None where the data name neither clients nor domains, and clients are numbers.
+        """A name per client; None if the data name neither clients nor domains, so that clients are numbers.
 
-        Clients that the data come with have the data's names; clients of one domain each are named after it, with a
-        number where several share it.
+        Clients that come with the data have the data's names; clients of one domain each are named after it, with a
+        number if several share it.
         """
         owners = self._one_each(self.dataset.owners)
         if owners is not None and len(set(owners)) == len(owners):
@@ -105,14 +105,14 @@ def federate(
 ) -> FederatedData:
     """Divide a data set over clients, and each client's examples into train, val and test.
 
-    Of a client's n examples, drawn at random under its own key, round(test_fraction * n) are its personal test set and
+    A client's n examples are drawn at random under its own key: round(test_fraction * n) are its personal test set and
     round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
     client too small for a share of one example has an empty part (n <= 2 at 0.2).  `split.min_samples` counts all three
     parts.  A manifest (`FromManifest`) brings its own parts, so the fractions do not apply to it.
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
-        DataError: If the data cannot be divided as asked, or come with their clients and are to be divided otherwise.
+        DataError: If the data cannot be divided as asked, or come with their clients and another division is asked for.
     """
     for name, value in (("test_fraction", test_fraction), ("val_fraction", val_fraction)):
         if not 0 <= value < 1:
@@ -195,7 +195,7 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
 
 
 def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
-    """The division a manifest records, for the very data set it was made from; its statistics are not read.
+    """The division a manifest records, for exactly the data set it was made from; its statistics are not read.
 
     Raises:
         DataError: If the manifest is broken (`read_manifest`) or belongs to other data; both hashes are shown.

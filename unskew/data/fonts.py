@@ -7,7 +7,7 @@ colours of background and strokes, and the amount of blur; the label is the digi
 Notation   cell  a glyph's square of CELL x CELL points, its digit CAP points high and in the middle
            d     signed distance to the glyph's edge, positive inside: points in a cell, pixels in an image
 Departures The fonts are 20 faces of 7 families that come with Matplotlib 3.8 and later, not those of Windows.
-           The authors chose their ranges by hand and did not print them: these are ours, and so are the slant, the
+           The authors chose their ranges manually and did not print them: these are ours, and so are the slant, the
            weight and the outline of strokes, and shaded backgrounds.
 
 Nothing of FreeType's rasteriser is used: outlines are read unhinted, in font units, and drawn here, so that its
@@ -56,13 +56,13 @@ def printed(labels: npt.NDArray[Any], key: Key) -> npt.NDArray[np.uint8]:
 
     Args:
         labels: Digits (N,), 0 .. 9.
-        key: Where the draws live; the same key gives the same images.
+        key: Source of randomness; the same key gives the same images.
 
     Returns:
         uint8 RGB (N, 28, 28, 3).
 
     Raises:
-        DataError: If a label is no digit, or Matplotlib lacks a font file.
+        DataError: If a label is not a digit, or Matplotlib lacks a font file.
 
     >>> printed(np.array([3, 1, 4]), Key(0)).shape
     (3, 28, 28, 3)
@@ -138,7 +138,7 @@ def _far_from(back: Floats, candidates: Floats) -> Floats:
 
 
 def _over(paint: Floats, colour: Floats, d: Floats) -> Floats:
-    """Colour laid over the paint inside the edge, and in part on the pixels that the edge crosses."""
+    """Lay the colour over the paint inside the edge, and in part on the pixels that the edge crosses."""
     covered = np.clip(d + 0.5, 0, 1)[..., None]
     return paint + covered * (colour[:, None, None] - paint)
 
@@ -158,7 +158,7 @@ def _distance(cells: npt.NDArray[np.float32], column: Floats, row: Floats) -> Fl
 
 
 def _spread(coarse: Floats, wide: int) -> Floats:
-    """(n, k, k, 3) brought to (n, wide, wide, 3), corners on corners."""
+    """Scale (n, k, k, 3) to (n, wide, wide, 3), corners on corners."""
     at = np.linspace(0, coarse.shape[1] - 1, wide)
     share = np.maximum(1 - np.abs(at[:, None] - np.arange(coarse.shape[1])), 0)
     spread: Floats = np.einsum("ai,bj,nijc->nabc", share, share, coarse, optimize=True)
@@ -166,7 +166,7 @@ def _spread(coarse: Floats, wide: int) -> Floats:
 
 
 def _blurred(paint: Floats, sigma: Floats) -> Floats:
-    """Each image under a Gaussian of its own, sigma in pixels; the margin goes."""
+    """Blur each image with a Gaussian of its own, sigma in pixels, and cut off the margin."""
     offset = np.arange(2 * MARGIN + 1) - MARGIN
     taps = np.exp(-0.5 * (offset / sigma[:, None]) ** 2)
     taps /= taps.sum(1, keepdims=True)

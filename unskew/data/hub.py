@@ -1,17 +1,17 @@
 """Data from the Hugging Face hub, only when a source begins with `hub:`, through the package `datasets` (extra [hub]).
 
     hub:mnist                                     a name of `KNOWN`
-    hub:OWNER/NAME?image=img&label=fine_label     any other, with what its columns and splits are called
+    hub:OWNER/NAME?image=img&label=fine_label     any other, with the names of its columns and splits
 
-    image, label       columns; "image" and "label" unless said.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3)
+    image, label       columns; "image" and "label" by default.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3)
     text               a column of texts instead of images
-    domain             a column that says where a training example comes from; none unless said
-    train, test        splits, "train" and "test" unless said; test=none sets a fixed fifth of train aside
-    config, revision   which of the repository's configurations, which commit
+    domain             a column that says where a training example comes from; none by default
+    train, test        splits, "train" and "test" by default; test=none sets a fixed fifth of train aside
+    config, revision   one of the repository's configurations, and a commit
     size               images are resized to size x size
 
 Grey and black-and-white images stay grey, all others become RGB, without transparency.  Nothing here runs code from the
-hub.  `datasets` keeps what it fetched in its own cache (HF_HOME) and finds it there without a network.
+hub.  `datasets` keeps its downloads in its own cache (HF_HOME) and finds them there without a network.
 """
 
 import importlib
@@ -31,7 +31,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Reference:
-    """A part of a repository; the fields but the first two are the options of a source."""
+    """A part of a repository; the fields after the first two are the options of a source."""
 
     repository: str
     name: str
@@ -153,7 +153,7 @@ def _part(reference: Reference, split: str, where: str) -> Any:
         ) from error
     try:
         return hub.load_dataset(reference.repository, reference.config, split=split, revision=reference.revision)
-    except Exception as error:  # whatever stands between us and the hub: every layer there has errors of its own
+    except Exception as error:  # every layer between us and the hub has errors of its own
         raise DataError(f"{where}, split {split}: {_why(error)}") from error
 
 
@@ -185,7 +185,7 @@ def _column(part: Any, name: str, where: str, option: str) -> Any:
 
 
 def _names(parts: Sequence[Any], name: str, where: str, option: str) -> tuple[str, ...] | None:
-    """The names of a column's values: the hub's own, or, of a column of texts, the texts in order; None of numbers."""
+    """The names of a column's values: the hub's own, or the texts of a text column in order; None for numbers."""
     columns = [_column(part, name, where, option) for part in parts]
     own = getattr(_features(parts[0]).get(name), "names", None)
     if own is not None:
@@ -224,7 +224,7 @@ def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArra
     """The images of a column as uint8: (N, H, W) if all are grey, else (N, H, W, 3).
 
     Raises:
-        DataError: If a value is no image of 8 bits, or sizes differ.
+        DataError: If a value is not an 8-bit image, or sizes differ.
     """
     decoded = [_image(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
     if len({image.ndim for image in decoded}) > 1:

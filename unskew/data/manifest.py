@@ -32,7 +32,7 @@ class Manifest:
 
 
 def index_sha256(clients: Sequence[Sequence[Sequence[int]]]) -> str:
-    """SHA-256 of the indices alone: JSON [[train, val, test], ...] without spaces, in client order."""
+    """SHA-256 of just the indices: JSON [[train, val, test], ...] without spaces, in client order."""
     return hashlib.sha256(json.dumps(clients, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -40,8 +40,8 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest at `path`.
 
     Raises:
-        DataError: If the file is missing, no JSON, of another schema, or incomplete; if an index is out of bounds or
-            belongs to two clients or parts; if a client has no training example; or if the hash does not fit.
+        DataError: If the file is missing, not JSON, of another schema, or incomplete; if an index is out of bounds or
+            belongs to two clients or parts; if a client has no training example; or if the hash does not match.
     """
     try:
         content = json.loads(path.read_bytes())

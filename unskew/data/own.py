@@ -1,4 +1,4 @@
-"""Data that people have at hand, as a `Dataset`: arrays, tables, PyTorch's and Hugging Face's data sets.
+"""Turns the user's data into a `Dataset`: arrays, tables, PyTorch's and Hugging Face's data sets.
 
     (x, y)                      NumPy arrays, tensors or lists
     {client: (x, y)}            the same for each client; the clients' names are kept
@@ -10,7 +10,7 @@
 Everything is brought into the plain layout of `unskew.data.sources`, whose rules for files hold here too: images of
 whole numbers 0..255 are standardised per channel with constants of the training part, floats stay as they are, whole
 numbers in two dimensions are token ids, labels may be words.  Columns of a table are measurements: they become floats
-and are not scaled.  No library but PyTorch is imported here: tables are known by the methods that they have.
+and are not scaled.  No library but PyTorch is imported here: tables are recognised by their methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,14 +42,14 @@ class _Examples:
     """Examples as they were given.
 
     Attributes:
-        name: What tables call the data.
+        name: Name of the data in tables.
         x: Inputs, (N, ...).
         y: Labels (N,), numbers or words.
-        clients: Name of each example's client, (N,); None where the data name no clients.
+        clients: Name of each example's client, (N,); None if the data name no clients.
         client_names: Each client once, in order.
-        classes: Names of the labels 0, 1, ..., where the data have them.
+        classes: Names of the labels 0, 1, ..., if the data have them.
         columns: The input columns of a table, in order.
-        test: The test part, where the data have one.
+        test: The test part, if the data have one.
     """
 
     name: str
@@ -76,13 +76,13 @@ def dataset(
         data: One of the forms above.
         target: Column of the labels; tables and Hugging Face's data sets need it.
         client: Column of the clients; without it the data name no clients.
-        test: The global test part, in any of the forms; its clients, if it has some, are of no account.
-        test_fraction: Share of the rows that becomes the global test part where there is none: of each client's rows
-            where clients are known, else of each class.  The same rows in every call; nobody trains on them.
+        test: The global test part, in any of the forms; its clients, if any, are ignored.
+        test_fraction: Share of the rows that becomes the global test part if there is none: of each client's rows if
+            clients are known, else of each class.  The same rows in every call; no client trains on them.
 
     Raises:
-        DataError: If the form is unknown, a column is missing or not named, a label is no class, an input is no number,
-            or the data do not pass `unskew.data.checked`.
+        DataError: If the form is unknown, a column is missing or not named, a label is not a class, an input is not a
+            number, or the data do not pass `unskew.data.checked`.
     """
     if isinstance(data, Dataset):
         if test is not None or target is not None or client is not None:
@@ -111,7 +111,7 @@ def dataset(
 
 
 def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
-    """The examples in `data`; `columns` are those that a table must have, where another has said it."""
+    """The examples in `data`; `columns` are the columns a table must have, if another table has set them."""
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
         return _of_parts(data, target, client)
     if hasattr(data, "column_names") and hasattr(data, "features"):
@@ -196,7 +196,7 @@ def _labels(values: Any, place: str) -> _Array:
 
 
 def _classes_of(name: str, labels: _Array) -> _Array:
-    """Labels as words or whole numbers, as the plain layout has them: truths are words, whole floats are numbers."""
+    """Labels as words or whole numbers, as in the plain layout: booleans are words, whole floats are numbers."""
     plain = labels.tolist()
     for i, label in enumerate(plain):
         if label is None or not isinstance(label, str | bool | int | float) or label != label:
@@ -210,7 +210,7 @@ def _classes_of(name: str, labels: _Array) -> _Array:
 
 
 def _of_clients(data: Mapping[Any, Any]) -> _Examples:
-    """{client: (x, y)}: clients in the order given."""
+    """Examples from {client: (x, y)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
     pairs = {str(name): _pair(pair, f"client {name}") for name, pair in data.items()}
@@ -228,7 +228,7 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
 
 # ---------------------------------------------------------------- tables
 def _of_table(frame: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
-    """A DataFrame: every column that is neither the labels nor the clients is a measurement."""
+    """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
     _named(frame.columns, target, "target", "labels")
     if client is not None:
         _named(frame.columns, client, "client", "clients")
@@ -243,7 +243,7 @@ def _of_table(frame: Any, target: str | None, client: str | None, columns: tuple
 
 
 def _named(columns: Any, name: object, setting: str, holds: str) -> None:
-    """Refuse a setting that names no column."""
+    """Refuse a setting that does not name a column."""
     known = [str(column) for column in columns]
     some = f"columns: {', '.join(known[:8])}" + (f" and {len(known) - 8} more" if len(known) > 8 else "")
     if name is None:
@@ -292,7 +292,7 @@ def _measurement(values: Any, column: object) -> _Array:
 
 # ---------------------------------------------------------------- data sets of other libraries
 def _of_torch(data: Any) -> _Examples:
-    """A torch Dataset of (input, label) pairs.  Each item is read once, so random transforms are drawn once."""
+    """Examples from a torch Dataset of (input, label) pairs; each item is read, and any transform drawn, once."""
     inputs, labels = [], []
     for i in range(len(data)):
         item = data[i]
@@ -313,7 +313,7 @@ def _of_torch(data: Any) -> _Examples:
 
 
 def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None) -> _Examples:
-    """A DatasetDict: its parts "train" and "test"."""
+    """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
             f'the data have the parts {", ".join(parts)}; give one of them, or a dict with "train" and "test"'
@@ -323,7 +323,7 @@ def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None) 
 
 
 def _of_hugging_face(part: Any, target: str | None, client: str | None, ignored: str | None = None) -> _Examples:
-    """A Hugging Face dataset: its image column, or else all its columns of numbers."""
+    """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
     _named(names, target, "target", "labels")
     if client is not None:

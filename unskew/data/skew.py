@@ -32,7 +32,7 @@ def shares(counts: Counts) -> Floats:
 def iid_distance(counts: Counts) -> Floats:
     """L2 norm of class shares minus 1/C, per client: 0 is uniform, sqrt(1 - 1/C) one class only.
 
-    The reference is the uniform distribution (FedDif, eq. 13), whatever the classes' shares in the pooled data are.
+    The reference is the uniform distribution (FedDif, eq. 13), regardless of the classes' shares in the pooled data.
 
     >>> iid_distance(np.array([[5, 5], [10, 0]])).round(4)
     array([0.    , 0.7071])

@@ -15,12 +15,12 @@ The plain layout, as one npz file or as a folder with one npy file per key:
     classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt,
                                clients.txt
 
-Without x_test and y_test a fixed fifth of the training part is set aside as the test part: of each client where the
+Without x_test and y_test a fixed fifth of the training part is set aside as the test part: of each client if the
 data come with their clients, else of each class.
 
 `digit_domains` and `digit_five` join several sources into one set with a domain for each (`unskew.data.domains`).
 Their images are standardised with the mean and deviation of all domains' training parts together: constants of each
-domain's own would take away part of what tells the domains apart.
+domain's own would remove part of the difference between domains.
 """
 
 import gzip
@@ -136,15 +136,15 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
     UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
     NAME/test.npz; imdb as imdb.json or imdb/imdb.json.gz.  npz files may code colour images as d_train, d_test
-    (differences modulo 256), as a smaller file needs it.  `digit_domains` and `digit_five` look up the sets that they
-    are made of; their x_test holds the domains in the order of `group_names`, equally many examples of each.
+    (differences modulo 256), for a smaller file.  `digit_domains` and `digit_five` look up the sets they
+    are made from; their x_test holds the domains in the order of `group_names`, equally many examples of each.
 
     `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
     folder.
 
     Raises:
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
-            SHA-256 are shown), what is in it does not pass `checked`, or as `hub.fetch`.
+            SHA-256 are shown), its content does not pass `checked`, or as in `hub.fetch`.
     """
     kind, colon, rest = source.partition(":")
     if colon and kind == "hub":
@@ -200,7 +200,7 @@ def _named(source: Source, root: Path) -> Dataset:
 
 
 def _found(name: str, root: Path) -> tuple[Path, _Arrays] | None:
-    """The first of a set's places where there is a file, and what is in it."""
+    """The first of a set's places that has a file, and the file's content."""
     readers: tuple[Callable[[Path], _Arrays], ...] = (
         _npz,
         lambda file: _folder(file.parent),
@@ -227,7 +227,7 @@ def _domains(source: Source, root: Path) -> Dataset:
 
 
 def _files(name: str) -> list[str]:
-    """The sets that a name reads from files: itself, or those it is made of."""
+    """The sets that a name reads from files: itself, or those it is made from."""
     return [domain for domain in DOMAINS.get(name, (name,)) if domain not in BUNDLED]
 
 
@@ -252,7 +252,7 @@ def _part_of(name: str, arrays: _Arrays) -> Part:
 
 
 def places(name: str, root: Path) -> tuple[Path, ...]:
-    """The files `load` looks for in a data folder, in this order; the first that is there is read."""
+    """The files `load` looks for in a data folder, in this order; the first that exists is read."""
     folder = root / name
     if name == "imdb":
         return (root / "imdb.json", root / "imdb.json.gz", folder / "imdb.json", folder / "imdb.json.gz")
@@ -303,7 +303,7 @@ def _corrupt(path: Path, why: object) -> DataError:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[NpzFile]:
-    """An open npz file; whatever goes wrong while reading it becomes a `DataError`."""
+    """Open an npz file; any failure to read it becomes a `DataError`."""
     try:
         # Opened here: np.load leaves its own handle open when the archive is broken.
         with path.open("rb") as file:
@@ -317,7 +317,7 @@ def _archive(path: Path) -> Iterator[NpzFile]:
 
 
 def _npz(path: Path) -> _Arrays:
-    """The arrays of the plain layout in one npz; coded colour images are decoded, other keys are left alone."""
+    """The arrays of the plain layout in one npz; coded colour images are decoded, other keys stay as they are."""
     wanted = (*LAYOUT, *NAMES)
     with _archive(path) as archive:
         present = ", ".join(archive.files)
@@ -452,7 +452,7 @@ def save(dataset: Dataset, path: Path) -> None:
 
 
 def _saved(path: Path) -> Dataset:
-    """The data set that `save` wrote, equal to the last bit."""
+    """The data set that `save` wrote, bit for bit."""
     if not path.is_file():
         raise DataError(f"the run's data are gone: there is no file {path.absolute()}")
     with _archive(path) as archive:

@@ -26,7 +26,7 @@ class Dirichlet:
 
     By "class", each class is shared out over the clients by a Dirichlet(alpha) draw, so labels and sizes both differ.
     By "capped", the same class after class, but a client that has its even share of all examples gets nothing more, so
-    sizes differ little; FedDif's code divides its data so, and much code that descends from the same source.
+    sizes differ little; this is how FedDif's code divides its data, and much code of the same origin.
     By "client", sizes are equal and each client, in random order, draws the class mixture it takes from what is left;
     once a class is used up its share passes to the client's other classes, so the last clients follow theirs less.
     """
@@ -79,8 +79,8 @@ class HalfNormal:
 class ByGroup:
     """One domain per client: each that has examples is cut at random into `clients_per_group` equal parts.
 
-    Clients are in order of their domain.  `num_clients` follows from the data; where given it must agree.  Of a larger
-    part a client keeps `max_samples` at random, and nobody has the rest; a lower cap keeps some of the same.
+    Clients are in order of their domain.  `num_clients` follows from the data; where given it must agree.  From a
+    larger part a client keeps `max_samples` at random, and the rest is not used; a lower cap keeps a subset of these.
     """
 
     clients_per_group: Annotated[int, Ge(1)] = 1
@@ -98,8 +98,8 @@ class Entangled:
 
     By "blocks" every client owns equally many base distributions, drawn at random, and the same small share of all
     others; by "dirichlet" each is shared out by a Dirichlet draw whose alpha is found by bisection.  Base distributions
-    are "labels", "domains", or "both": labels in domains where the data has domains, else labels.  What was reached is
-    in the manifest: examples are whole, and a draw has the entanglement it has.
+    are "labels", "domains", or "both": labels in domains where the data has domains, else labels.  The manifest has
+    the value reached, which may differ: examples are whole, and a draw meets `xi` only nearly.
     """
 
     xi: Annotated[float, Ge(0), Le(1)] = 0.057

@@ -1,4 +1,4 @@
-"""Texts to token ids, with a vocabulary that has seen the training texts only."""
+"""Turns texts into token ids, with a vocabulary from the training texts only."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> dict[str, int]:
-    """Ids 2 .. of the `size - 2` commonest words, commonest first, equally common ones in alphabetical order."""
+    """Ids from 2 on for the `size - 2` commonest words, commonest first, equally common ones in alphabetical order."""
     counts = Counter(word for text in texts for word in words(text))
     ranked = sorted(counts, key=lambda w: (-counts[w], w))[: size - 2]
     return {word: i for i, word in enumerate(ranked, start=FIRST_WORD)}
