@@ -31,11 +31,11 @@ def main() -> None:
         _end("UsageError", error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _end("Interrupted", "stopped by request", 130)
-    except BrokenPipeError:  # `unskew list | head`: nobody is left to tell; 1, as click has it
+    except BrokenPipeError:  # `unskew list | head`: no reader is left; exit with 1, as click does
         _drop_what_cannot_be_written()
         sys.exit(1)
     except ImportError as error:
-        # Of all that can be missing this is what a user can do something about.
+        # Of everything that can be missing, this is the part a user can do something about.
         _end(type(error).__name__, f"{error}; unskew doctor says what is missing and what to do", 2)
     except (MemoryError, RuntimeError, OSError) as error:
         short = shortage(error)
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _setting_instead(error: "click.NoSuchOption") -> str | None:
-    """A sentence for an option that is a setting of the experiment; None where the command takes no settings."""
+    """A sentence on an option that is really a setting; None if the command takes no settings."""
     from unskew.experiment.config import setting_named
 
     if error.ctx is None or all(parameter.name != "settings" for parameter in error.ctx.command.params):
@@ -79,7 +79,7 @@ def _end(name: str, text: str, code: int) -> None:
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Python tries again at exit, complains, and changes the exit code."""
+    """Drop buffered output: Python would try again at exit, complain, and change the exit code."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""The command, put together.  Each of its commands is a thin layer in a file of its own: read options, call the
+"""The top-level command.  Each of its commands is a thin layer in a file of its own: read options, call the
 library, print.
 
 Only JSON goes to stdout under `--json`; progress and remarks go to stderr.  Heavy imports wait until a command needs

@@ -18,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} on s
 
 
 def _writable(out: Path | None) -> Path | None:
-    """Before minutes of measuring, not after them."""
+    """Check that the file can be written, before minutes of measuring rather than after."""
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise typer.BadParameter(f"{out} is a folder, or in none that is there; choose another file")
     return out

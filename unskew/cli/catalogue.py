@@ -1,4 +1,4 @@
-"""`unskew list`: what can be named in an experiment."""
+"""`unskew list`: the names that an experiment can use."""
 
 import json
 from typing import Annotated

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Experiments(TyperGroup):
-    """A group in which a word that is no command's name is the experiment of `local`."""
+    """A command group in which a word that is not a command is the experiment of `local`."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:

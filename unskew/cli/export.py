@@ -1,4 +1,4 @@
-"""`unskew export`: a trained model as one file that says what it is."""
+"""`unskew export`: a trained model as one self-describing file."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Should I join?, printed: what groups promised each client and what they brought it."""
+"""Prints "Should I join?": the benefit that groups promised each client and the benefit it got."""
 
 from rich.box import SIMPLE
 from rich.markup import escape
@@ -13,7 +13,7 @@ MOST_ROWS = 40
 
 
 def should_join(record: Record) -> list[Table | str]:
-    """For each method that forms groups a table of its clients, or where these are many a sentence alone."""
+    """For each method that forms groups, a table of its clients, or just a sentence if they are many."""
     methods = joining(record)
     small = sum(len(j.members) for j in methods) <= MOST_ROWS
     return [part for j in methods for part in ((clients(j), j.words) if small else (j.words,))]

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what their arguments name."""
+"""Options that several commands share, and the lookup of their arguments."""
 
 import json
 from pathlib import Path
@@ -22,16 +22,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON 
 
 
 def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
-    """The settings, with where named data sets lie as one more."""
+    """The settings, with the folder of named data sets added as one more."""
     where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]
     return [*(settings or []), *where]
 
 
 def find_experiment(name: str) -> Path:
-    """The file of an experiment: that of a path, or of a built-in name.
+    """The file of an experiment, given by its path or a built-in name.
 
     Raises:
-        ConfigError: If there is neither.
+        ConfigError: If there is no such file or name.
     """
     path = Path(name)
     builtin = builtin_experiments()

@@ -1,4 +1,4 @@
-"""`unskew plan`: what an experiment will cost; and the same written into the folder of a run that begins."""
+"""`unskew plan`: the expected cost of an experiment, also written into the folder of a run as it starts."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unskew.run.callbacks import Callback, Progress
     from unskew.run.setup import Setup
 
-SILENT_S = 3.0  # nobody should wait longer without a word
+SILENT_S = 3.0  # longest wait without a word
 
 
 def plan(
@@ -105,9 +105,9 @@ def _memory(forecast: "Forecast") -> Table:
 
 
 class Planning:
-    """A watcher that writes plan.json when a run begins, and hands everything on to another watcher.
+    """A callback that writes plan.json when a run begins, and passes everything on to another callback.
 
-    A run is not refused for what its plan says: less memory than planned for is a line, and so is a plan that fails.
+    A run is never refused because of its plan: too little memory is a line of warning, and so is a plan that fails.
     """
 
     def __init__(self, callback: "Callback", folder: Path) -> None:
@@ -126,7 +126,7 @@ class Planning:
         word.start()
         try:
             costs = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
-        except Exception as error:  # whatever a forecast meets, the run itself may do without
+        except Exception as error:  # a failed forecast must not stop the run
             print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
         else:
             if (short := too_large(costs)) is not None:
@@ -139,9 +139,9 @@ class Planning:
         self._watcher.start(experiment, setup, feds)
 
     def progress(self, progress: "Progress") -> None:
-        """Hand on."""
+        """Pass on."""
         self._watcher.progress(progress)
 
     def note(self, text: str) -> None:
-        """Hand on."""
+        """Pass on."""
         self._watcher.note(text)

@@ -1,4 +1,4 @@
-"""`unskew price`: what recorded runs would have cost in a radio cell."""
+"""`unskew price`: the cost of recorded runs in a radio cell."""
 
 import json
 import math

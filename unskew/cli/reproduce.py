@@ -1,4 +1,4 @@
-"""`unskew reproduce`: a published experiment, its numbers beside ours."""
+"""`unskew reproduce`: runs a published experiment and sets its numbers beside ours."""
 
 import json
 import sys

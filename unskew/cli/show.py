@@ -1,4 +1,4 @@
-"""`unskew compare`, `unskew report` and `unskew table`: what runs have measured, shown again."""
+"""`unskew compare`, `unskew report` and `unskew table`: the results of recorded runs."""
 
 import hashlib
 import json

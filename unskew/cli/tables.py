@@ -1,4 +1,4 @@
-"""Tables that several commands print, and how they write names and numbers."""
+"""Tables that several commands print, and their format of names and numbers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from unskew.errors import RunError
 
 
 def results(summary: dict[str, Any]) -> Table:
-    """The table of results for people: last round first, best labelled as such."""
+    """The table of results to print: last round first, best labelled as such."""
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     columns = [
         ("accuracy", "global.accuracy"),
@@ -58,7 +58,7 @@ def run_names(folders: list[Path]) -> list[str]:
 
 
 def in_lines(name: str) -> str:
-    """A name that goes on in the next line after `/` and `,` if it is long, rather than where a column ends.
+    """Break a long name after `/` and `,` rather than at the end of a column.
 
     >>> in_lines("one/fedavg"), in_lines("a-run-of-yesterday/fedprox")
     ('one/fedavg', 'a-run-of-yesterday/\\nfedprox')
@@ -67,7 +67,7 @@ def in_lines(name: str) -> str:
 
 
 def in_seconds(value: float) -> str:
-    """Seconds for a table: more digits where there are few.
+    """Seconds for a table, with more digits for small values.
 
     >>> in_seconds(0.0456), in_seconds(12.34)
     ('0.05', '12.3')
@@ -76,7 +76,7 @@ def in_seconds(value: float) -> str:
 
 
 def in_percent(row: Mapping[str, Any] | None) -> str:
-    """A row's mean ± standard deviation for a table; a dash for what was not measured."""
+    """A row's mean ± standard deviation for a table; a dash if not measured."""
     if row is None:
         return "–"
     return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
