@@ -1,9 +1,9 @@
 """Speed of FedDif's auction: weights and matching of a diffusion round against a plain double loop in this process.
 
-The plain loop is what the definition says, one model and one client at a time, with NumPy for the sums over classes.
-Both compute the same table from the same histograms, and it is checked that they agree.  The loop runs once, what is
-fast several times, and ratios are to the fastest.  The last row is a whole auction-only simulation: FedDif's own plan
-over the simulator's messages under preset p000, with clients whose training is free.
+The plain loop follows the definition, one model and one client at a time, with NumPy for the sums over classes.
+Both compute the same table from the same histograms, and it is checked that they agree.  The loop runs once, the
+fast version several times, and ratios are to the fastest.  The last row is a whole auction-only simulation: FedDif's
+own plan over the simulator's messages under preset p000, with clients whose training is free.
 """
 
 import time
@@ -42,7 +42,7 @@ def measure(n: int = 1000, classes: int = 100, repeats: int = 5, rounds: int = 3
     Args:
         n: Number of clients, and of models.
         classes: Classes of the task.
-        repeats: Times that everything is measured but the plain loop and the simulation, which run once.
+        repeats: Number of measurements of everything except the plain loop and the simulation, which run once.
         rounds: Number of communication rounds of the simulation.
         say: Called with a line for each measurement.
     """
@@ -107,7 +107,7 @@ def naive(psi: Array, sizes: Array, histograms: Array, target: Array) -> Array:
 
 # ---------------------------------------------------------------- a simulation without training
 def simulate(rounds: int, epsilon: float = 0.02) -> tuple[float, float]:
-    """(seconds, training iterations per round) of FedDif as P000 had it on labels like CIFAR-100's at alpha .3."""
+    """(seconds, training iterations per round) of FedDif as in P000, on labels like CIFAR-100's at alpha .3."""
     histograms = labels(100, 100, 0.3, 500, Key(0) / "bench" / "simulation")
     algorithm = FedDif(preset="p000", epsilon=epsilon, drift=None)
     began = time.perf_counter()
@@ -116,7 +116,7 @@ def simulate(rounds: int, epsilon: float = 0.02) -> tuple[float, float]:
 
 
 def _timed(work: Callable[[], Any], repeats: int) -> tuple[list[float], Any]:
-    """(seconds of each call, what the last one returned)."""
+    """(seconds of each call, value returned by the last)."""
     values: list[Any] = []
     seconds = [timed(lambda: values.append(work())) for _ in range(repeats)]
     return seconds, values[-1]

@@ -1,6 +1,6 @@
 """The cost of the network in a round: the same experiment deployed on this machine and simulated, with little training.
 
-FedAvg on digits, each client one mini-batch step a round, so the time is that of a model's way to a client and back.
+FedAvg on digits, each client one mini-batch step a round, so the time is that of sending a model to a client and back.
 Rounds are timed by the run itself; the first, in which processes start and connections are made, is left out.
 """
 
@@ -77,6 +77,6 @@ def _seconds(run: Path) -> list[float]:
 
 
 def _framing(run: Path) -> float:
-    """Bytes that Flower's records put around the payloads, relative to the payloads."""
+    """Bytes that Flower's records add around the payloads, relative to the payloads."""
     sent = list(rows(run / "network.jsonl"))
     return float(sum(r["framing"] for r in sent) / sum(r["payload"] for r in sent))

@@ -1,17 +1,18 @@
 """Speed of training: the executors against plain PyTorch, in one process.
 
-L1 is what a careful user would write without federated learning: one network, PyTorch's own layers and SGD (default or
-fused, the faster of the two, at its best number of threads), tensors ready, the same batches and sample count.  A ratio
-above 1 says that a federated round over many clients trains more samples per second than L1.  Contenders take turns, so
-that a busy machine slows all of them; bars are judged on the ratio of minima, medians and spreads stand beside it.
+L1 is the code a careful user would write without federated learning: one network, PyTorch's own layers and SGD (default
+or fused, the faster of the two, at its best number of threads), tensors ready, the same batches and sample count.  A
+ratio above 1 says that a federated round over many clients trains more samples per second than L1.  Contenders take
+turns, so that a busy machine slows all of them; bars are judged on the ratio of minima, medians and spreads stand
+beside it.
 
     W1  logistic regression, 28x28            W4  four-convolution CNN, 32x32x3
     W2  784-200-200-10                        W5  ResNet-18 with group norm, 32x32x3
     W3  two 5x5 convolutions, 512, 32x32x3
 
-On W1, whose rounds are the shortest, it is also measured what part of a round tests take if every round is followed by
-them: the global model on 10,000 examples and each client's own on a fifth of its data, where clients share one model
-(FedAvg) and where each has its own (training alone).
+On W1, whose rounds are the shortest, the share of time taken by tests after every round is also measured: the global
+model on 10,000 examples and each client's own on a fifth of its data, where clients share one model (FedAvg) and where
+each has its own (local-only training).
 """
 
 import multiprocessing
@@ -216,7 +217,7 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
                 "workers": _federated(algorithm, population, Workers(pool, 0, algorithm)),
                 "sequential": _federated(algorithm, population, Sequential(LocalTrainer(task, data))),
                 # What the workers would need if nothing but their clients' training cost anything: of one process
-                # alone, divided; and of as many at once, which share caches, memory and perhaps a physical core.
+                # by itself, divided; and of as many at once, which share caches, memory and perhaps a physical core.
                 "local work": lambda: local_work(1) / count,
                 "local work, at once": lambda: local_work(count),
                 **_plain(task, data.x, data.y, batch),
@@ -243,7 +244,7 @@ def _federated(algorithm: FedAvg, population: Population, executor: Executor) ->
 
 
 def _local_work(algorithm: FedAvg, population: Population, trainer: LocalTrainer) -> Callable[[int, int], None]:
-    """(which, of how many) -> the optimisations of every so-manyth client, with nothing around them."""
+    """(i, n) -> the bare optimisations of every n-th client, starting with client i."""
     jobs = [(population.me(c, 1, Key(0) / c), Sgd(population.initial, algorithm.local)) for c in population.clients]
 
     def once(which: int, of: int) -> None:
@@ -255,7 +256,7 @@ def _local_work(algorithm: FedAvg, population: Population, trainer: LocalTrainer
 
 @contextmanager
 def _trainers(make: Callable[[], Callable[[int, int], None]], count: int) -> Iterator[Callable[[int], float]]:
-    """Processes like workers: of how many at once -> seconds until the share of each is done."""
+    """Processes like workers: number of them at once -> seconds until each has done its share."""
 
     def serve(pipe: Connection) -> None:
         keep_freed_memory()

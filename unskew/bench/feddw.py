@@ -2,17 +2,17 @@
 
 CPU time of one thread, so that waiting for other work is not counted; caches and cores shared with it still are.
 FedAvg, FedDW and FedAvg once more take turns, in another order every time.  A ratio is that of two epochs of one turn;
-what is stated is the median over turns, the middle half of them, and the ratio of the minima.  "FedAvg again" has a
-ratio of 1 by construction: how far it strays is the noise.  Where that drowns the term, as in a network whose step
-takes seconds, `term_alone` tells: the term's value and gradient by themselves, for every step of an epoch.
+stated are the median over turns, their middle half, and the ratio of the minima.  "FedAvg again" has a
+ratio of 1 by construction: how far it strays is the noise.  Where that hides the term, as in a network whose step
+takes seconds, `term_alone` measures the term's value and gradient by themselves, for every step of an epoch.
 
-Beside FedDW two networks have the other methods of the paper's Table III: MOON with a model of an earlier round to hold
-against, FedBABU, FedUV, Per-FedAvg and FedProx.  Theirs is a client's whole step, message in and reply out; Per-FedAvg
-takes two batches for each one of the others.
+Two networks also measure the other methods of the paper's Table III: MOON with a model of an earlier round to compare
+with, FedBABU, FedUV, Per-FedAvg and FedProx.  For these it is a client's whole step, message in and reply out;
+Per-FedAvg takes two batches for each one of the others.
 
-A bar is met if the median is within it.  The middle half and FedAvg again say how sure that is.
+A bar is met if the median is within it.  The middle half and "FedAvg again" show how certain that is.
 
-Networks are built without a bias in the classifier (`head_bias = false`), as the paper has them, for both methods; in
+Networks are built without a bias in the classifier (`head_bias = false`), as in the paper, for both methods; in
 the cases called "held" there is one, which FedDW holds at zero and FedAvg trains.
 """
 
@@ -49,14 +49,14 @@ _WHAT = {"soft labels": "soft_label_pass", "term": "term_alone"}
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and how it is measured.
+    """A network and the settings of its measurement.
 
     Attributes:
         model, shape, options: Arguments of `unskew.models.build`.
         batches: Batches in an epoch.
-        bar: The most that FedDW may cost, times FedAvg; None if nothing is promised.
-        held: Whether the classifier has a bias.
-        others: Whether the other methods of Table III are measured, too.
+        bar: Largest cost of FedDW allowed, relative to FedAvg; None if nothing is promised.
+        held: True if the classifier has a bias.
+        others: True if the other methods of Table III are measured, too.
         batch: Examples in a batch; None is BATCH.
         classes: Number of classes.
         words: Number of words where inputs are token ids; 0 where they are numbers.
@@ -167,7 +167,7 @@ def _others(config: SgdConfig) -> Mapping[str, Any]:
 
 
 def _client(method: Any, trainer: LocalTrainer, me: Me, fed: Federation) -> Callable[[], object]:
-    """The step that the method's first round asks of a client, with what the client remembers from call to call."""
+    """The step that the method's first round asks of a client, which keeps its memory from call to call."""
     want = next(method.round(method.init(me.initial, fed), fed))
     assert isinstance(want, Ask)
     train, message, memory = getattr(method, want.step), want.to[0], None

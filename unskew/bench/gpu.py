@@ -1,7 +1,7 @@
 """Speed of training on a CUDA device: stacked clients against the loop over clients that peers use.
 
-Workloads A (pfl-research's CIFAR-10 cohort) and E (BlazeFL's) have the shapes of their papers with random numbers in
-them, so their accuracy means nothing and their speed does.
+Workloads A (pfl-research's CIFAR-10 cohort) and E (BlazeFL's) have the shapes of their papers but random
+numbers, so their accuracy is meaningless and their speed is not.
 """
 
 import statistics
@@ -36,7 +36,7 @@ def measure(device: torch.device, repeats: int = 5, say: Say = print) -> list[Be
     """Measure all cases, as rows of the benchmark's JSON: samples per second, and their ratio to the loop's.
 
     Raises:
-        ConfigError: If the device is no CUDA device.
+        ConfigError: If the device is not a CUDA device.
     """
     if device.type != "cuda":
         raise ConfigError(f"the stacked executor is measured on a CUDA device, got {device}")

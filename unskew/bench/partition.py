@@ -1,8 +1,8 @@
-"""The time it takes to decide who trains with whom: HCCT's Algorithm 2 from the Gram matrix, and as it is printed.
+"""Time to partition clients into groups: HCCT's Algorithm 2 from the Gram matrix, and as printed.
 
 `naive` is Algorithm 2 on the vectors themselves: every pass tries every pair of groups, averages its gradients again
-and takes every cosine.  It is also what tests hold the fast form against.  Gradients are made up: groups of ten clients
-around a common direction, in chunks, so that a thousand clients of a million parameters never are in memory at once;
+and takes every cosine.  Tests also compare the fast form with it.  Gradients are made up: groups of ten clients
+around a common direction, in chunks, so that a thousand clients of a million parameters are never in memory at once;
 making them up is not timed.
 """
 
@@ -26,13 +26,13 @@ NAIVE = (32, 20_000)
 def naive(
     g: Floats, n: Sequence[int], alpha: Sequence[float], groups: int | None = None, leave_one_out: bool = False
 ) -> tuple[tuple[int, ...], ...]:
-    """Algorithm 2 as printed, but for testing a merge before it is made.
+    """Algorithm 2 as printed, except that a merge is tested before it is made.
 
     Args:
         g: Gradients, (clients, parameters).
         n: Training examples of each client.
         alpha: alpha_i of each client.
-        groups: Merge on to, or stop at, so many groups.
+        groups: Number of groups to go on merging to, or to stop at.
         leave_one_out: Compare each client with the others of its group.
     """
 

@@ -1,8 +1,8 @@
 """Speed at which a prior learns embeddings and makes images: all clusters in one batch against one at a time.
 
 Ten clusters of scikit-learn's digits, one of each digit, as ten clients with one label each would have them.  Batched
-and one at a time take turns in one process on one thread, in CPU time, so that what else the machine does counts for
-little; both get the same key, and it is checked that they find the same.  Ratios are to the best of one at a time.
+and one at a time take turns in one process on one thread, in CPU time, so that other load on the machine counts for
+little; both get the same key, and their results are checked to be equal.  Ratios are to the best of one at a time.
 """
 
 import statistics

@@ -1,6 +1,7 @@
 """Memory over many rounds, which should stay flat: one method, RSS and PSS of the whole process tree every so often.
 
-RSS counts a page once for every process that maps it; PSS divides it among them, so PSS is what the run really takes.
+RSS counts a page once for every process that maps it; PSS divides it among them, so PSS is the memory that the run
+really takes.
 """
 
 import os

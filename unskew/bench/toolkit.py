@@ -34,7 +34,7 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class RandomClients:
-    """Clients whose inputs and labels are random numbers: their accuracy means nothing, their speed does."""
+    """Clients with random inputs and labels: their accuracy is meaningless, their speed is not."""
 
     task: Task
     data: DeviceData
@@ -63,7 +63,7 @@ def random_clients(
         key: Root of all randomness.
         held_out: Examples of each client that are kept out of training.
         tested: Examples of the global test set.
-        device: Where tensors lie.
+        device: Device of the tensors.
     """
     each = workload.samples + held_out
     total = each * clients
@@ -81,7 +81,7 @@ def random_clients(
 # ---------------------------------------------------------------- time
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let PyTorch use so many threads; 1 where workers are forked, before anything has run in parallel."""
+    """Let PyTorch use this many threads; use 1 if workers are forked, before anything has run in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -103,7 +103,7 @@ def take_turns(
     """Seconds of each contender in each turn, after one turn to warm up; each contender returns its own seconds.
 
     Contenders take turns so that a busy machine slows all of them.  `shuffled` changes their order from turn to turn:
-    nobody should always find the cache as the same neighbour left it.
+    no contender should always find the cache as the same neighbour left it.
     """
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -124,10 +124,10 @@ def seconds_row(case: str, what: str, seconds: Sequence[float], **more: Any) -> 
 
 
 def require_known(only: Sequence[str], known: Sequence[str], command: str) -> None:
-    """Refuse to measure what a benchmark does not have.
+    """Refuse a name that a benchmark does not have.
 
     Raises:
-        ConfigError: Naming what it has.
+        ConfigError: Listing the names it has.
     """
     unknown = [name for name in only if name not in known]
     if unknown:
