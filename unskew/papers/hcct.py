@@ -549,7 +549,7 @@ def placed(errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequenc
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
 def newcomers(request: Request) -> Result:
-    """Ten clients at first, and N_new more after every four rounds, placed by benefit, kept single, or all in one group."""
+    """Ten clients, and N_new more after every four rounds, placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
     task = read_task(draft, "Digit")
