@@ -154,18 +154,18 @@ def _not_loaded(package: str) -> str:
 
 
 def _extra(extra: Extra) -> Finding:
-    found, missing = [], []
+    installed, missing = [], []
     for package in extra.packages:
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            installed.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             missing.append(package)
     what = f"extra [{extra.name}]"
     if not missing:
-        return Finding(what, "ok", f"{', '.join(found)}: {extra.purpose}")
-    there = f"has {', '.join(found)}, lacks " if found else "lacks "
+        return Finding(what, "ok", f"{', '.join(installed)}: {extra.purpose}")
+    prefix = f"has {', '.join(installed)}, lacks " if installed else "lacks "
     order = f"pip install 'unskew[{extra.name}]'" if _declared(extra.name) else f"pip install {' '.join(missing)}"
-    return Finding(what, "missing", f"{there}{', '.join(missing)}: {extra.purpose}", order)
+    return Finding(what, "missing", f"{prefix}{', '.join(missing)}: {extra.purpose}", order)
 
 
 def _declared(extra: str) -> bool:
@@ -204,11 +204,11 @@ def _hardware() -> Iterator[Finding]:
 def _threads() -> Finding:
     import torch
 
-    said = os.environ.get("OMP_NUM_THREADS")
-    found = f"{torch.get_num_threads()} in PyTorch, OMP_NUM_THREADS is {said or 'not set'}"
-    if said is not None and not said.isdecimal():
-        return Finding("threads", "problem", found, "set OMP_NUM_THREADS to a number or unset it")
-    return Finding("threads", "ok", f"{found}; a run chooses for itself (runtime.threads)")
+    setting = os.environ.get("OMP_NUM_THREADS")
+    state = f"{torch.get_num_threads()} in PyTorch, OMP_NUM_THREADS is {setting or 'not set'}"
+    if setting is not None and not setting.isdecimal():
+        return Finding("threads", "problem", state, "set OMP_NUM_THREADS to a number or unset it")
+    return Finding("threads", "ok", f"{state}; a run chooses for itself (runtime.threads)")
 
 
 def _cuda() -> Finding:
@@ -220,14 +220,14 @@ def _cuda() -> Finding:
         return Finding("cuda", "missing", f"{why}; runs use the CPU")
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     memory = [torch.cuda.get_device_properties(i).total_memory for i in range(len(names))]
-    each = ", ".join(f"{name} ({human_bytes(size)})" for name, size in zip(names, memory, strict=True))
-    return Finding("cuda", "ok", each)
+    devices = ", ".join(f"{name} ({human_bytes(size)})" for name, size in zip(names, memory, strict=True))
+    return Finding("cuda", "ok", devices)
 
 
 # ---------------------------------------------------------------- data, browser, disk
 def _data(data_dir: Path | None) -> Iterator[Finding]:
-    said = str(data_dir) if data_dir is not None else os.environ.get("UNSKEW_DATA")
-    if not said:
+    folder = str(data_dir) if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    if not folder:
         yield Finding(
             "data folder",
             "missing",
@@ -235,7 +235,7 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
             "set UNSKEW_DATA or --data-dir to a folder with data sets; unskew list datasets names them",
         )
         return
-    root = Path(said).expanduser()
+    root = Path(folder).expanduser()
     if not root.is_dir():
         yield Finding("data folder", "problem", f"{root.absolute()} is not there", "set UNSKEW_DATA to one that is")
         return
@@ -254,15 +254,15 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
 
 
 def _browser() -> Finding:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
         return Finding(
             "browser",
             "missing",
             "no Chromium on PATH; only the test that looks at a report needs it",
             "apt-get install chromium",
         )
-    return Finding("browser", "ok", found)
+    return Finding("browser", "ok", browser)
 
 
 def _disk(runs: Path) -> Iterator[Finding]:

@@ -47,8 +47,8 @@ def reduce_clients(name: str, values: Mapping[int, tuple[float, float]]) -> list
     w = np.array([weight for _, weight in values.values()])
     worst_first = np.sort(v) if name.endswith("accuracy") else -np.sort(-v)
     tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
-    found = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
-    return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, found, strict=True)]
+    statistics = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
+    return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, statistics, strict=True)]
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -99,23 +99,23 @@ def summarise(
 
     for m in methods:
         for name in names:
-            found = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
+            by_seed = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
             if name.startswith("bytes."):
-                add(m, name, {s: float(sum(v)) for s, v in found.items()})
+                add(m, name, {s: float(sum(v)) for s, v in by_seed.items()})
             elif name == "seconds":
-                add(m, "seconds", {s: float(sum(v)) for s, v in found.items()})
+                add(m, "seconds", {s: float(sum(v)) for s, v in by_seed.items()})
             else:
-                add(m, name, {s: v[-1] for s, v in found.items()})
+                add(m, name, {s: v[-1] for s, v in by_seed.items()})
                 if name in ("global.accuracy", "personal.accuracy.mean"):
-                    add(m, f"{name}.best", {s: max(v) for s, v in found.items()})
+                    add(m, f"{name}.best", {s: max(v) for s, v in by_seed.items()})
                     add(
                         m,
                         f"{name}.mean_last_{mean_last}",
-                        {s: float(np.mean(v[-mean_last:])) for s, v in found.items()},
+                        {s: float(np.mean(v[-mean_last:])) for s, v in by_seed.items()},
                     )
                     if baseline is not None and m != baseline:
-                        base = {s: series[baseline, s, name] for s in found if (baseline, s, name) in series}
-                        add(m, f"{name}.minus_{baseline}", {s: found[s][-1] - base[s][-1] for s in base})
+                        base = {s: series[baseline, s, name] for s in by_seed if (baseline, s, name) in series}
+                        add(m, f"{name}.minus_{baseline}", {s: by_seed[s][-1] - base[s][-1] for s in base})
         total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in ("down", "up", "d2d")) for s in seeds}
         add(m, "bytes.total", {s: float(v) for s, v in total.items() if any((m, s, n) in series for n in names)})
     return out

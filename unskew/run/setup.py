@@ -226,7 +226,7 @@ def simulator(
     elif setup.executor == "stacked":
         executor = Stacked(trainer)
     alone = _is_pooled(method)
-    made = Simulator(
+    sim = Simulator(
         method.algorithm,
         population,
         executor,
@@ -236,7 +236,7 @@ def simulator(
         channel=experiment.world.channel,
         codec=experiment.runtime.codec,
     )
-    return made, train
+    return sim, train
 
 
 def _is_pooled(method: Method) -> bool:
@@ -330,8 +330,8 @@ def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedDat
 def opener_of(config: str) -> Open:
     """The same from a resolved configuration, for workers that cannot be forked."""
     experiment = read(Path(config))
-    made = prepare(experiment)
-    return opener(experiment, made, {seed: divide(experiment, made.dataset, seed) for seed in experiment.seeds})
+    setup = prepare(experiment)
+    return opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
 
 
 def pool(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData], config: Path) -> Pool | None:

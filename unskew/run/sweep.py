@@ -155,12 +155,12 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
 def _point(
     raw: Mapping[str, Any], settings: Mapping[str, Any], number: int, count: int, short: Mapping[str, str], path: Path
 ) -> Point:
-    said = ",".join(f"{short[key]}={_plain(value)}" for key, value in settings.items())
+    label = ",".join(f"{short[key]}={_plain(value)}" for key, value in settings.items())
     digits = max(3, len(str(count)))
-    name = f"{number:0{digits}d}-{''.join(c if c.isalnum() or c in '-_.+=,' else '-' for c in said)}"[:LONGEST_NAME]
+    name = f"{number:0{digits}d}-{''.join(c if c.isalnum() or c in '-_.+=,' else '-' for c in label)}"[:LONGEST_NAME]
     try:
         table = config.override(raw, [f"{key}={_toml(value)}" for key, value in settings.items()])
-        table["name"] = f"{table.get('name', 'experiment')} {said}"
+        table["name"] = f"{table.get('name', 'experiment')} {label}"
         # One process per core: a point that took all cores would take them from the others.
         if isinstance(table.setdefault("runtime", {}), dict):
             table["runtime"].setdefault("executor", "sequential")

@@ -67,10 +67,10 @@ def check(names: Sequence[str]) -> None:
     for name in names:
         entry = TRACKERS[name]
         try:
-            there = importlib.util.find_spec(entry.module) is not None
+            installed = importlib.util.find_spec(entry.module) is not None
         except (ImportError, ValueError):
-            there = False
-        if not there:
+            installed = False
+        if not installed:
             raise ConfigError(
                 f"track: {name} is not installed; pip install {entry.package} (all trackers: "
                 "pip install 'unskew[track]'), or leave it out"
@@ -208,8 +208,8 @@ class MLflow:
         self._mlflow = importlib.import_module("mlflow")
         self._client = self._mlflow.MlflowClient()
         self._settings, self._options = _settings(experiment)
-        found = self._client.get_experiment_by_name(experiment.name)
-        self._experiment_id = found.experiment_id if found else self._client.create_experiment(experiment.name)
+        existing = self._client.get_experiment_by_name(experiment.name)
+        self._experiment_id = existing.experiment_id if existing else self._client.create_experiment(experiment.name)
         self._whole = self._begin(experiment.name, {"unskew.folder": str(folder.absolute())})
         self._client.log_text(self._whole, config.to_toml(experiment), "config.toml")
         self._cell, self._open = ("", -1), ""
@@ -302,9 +302,9 @@ TRACKERS: dict[str, Installable] = {
 
 def _settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Every setting under its dotted path: settings shared by all methods, and each method's own, by label."""
-    whole = config.resolved(experiment)
-    methods = {m["label"]: _flat(m, "method") for m in whole.pop("methods")}
-    return _flat(whole, ""), methods
+    settings = config.resolved(experiment)
+    methods = {m["label"]: _flat(m, "method") for m in settings.pop("methods")}
+    return _flat(settings, ""), methods
 
 
 def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -324,6 +324,6 @@ def _markdown(table: Table) -> str:
     lines = [_COLUMNS, ("---",) * len(_COLUMNS)]
     for row in table:
         cells = [row[key] for key in _COLUMNS]
-        shown = ("–" if c is None else f"{c:.6g}" if isinstance(c, float) else str(c) for c in cells)
-        lines.append(tuple(cell.replace("|", "\\|") for cell in shown))
+        texts = ("–" if c is None else f"{c:.6g}" if isinstance(c, float) else str(c) for c in cells)
+        lines.append(tuple(cell.replace("|", "\\|") for cell in texts))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
