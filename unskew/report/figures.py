@@ -105,18 +105,18 @@ def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
 
     Colours and markers repeat after eight methods, but not the same pair before sixty-four.
     """
-    found, methods, marks = [], 0, 0
+    looks_so_far, methods, marks = [], 0, 0
     for bound in bounds:
         if bound:
             marker = _MARKERS[-1 - marks % len(_MARKERS)]
-            found.append(Look(BOUND, _BOUND_DASHES[marks % len(_BOUND_DASHES)], marker, False))
+            looks_so_far.append(Look(BOUND, _BOUND_DASHES[marks % len(_BOUND_DASHES)], marker, False))
             marks += 1
         else:
             turn, at = divmod(methods, COLOURS)
             marker = _MARKERS[(at + turn) % len(_MARKERS)]
-            found.append(Look(SERIES[at], _DASHES[(at + turn) % len(_DASHES)], marker, True))
+            looks_so_far.append(Look(SERIES[at], _DASHES[(at + turn) % len(_DASHES)], marker, True))
             methods += 1
-    return tuple(found)
+    return tuple(looks_so_far)
 
 
 def swatch(look: Look, line: bool = True) -> Markup:

@@ -143,8 +143,8 @@ def _run_view(record: Record) -> dict[str, object]:
     }
 
 
-def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> dict[str, object]:
-    names = _names(records) if given is None else given
+def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) -> dict[str, object]:
+    names = _names(records) if chosen is None else chosen
     parts = [
         (name, record, row) for name, record in zip(names, records, strict=True) for row in tables.headline(record)
     ]
@@ -181,7 +181,7 @@ def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> 
         "traffic": tables.traffic(together),
         "failures": _failures(together),
         "ignored": together.ignored,
-        "beside": [(name, found) for name, r in zip(names, records, strict=True) if (found := beside(r))],
+        "beside": [(name, rows) for name, r in zip(names, records, strict=True) if (rows := beside(r))],
         "environment": _environments(dict(zip(names, records, strict=True))),
         "last_ks": sorted({tables.last_k(r) for r in records}),
         "curves": _curves(series),
@@ -191,20 +191,20 @@ def _comparison_view(records: Sequence[Record], given: Sequence[str] | None) -> 
 def _environments(runs: Mapping[str, Record]) -> dict[str, object]:
     """The environment that all runs share, and by run the entries that differ."""
     keys = dict.fromkeys(key for r in runs.values() for key in r.environment)
-    found = {key: {name: r.environment.get(key, "–") for name, r in runs.items()} for key in keys}
-    alike = {key: next(iter(by.values())) for key, by in found.items() if len(set(by.values())) == 1}
-    return {"common": alike, "own": {key: by for key, by in found.items() if key not in alike}}
+    values = {key: {name: r.environment.get(key, "–") for name, r in runs.items()} for key in keys}
+    alike = {key: next(iter(by.values())) for key, by in values.items() if len(set(by.values())) == 1}
+    return {"common": alike, "own": {key: by for key, by in values.items() if key not in alike}}
 
 
 def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, object]:
-    found = tables.paired(record, base=base)
+    differences = tables.paired(record, base=base)
     both = (
-        ("Global accuracy", found),
+        ("Global accuracy", differences),
         ("Personal accuracy, mean over clients", tables.paired(record, tables.PERSONAL, base)),
     )
     return {
         "differences": [(what, rows) for what, rows in both if rows],
-        "differences_chart": _differences_chart(found, marks, base),
+        "differences_chart": _differences_chart(differences, marks, base),
     }
 
 
@@ -217,7 +217,7 @@ def _names(records: Sequence[Record]) -> list[str]:
 
 
 def _notes(record: Record) -> tuple[str, ...]:
-    said = []
+    notes = []
     if record.summary is None:
         behind = [
             f"{c.method} seed {c.seed} at round {tables.reached(record, c.method, c.seed)}"
@@ -225,18 +225,18 @@ def _notes(record: Record) -> tuple[str, ...]:
             if c.seed not in tables.counted(record, c.method)
         ]
         left = f" Left out of the means, because behind or not begun: {', '.join(behind)}." if behind else ""
-        said.append(
+        notes.append(
             "This run has not finished: there is no summary.json. What follows is what it had written so far; "
             f"rows count the seeds that came as far as the furthest of their method.{left}"
         )
     elif record.summary.stopped is not None:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
-        said.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
-    said += [f"{w.method}: {w.text} ({_when(w)})" for w in record.warned]
-    said += [
+        notes.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
+    notes += [f"{w.method}: {w.text} ({_when(w)})" for w in record.warned]
+    notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
-    return (*said, *tables.discrepancies(record))
+    return (*notes, *tables.discrepancies(record))
 
 
 def _when(warned: Warned) -> str:
@@ -246,16 +246,16 @@ def _when(warned: Warned) -> str:
 
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
     """Sections on costs and on the methods' info, in this order; empty for a run without info."""
-    found = []
+    sections = []
     if record.info:
-        found.append(cost.section(record, marks, cost.quantities(record), priced))
+        sections.append(cost.section(record, marks, cost.quantities(record), priced))
     for kinds, draw in SECTIONS:
         methods = [m for m in record.methods if any(m in record.reports(kind) for kind in kinds)]
-        found += [draw(record, methods, marks)] if methods else []
+        sections += [draw(record, methods, marks)] if methods else []
     if record.foreign:
         kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in record.foreign.items())
-        found.append(Section("Info of other types", f"Kept in info.jsonl and drawn by no section. {kinds_of}."))
-    return [s for s in found if s is not None]
+        sections.append(Section("Info of other types", f"Kept in info.jsonl and drawn by no section. {kinds_of}."))
+    return [s for s in sections if s is not None]
 
 
 _Series = Sequence[tuple[Record, str, str, figures.Look]]
@@ -277,8 +277,8 @@ def _curves(series: _Series) -> list[Chart]:
 
 
 def _by_round(name: str, series: _Series, metric: str, title: str, y: str, scale: float) -> Chart | None:
-    found = [(look, label, tables.curve(record, method, metric)) for record, method, label, look in series]
-    lines = [figures.Line(label, look, curve) for look, label, curve in found if curve is not None]
+    curves = [(look, label, tables.curve(record, method, metric)) for record, method, label, look in series]
+    lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
     if not lines:
         return None
     svg = figures.lines_chart(name, lines, "round", y, scale, _alt(title, lines, scale))
@@ -307,8 +307,8 @@ def _by_megabyte(series: _Series) -> Chart | None:
 
 
 def _by_second(series: _Series) -> Chart | None:
-    found = [(look, label, tables.time_curve(record, method)) for record, method, label, look in series]
-    lines = [figures.Line(label, look, curve) for look, label, curve in found if curve is not None]
+    curves = [(look, label, tables.time_curve(record, method)) for record, method, label, look in series]
+    lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
     if not lines:
         return None
     title = "Global accuracy by time"
@@ -316,8 +316,8 @@ def _by_second(series: _Series) -> Chart | None:
         "time", lines, "training and evaluation up to that round, s", "global test accuracy, %", 100.0,
         _alt(title, lines, 100.0),
     )  # fmt: skip
-    told = "By the clock of the machine that ran it: no measure of a real network."
-    return Chart(title, f"{_band(lines)} {told}", svg, _legend(lines))
+    note = "By the clock of the machine that ran it: no measure of a real network."
+    return Chart(title, f"{_band(lines)} {note}", svg, _legend(lines))
 
 
 def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
@@ -327,8 +327,8 @@ def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
     charts = []
     for name in ("Sub-frames", "Energy"):
         spent = next(q for q in priced.quantities if q.name == name)
-        found = [(look, label, cost.curve(r, m, spent)) for r, m, label, look in series if r.cell(m).bound is None]
-        lines = [figures.Line(label, look, curve) for look, label, curve in found if curve is not None]
+        curves = [(look, label, cost.curve(r, m, spent)) for r, m, label, look in series if r.cell(m).bound is None]
+        lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
         if not lines:
             continue
         title = f"Global accuracy by {name.lower()}"
@@ -342,9 +342,9 @@ def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
 
 def _band(lines: Sequence[figures.Line]) -> str:
     seeds = sorted({line.curve.seeds for line in lines})
-    said = _BAND if seeds[-1] > 1 else "One seed: no band."
+    text = _BAND if seeds[-1] > 1 else "One seed: no band."
     most = max(len(line.curve.x) for line in lines)
-    return said if most <= figures.MOST_POINTS else f"{said} Drawn at {figures.MOST_POINTS} of {most} evaluations."
+    return text if most <= figures.MOST_POINTS else f"{text} Drawn at {figures.MOST_POINTS} of {most} evaluations."
 
 
 def _alt(title: str, lines: Sequence[figures.Line], scale: float) -> str:
@@ -372,13 +372,15 @@ def _spread(record: Record, marks: _Marks) -> Chart | None:
     if not rows:
         return None
     title = "Spread over clients, last round"
-    told = "; ".join(f"{m} median {100 * statistics.median(a):.1f} %, lowest {100 * min(a):.1f} %" for m, _, a in rows)
+    description = "; ".join(
+        f"{m} median {100 * statistics.median(a):.1f} %, lowest {100 * min(a):.1f} %" for m, _, a in rows
+    )
     dots = "; dots: clients, all seeds" if sum(len(a) for _, _, a in rows) <= figures.MOST_DOTS else ""
     caption = (
         f"Box: middle half, with the median; line: 10th to 90th percentile{dots}. "
         "This spread is over clients, not seeds."
     )
-    return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {told}."))
+    return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {description}."))
 
 
 def _labels(partition: DataSplit | None) -> Chart | None:

@@ -71,14 +71,14 @@ def joining(record: Record) -> tuple[Joining, ...]:
     """
     methods = record.reports(ClientGroups)
     base, settings = groups.alone(record), groups.settings(record) if methods else {}
-    found = []
+    joinings = []
     for method in methods:
         g = groups.grouping(record, method, base)
         if g is not None:
             words = f"{groups.formed(g)} {_worth(g, base)}"
             members = _members(record, g, settings.get(method, {}), base)
-            found.append(Joining(method, g.seed, g.last.round, base, members, g.gains, words))
-    return tuple(found)
+            joinings.append(Joining(method, g.seed, g.last.round, base, members, g.gains, words))
+    return tuple(joinings)
 
 
 def _members(
@@ -108,13 +108,13 @@ def _worth(g: groups.GroupHistory, base: str | None) -> str:
     """The gain from joining over all seeds, in words."""
     if base is None:
         return "What joining brought is not known: no method of this run trains every client alone; add “independent”."
-    each = [v for row in g.gains.values() for v in row.values()]
-    if not each:
+    gains = [v for row in g.gains.values() for v in row.values()]
+    if not gains:
         return f"What joining brought is not known: there are no accuracies of clients beside those of {base}."
-    better, worse = groups.better_and_worse(each)
+    better, worse = groups.better_and_worse(gains)
     together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
     mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())
     return (
-        f"Against {base}, {better} of {len(each)} clients{together} are better off and {worse} worse off: "
-        f"{tables.points(mean)} points on average, {tables.points(min(each))} at worst."
+        f"Against {base}, {better} of {len(gains)} clients{together} are better off and {worse} worse off: "
+        f"{tables.points(mean)} points on average, {tables.points(min(gains))} at worst."
     )

@@ -51,20 +51,20 @@ def found(record: Record, base: str | None = None) -> str:
             f"{best}With fewer than two seeds no interval is possible: differences to {base} "
             f"({_list([f'{d.method} {bracket(d)} points' for d in rows])}) may be chance."
         )
-    said = [best]
+    sentences = [best]
     for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
         chosen = [d for d in rows if d.verdict == verdict]
         if chosen:
-            said.append(f"{_told(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
+            sentences.append(f"{_told(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
     undecided = [d for d in rows if d.verdict == "undecided"]
     if undecided:
-        said.append(f"{_told(undecided)} cannot be told apart from {base} at this number of seeds. ")
+        sentences.append(f"{_told(undecided)} cannot be told apart from {base} at this number of seeds. ")
     without = [d for d in rows if d.verdict == "no interval"]
     if without:
-        said.append(f"For {_told(without)} no interval is possible: too few seeds, or no spread between them. ")
+        sentences.append(f"For {_told(without)} no interval is possible: too few seeds, or no spread between them. ")
     n = sorted({len(d.seeds) for d in rows})
     return (
-        f"{''.join(said)}This is by the 95 % t-interval of paired differences in last-round accuracy over "
+        f"{''.join(sentences)}This is by the 95 % t-interval of paired differences in last-round accuracy over "
         f"{' to '.join(map(str, n))} seeds, percentage points, each comparison by itself."
     )
 

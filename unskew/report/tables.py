@@ -107,8 +107,8 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
 def last_k(record: Record) -> int:
     """The number of evaluations that the summary's `mean_last_k` spans; 5 if the summary does not say."""
     metrics = {metric for _, metric in record.summary.means} if record.summary else set()
-    found = [m[1] for metric in metrics if (m := re.fullmatch(r"global\.accuracy\.mean_last_(\d+)", metric))]
-    return int(found[0]) if len(found) == 1 else 5
+    ks = [m[1] for metric in metrics if (m := re.fullmatch(r"global\.accuracy\.mean_last_(\d+)", metric))]
+    return int(ks[0]) if len(ks) == 1 else 5
 
 
 def headline(record: Record) -> tuple[Headline, ...]:
@@ -120,10 +120,10 @@ def _headline(record: Record, method: str) -> Headline:
     seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
 
     def over(name: str, pick: Callable[[list[float]], float]) -> Spread | None:
-        found = [list(record.series.get((method, s, name), {}).values()) for s in seeds]
-        if not found or not all(found):
+        by_seed = [list(record.series.get((method, s, name), {}).values()) for s in seeds]
+        if not by_seed or not all(by_seed):
             return None
-        return Spread(tuple(pick(v) for v in found))
+        return Spread(tuple(pick(v) for v in by_seed))
 
     traffic = {d: over(f"bytes.{d}", math.fsum) for d in DIRECTIONS}
     return Headline(
@@ -262,17 +262,17 @@ def discrepancies(record: Record) -> tuple[str, ...]:
     """Sentences about files of a finished run that contradict each other; empty when they agree."""
     if record.summary is None:
         return ()
-    said = []
+    sentences = []
     for row in headline(record):
-        told = record.summary.means.get((row.method, ACCURACY))
-        if row.accuracy is None and told is not None:
-            said.append(
-                f"{row.method}: summary.json gives a last-round accuracy of {told:.4f}, but metrics.jsonl has no "
+        summarised = record.summary.means.get((row.method, ACCURACY))
+        if row.accuracy is None and summarised is not None:
+            sentences.append(
+                f"{row.method}: summary.json gives a last-round accuracy of {summarised:.4f}, but metrics.jsonl has no "
                 "global accuracy of every seed: rows were removed; restore the file or run again."
             )
-        if row.accuracy is not None and told is not None and abs(row.accuracy.mean - told) > 1e-6:
-            said.append(
-                f"{row.method}: summary.json gives a last-round accuracy of {told:.4f}, metrics.jsonl gives "
+        if row.accuracy is not None and summarised is not None and abs(row.accuracy.mean - summarised) > 1e-6:
+            sentences.append(
+                f"{row.method}: summary.json gives a last-round accuracy of {summarised:.4f}, metrics.jsonl gives "
                 f"{row.accuracy.mean:.4f}; this report shows metrics.jsonl."
             )
         for d in DIRECTIONS if record.flows else ():
@@ -281,11 +281,11 @@ def discrepancies(record: Record) -> tuple[str, ...]:
                 sum(math.fsum(record.series.get((row.method, s, f"bytes.{d}"), {}).values()) for s in row.seeds)
             )
             if booked != metered:
-                said.append(
+                sentences.append(
                     f"{row.method}: the ledger books {booked:,} bytes {d}, the metrics {metered:,}; "
                     "the headline shows the metrics, the ledger table the ledger."
                 )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
@@ -297,7 +297,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
     """
     pairs = list(zip(records, labels, strict=True))
     bases = [names[base] for r, names in pairs if (base := reference(r)) is not None]
-    whole = replace(
+    merged = replace(
         records[0],
         cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
         series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
@@ -307,7 +307,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         ignored={names[m]: n for r, names in pairs for m, n in r.ignored.items()},
         summary=records[0].summary if all(r.finished for r in records) else None,
     )
-    return whole, next(iter(bases), None)
+    return merged, next(iter(bases), None)
 
 
 def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, ...]:
@@ -315,16 +315,16 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
 
     `names` are distinct names of the runs.
     """
-    first, said = records[0], []
+    first, sentences = records[0], []
     for name, other in zip(names[1:], records[1:], strict=True):
         ours, theirs = _facts(first), _facts(other)
         differs = f"“{name}” differs from “{names[0]}” in"
-        said += [
+        sentences += [
             f"{differs} {what}: {theirs[what]} against {ours[what]}."
             for what in ours
             if what in theirs and ours[what] != theirs[what]
         ]
-        said += [
+        sentences += [
             f"“{n}” does not say which data its clients trained on: nothing shows that they are the same."
             for n, r in ((names[0], first), (name, other))
             if not r.partitions
@@ -334,11 +334,11 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
         if moved:
             new, old = (r.partitions[moved[0]] for r in (other, first))
             how = f" ({_written(new.split)} against {_written(old.split)})" if new.split != old.split else ""
-            said.append(
+            sentences.append(
                 f"{differs} the split of seed {', '.join(map(str, moved))}: hash {new.sha256[:12]} against "
                 f"{old.sha256[:12]}{how}."
             )
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(sentences))
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -355,39 +355,39 @@ def _facts(record: Record) -> dict[str, str]:
 
 def _conditions(record: Record) -> dict[str, str]:
     """The configuration of everything except methods and data; empty for a run without one."""
-    said = configured(record)
-    if not said:
+    settings = configured(record)
+    if not settings:
         return {}
-    task = said.get("task", {})
+    task = settings.get("task", {})
     options = {k: v for k, v in task.items() if k not in ("data", "data_dir", "augment")}
-    cohort = said.get("clients_per_round", said.get("fraction"))
+    cohort = settings.get("clients_per_round", settings.get("fraction"))
     return {
         "network": _written(options),
         "augmentation": _written(task.get("augment")),
         "clients of a round": "all" if cohort is None else _written(cohort),
-        "test_fraction": _written(said.get("test_fraction")),
-        "val_fraction": _written(said.get("val_fraction")),
-        "world": _written(said.get("world", {})),
+        "test_fraction": _written(settings.get("test_fraction")),
+        "val_fraction": _written(settings.get("val_fraction")),
+        "world": _written(settings.get("world", {})),
     }
 
 
 def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """A sentence for each setting of local optimisation in which methods differ: allowed, but worth knowing."""
-    found = {
+    local_of = {
         names[m.get("label", m.get("name"))]: m["local"]
         for r, names in zip(records, labels, strict=True)
         for m in configured(r).get("methods", [])
         if "local" in m
     }
-    said = []
-    for key in sorted({key for local in found.values() for key in local}):
+    sentences = []
+    for key in sorted({key for local in local_of.values() for key in local}):
         by_value: dict[str, list[str]] = {}
-        for label, local in found.items():
+        for label, local in local_of.items():
             by_value.setdefault(_written(local.get(key)), []).append(label)
         if len(by_value) > 1:
             parts = "; ".join(f"{value} for {', '.join(labels)}" for value, labels in by_value.items())
-            said.append(f"Local training differs in {key}: {parts}.")
-    return tuple(said)
+            sentences.append(f"Local training differs in {key}: {parts}.")
+    return tuple(sentences)
 
 
 def _written(value: object) -> str:

@@ -106,7 +106,7 @@ def term(record: Record, method: str) -> Term | None:
     rounds = seeds[first].rounds
     wanted = {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
     # Read once more: matrices of all rounds are more than need be held.
-    shown = [
+    matrices = [
         relations(at, info) for s, at, info in info_of(record, method, ClassRelations) if s == first and at in wanted
     ]
     shares = {s: _shares(record, s) for s in seeds if s in record.partitions}
@@ -114,7 +114,7 @@ def term(record: Record, method: str) -> Term | None:
         method=method,
         distance=stats.curve_by_round([kept.distance for kept in seeds.values()]),
         seed=first,
-        shown=tuple(r for r in shown if r is not None),
+        shown=tuple(r for r in matrices if r is not None),
         classes=max((len(s) for s in shares.values()), default=0),
         norms={s: kept.norms for s, kept in seeds.items() if kept.norms},
         shares=shares,
@@ -141,48 +141,48 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     Raises:
         RunError: If the info contradicts itself.
     """
-    found = [t for m in methods if (t := term(record, m)) is not None]
-    if not found:
+    terms = [t for m in methods if (t := term(record, m)) is not None]
+    if not terms:
         return None
-    charts = [_distance_chart(found, marks), _norms_chart(found, marks)]
+    charts = [_distance_chart(terms, marks), _norms_chart(terms, marks)]
     charts += [
         relations_chart(f"relations{i}", f"{t.method}, seed {t.seed}", t.shown)
-        for i, t in enumerate(found[:MOST_SHOWN])
+        for i, t in enumerate(terms[:MOST_SHOWN])
         if t.shown
     ]
     drawn = in_rows([c for c in charts if c is not None])
-    return Section("Soft labels and class relations", lead(found), drawn, (_told(found, marks),))
+    return Section("Soft labels and class relations", lead(terms), drawn, (_told(terms, marks),))
 
 
-def lead(found: Sequence[Term]) -> str:
+def lead(terms: Sequence[Term]) -> str:
     """Summarise the effect of the term in a sentence for each method, and name the figures left out."""
-    said = [
+    sentences = [
         f"{t.method}: the distance between soft labels and class relations goes from {t.distance.mean[0]:.3f} in round "
         f"{t.distance.x[0]:g} to {t.distance.mean[-1]:.3f} in round {t.distance.x[-1]:g}."
         if t.distance is not None
         else f"{t.method}: no global model, so no class relations to hold against the soft labels."
-        for t in found
+        for t in terms
     ]
-    many = [t for t in found if not t.shown]
+    many = [t for t in terms if not t.shown]
     if many:
         classes = max(t.classes for t in many)
-        said.append(
+        sentences.append(
             f"The matrices of {', '.join(t.method for t in many)} are not drawn: a run keeps them for up to 20 classes"
             + (f", and this one has {classes}." if classes else ".")
         )
-    if len(found) > MOST_SHOWN:
-        said.append(f"Matrices are drawn for the first {MOST_SHOWN} methods.")
-    return " ".join(said)
+    if len(terms) > MOST_SHOWN:
+        sentences.append(f"Matrices are drawn for the first {MOST_SHOWN} methods.")
+    return " ".join(sentences)
 
 
-def _told(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
+def _told(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
     return Table(
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
         tuple(
             TableRow(t.method, (t.told.guarantee, _sentence(t.told.server), _sentence(t.told.clients)),
                   figures.swatch(marks[t.method]))
-            for t in found
+            for t in terms
         ),
         "The smaller ε, the less an upload tells; of several seeds the largest is given. Models and what else a method "
         "sends beside the soft labels have a guarantee only where it is named.",
@@ -195,15 +195,15 @@ def _sentence(text: str) -> str:
 
 
 # ---------------------------------------------------------------- figures
-def _distance_chart(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
-    lines = [figures.Line(t.method, marks[t.method], t.distance) for t in found if t.distance is not None]
+def _distance_chart(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
+    lines = [figures.Line(t.method, marks[t.method], t.distance) for t in terms if t.distance is not None]
     if not lines:
         return None
     title = "Soft labels against class relations by round"
     ends = "; ".join(f"{x.name} from {x.curve.mean[0]:.3f} to {x.curve.mean[-1]:.3f}" for x in lines)
     svg = figures.lines_chart("dw-distance", lines, "round", "distance ||SL − CR||, no unit", 1.0, f"{title}: {ends}.")
     band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
-    classes = max(t.classes for t in found)
+    classes = max(t.classes for t in terms)
     caption = (
         "How far the relations between classes in the global model’s last layer are from what the clients’ models say "
         "of each class: the Frobenius norm of the difference of the two matrices, 0 if they are equal"
@@ -213,9 +213,9 @@ def _distance_chart(found: Sequence[Term], marks: Mapping[str, figures.Look]) ->
     return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
 
-def _norms_chart(found: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _norms_chart(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
     drawn = {
-        t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)] for t in found
+        t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)] for t in terms
     }
     drawn = {method: rows for method, rows in drawn.items() if rows}
     return norms_chart("dw-norms", drawn, "all clients’ training examples", marks) if drawn else None
@@ -237,7 +237,7 @@ def norms_chart(
         marks: Looks of the methods; distinct ones by default.
     """
     marks = marks or dict(zip(drawn, figures.looks([False] * len(drawn)), strict=True))
-    told, seeds = [], max(map(len, drawn.values()))
+    correlations, seeds = [], max(map(len, drawn.values()))
     with figures.style(name):
         figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
         axes = figure.add_subplot()
@@ -254,17 +254,17 @@ def norms_chart(
                 for c, (x, y) in enumerate(zip(xs, ys, strict=True)):
                     axes.annotate(str(c), (x, y), (5, 3), textcoords="offset points", fontsize=9)
             r = correlation(xs, ys)
-            told.append(f"{method} {'–' if r is None else _signed(r)}")
+            correlations.append(f"{method} {'–' if r is None else _signed(r)}")
         axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel(f"share of {whose}, %")
         axes.set_ylabel("length of the class’s weights, no unit")
         title = "Weight of a class against its share"
-        svg = figures.markup(figure, name, f"{title}; correlation: {'; '.join(told)}.")
+        svg = figures.markup(figure, name, f"{title}; correlation: {'; '.join(correlations)}.")
     caption = (
         "Each mark is a class: how long its row of the last layer is after the last round, against how much of "
         f"{whose} it makes up. A layer that favours frequent classes has its marks rise to the right. "
-        f"Correlation: {', '.join(told)}." + (f" {seeds} seeds together." if seeds > 1 else "")
+        f"Correlation: {', '.join(correlations)}." + (f" {seeds} seeds together." if seeds > 1 else "")
         + (" Numbers are the classes." if len(drawn) == 1 and seeds == 1 else "")
     )  # fmt: skip
     return Chart(title, caption, svg, tuple((method, figures.swatch(marks[method])) for method in drawn))
@@ -282,7 +282,7 @@ def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def relations_chart(name: str, method: str, shown: Sequence[Relations]) -> Chart:
+def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Chart:
     """SL and CR side by side, a row for each round (Fig. 8); only SL if there is no CR.
 
     Args:
@@ -290,14 +290,14 @@ def relations_chart(name: str, method: str, shown: Sequence[Relations]) -> Chart
         method: Title of the matrices: a method's label, and the seed.
         shown: Matrices to draw, at least one, all with the same number of classes.
     """
-    both = any(r.cr is not None for r in shown)
+    both = any(r.cr is not None for r in matrices)
     # SL is drawn beside its CR; without CR, the rounds are drawn side by side.
     panels: list[tuple[str, Floats | None]] = []
-    for r in shown:
+    for r in matrices:
         panels.append((f"SL, round {r.round}", r.sl))
         apart = "" if r.distance is None else f", distance {r.distance:.3f}"
         panels += [(f"CR{apart}", r.cr)] if both else []
-    classes, rows = len(shown[0].sl), math.ceil(len(panels) / 2)
+    classes, rows = len(matrices[0].sl), math.ceil(len(panels) / 2)
     with figures.style(name):
         figure = Figure(figsize=(380 / 72, (180 * rows + 16) / 72), layout="constrained")
         grid = figure.subplots(rows, 2, squeeze=False)
@@ -319,8 +319,8 @@ def relations_chart(name: str, method: str, shown: Sequence[Relations]) -> Chart
                 axes.set_ylabel("class")
             if k + 2 >= len(panels):
                 axes.set_xlabel("as which class")
-        told = "; ".join(_spelled(r) for r in shown)
-        svg = figures.markup(figure, name, f"Soft labels and class relations of {method}. {told}.")
+        description = "; ".join(_spelled(r) for r in matrices)
+        svg = figures.markup(figure, name, f"Soft labels and class relations of {method}. {description}.")
     caption = (
         "SL: row c is what the clients’ models predict on average for their examples of class c, a perfect "
         "classifier’s is the diagonal alone."
@@ -409,9 +409,9 @@ def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
         raise ConfigError(f"the term's help needs a method, and a seed of each, got {dict(apart)!r:.60}")
     marks = dict(zip(apart, figures.looks([False] * len(apart)), strict=True))
     rows = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
-    said = "; ".join(f"{row.method} {tables.bracket(row)}" for row in rows)
+    gains = "; ".join(f"{row.method} {tables.bracket(row)}" for row in rows)
     svg = figures.differences_chart(
-        name, rows, marks, "that without the term", f"Accuracy with FedDW’s term minus that without it: {said}."
+        name, rows, marks, "that without the term", f"Accuracy with FedDW’s term minus that without it: {gains}."
     )
     caption = (
         "Accuracy on the global test set in the last round with the term, minus that of the same method and seed "
@@ -518,14 +518,14 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
             for spine in axes.spines.values():
                 spine.set_visible(True)
             axes.set_title(title, fontsize=11)
-        each = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
-        said = f"Examples whose nearest class weight in the plane is that of their class: {each}."
-        svg = figures.markup(figure, name, f"Features by class with the class weights among them. {said}")
+        shares = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
+        sentence = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
+        svg = figures.markup(figure, name, f"Features by class with the class weights among them. {sentence}")
     caption = (
         "Each mark is a test example where t-SNE places what the last layer gets of it, in its class’s colour; each "
         "circled number is that class’s weight in the last layer. Who is near whom has a meaning (by angle), axes and "
         "the size of gaps have none. A layer in accord with its features has every number in its class’s cloud; "
-        f"numbers in one place are weights of nearly one direction. {said}"
+        f"numbers in one place are weights of nearly one direction. {sentence}"
     )
     legend = tuple((str(c), figures.swatch(look, line=False)) for c, look in enumerate(looks))
     return Chart("Features with the weights of the classes", caption, svg, legend, wide=columns > 1)

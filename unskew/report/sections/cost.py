@@ -73,8 +73,8 @@ def target(record: Record) -> Target | None:
         if record.series.get((m, s, ACCURACY))
     }
     if base is not None:
-        found = {s: peak for (m, s), peak in peaks.items() if m == base}
-        return Target(found, f"{base}’s peak on the test curve") if found else None
+        base_peaks = {s: peak for (m, s), peak in peaks.items() if m == base}
+        return Target(base_peaks, f"{base}’s peak on the test curve") if base_peaks else None
     if len({m for m, _ in peaks}) < 2:
         return None
     seeds = sorted({s for _, s in peaks})
@@ -120,10 +120,10 @@ def priced(record: Record) -> Priced | None:
     what = "radio and training" if trained else "radio"
 
     def by(part: Callable[[Cost], float]) -> By:
-        found: dict[tuple[str, int], dict[int, float]] = {}
+        by_cell: dict[tuple[str, int], dict[int, float]] = {}
         for c in costs:
-            found.setdefault((c.method, c.seed), {})[c.round] = part(c)
-        return found
+            by_cell.setdefault((c.method, c.seed), {})[c.round] = part(c)
+        return by_cell
 
     return Priced(
         (
@@ -214,15 +214,15 @@ def section(
     ),))  # fmt: skip
 
 
-def _told(spread: Spread | None, said: Callable[[float], str]) -> str:
+def _told(spread: Spread | None, write: Callable[[float], str]) -> str:
     if spread is None:
         return "–"
-    mean = said(spread.mean)
+    mean = write(spread.mean)
     if spread.std is None:
         return mean
     # As many decimals as the mean has, but a count below a hundred has one when it is a mean.
-    digits = max(len(mean.partition(".")[2]), int(said is count and spread.mean < 100))
-    digits = 0 if said is count and spread.mean >= 100 else digits
+    digits = max(len(mean.partition(".")[2]), int(write is count and spread.mean < 100))
+    digits = 0 if write is count and spread.mean >= 100 else digits
     return f"{spread.mean:,.{digits}f} ± {spread.std:,.{digits}f}"
 
 

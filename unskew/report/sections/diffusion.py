@@ -129,17 +129,17 @@ class Ruler:
         """W(p, u) of distributions, (..., classes)."""
         return np.asarray(iid_distance(torch.from_numpy(p), torch.from_numpy(self.target), self.metric).numpy())
 
-    def simulated(self, found: Learning) -> Floats:
+    def simulated(self, learned: Learning) -> Floats:
         """W(psi_k, u) by the recursion, (hops + 1, models)."""
-        return self.between(found.dol)
+        return self.between(learned.dol)
 
-    def closed(self, found: Learning) -> Floats:
+    def closed(self, learned: Learning) -> Floats:
         """W(psi_k, u) from the pooled examples, (hops + 1, models): (2), or with another metric W of their shares."""
-        d = found.sizes[..., None]
+        d = learned.sizes[..., None]
         with np.errstate(invalid="ignore", divide="ignore"):
             if self.metric == "l2":
-                return np.asarray(np.linalg.norm(found.pooled - d * self.target, axis=-1) / d[..., 0])
-            return self.between(found.pooled / d)
+                return np.asarray(np.linalg.norm(learned.pooled - d * self.target, axis=-1) / d[..., 0])
+            return self.between(learned.pooled / d)
 
 
 def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> Ruler:
@@ -241,13 +241,13 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
     rulers = {s: measure(h) for s, h in held.items()}
     tallies: dict[int, _Tally] = {}
-    gap, overbid, mismatched, shown = 0.0, 0.0, 0, None
+    gap, overbid, mismatched, first_drawn = 0.0, 0.0, 0, None
     for seed, at, round in info_of(record, method, DiffusionRound):
         if seed not in held:
             continue
         tally = tallies.setdefault(seed, _Tally())
-        found = learning(round, held[seed])
-        simulated, closed = rulers[seed].simulated(found), rulers[seed].closed(found)
+        learned = learning(round, held[seed])
+        simulated, closed = rulers[seed].simulated(learned), rulers[seed].closed(learned)
         known = ~np.isnan(simulated)
         if known.any():
             gap = max(gap, float(np.abs(simulated - closed)[known].max()))
@@ -255,7 +255,7 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
             for move in hop.moves:
                 brought = closed[k, move.model] - closed[k + 1, move.model]
                 overbid = max(overbid, abs(move.bid - brought)) if math.isfinite(brought) else overbid
-        mismatched += tuple(found.sizes[-1].tolist()) != round.sizes
+        mismatched += tuple(learned.sizes[-1].tolist()) != round.sizes
         tally.distance.append(_over_models(simulated))
         tally.closed.append(_over_models(closed))
         tally.efficiency.append(tuple(hop.efficiency for hop in round.hops))
@@ -263,27 +263,27 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
         tally.places += len(round.starts) * len(round.hops)
         tally.stayed += sum(len(chain) == 1 for chain in round.chains())
         tally.models += len(round.starts)
-        if shown is None and any(hop.moves for hop in round.hops):
-            shown = DrawnRound(seed, at, round, found)
+        if first_drawn is None and any(hop.moves for hop in round.hops):
+            first_drawn = DrawnRound(seed, at, round, learned)
     if not tallies:
         return None
-    ruler, each = next(iter(rulers.values())), list(tallies.values())
-    places, models = sum(t.places for t in each), sum(t.models for t in each)
+    ruler, all_tallies = next(iter(rulers.values())), list(tallies.values())
+    places, models = sum(t.places for t in all_tallies), sum(t.models for t in all_tallies)
     return Diffusion(
         method=method,
         ruler=ruler,
-        distance=_level([t.distance for t in each]),
-        closed=_level([t.closed for t in each]),
-        efficiency=_efficiency([t.efficiency for t in each]),
+        distance=_level([t.distance for t in all_tallies]),
+        closed=_level([t.closed for t in all_tallies]),
+        efficiency=_efficiency([t.efficiency for t in all_tallies]),
         gap=gap,
         overbid=float(overbid),
         chains=models,
-        rounds=sum(len(t.distance) for t in each),
-        hops=stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in each)),
-        moved=sum(t.moves for t in each) / places if places else 0.0,
-        stayed=sum(t.stayed for t in each) / models if models else 0.0,
+        rounds=sum(len(t.distance) for t in all_tallies),
+        hops=stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in all_tallies)),
+        moved=sum(t.moves for t in all_tallies) / places if places else 0.0,
+        stayed=sum(t.stayed for t in all_tallies) / models if models else 0.0,
         mismatched=mismatched,
-        shown=shown,
+        shown=first_drawn,
     )
 
 
@@ -309,8 +309,8 @@ def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> stats.Curve | N
     means = np.full((len(seeds), last), math.nan)
     for i, rows in enumerate(seeds):
         for k in range(last):
-            there = [row[k] for row in rows if k < len(row)]
-            means[i, k] = statistics.fmean(there) if there else math.nan
+            values = [row[k] for row in rows if k < len(row)]
+            means[i, k] = statistics.fmean(values) if values else math.nan
     return _curve(range(1, last + 1), list(means))
 
 
@@ -330,17 +330,18 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     options = {str(m.get("label")): m for m in configured(record).get("methods", [])}
     where = str(record.folder / "config.toml")
     measures = {m: partial(ruler, options.get(m, {}), where=where) for m in methods}
-    found = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
-    if not found:
+    diffusions = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
+    if not diffusions:
         return None
-    charts = [_distance_chart(found, marks), _efficiency_chart(found, marks)]
-    shown = [(d, d.shown) for d in found[:MOST_SHOWN] if d.shown is not None]
-    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round) in enumerate(shown)]
+    charts = [_distance_chart(diffusions, marks), _efficiency_chart(diffusions, marks)]
+    drawn = [(d, d.shown) for d in diffusions[:MOST_SHOWN] if d.shown is not None]
+    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round) in enumerate(drawn)]
     return Section(
         "Diffusion",
-        lead(found) + ("" if len(found) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
+        lead(diffusions)
+        + ("" if len(diffusions) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
         (*(c for c in charts if c is not None), *paths),
-        (_summary(found, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in shown)),
+        (_summary(diffusions, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in drawn)),
     )
 
 
@@ -348,33 +349,33 @@ def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def lead(found: Sequence[Diffusion]) -> str:
+def lead(diffusions: Sequence[Diffusion]) -> str:
     """Summarise the diffusion in a sentence for each method."""
-    said = [
+    sentences = [
         f"{d.method}: {tables.count(d.hops.mean)} diffusion round{'' if d.hops.mean == 1 else 's'} per communication "
         f"round on average; the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to "
         f"{d.distance.mean[-1]:.3f}."
-        for d in found
+        for d in diffusions
     ]
-    said += [
+    sentences += [
         f"In {_counted(d.mismatched, 'round')} of {d.method} the chains’ examples in info.jsonl are not those of "
         "partition.json, so its distances here are not what its clients saw."
-        for d in found
+        for d in diffusions
         if d.mismatched
     ]
-    return " ".join(said)
+    return " ".join(sentences)
 
 
-def _distance_chart(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart:
-    lines = [figures.Line(d.method, marks[d.method], d.distance) for d in found]
-    words = list(dict.fromkeys(d.ruler.words for d in found))
-    chains, gap = sum(d.chains for d in found), max(d.gap for d in found)
+def _distance_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart:
+    lines = [figures.Line(d.method, marks[d.method], d.distance) for d in diffusions]
+    words = list(dict.fromkeys(d.ruler.words for d in diffusions))
+    chains, gap = sum(d.chains for d in diffusions), max(d.gap for d in diffusions)
     title = "IID distance by diffusion round"
-    alt = "; ".join(f"{d.method} from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in found)
+    alt = "; ".join(f"{d.method} from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in diffusions)
     svg = figures.lines_chart(
         "iid", lines, "diffusion round", words[0] if len(words) == 1 else "IID distance", 1.0,
         f"{title}, mean over models, rounds and seeds: {alt}; Lemma 2 differs by at most {_tiny(gap)}.",
-        rings=[d.closed for d in found],
+        rings=[d.closed for d in diffusions],
     )  # fmt: skip
     caption = (
         "How far the data a model has seen are from IID, before the first transfer (0) and after each diffusion round: "
@@ -390,8 +391,8 @@ def _band(lines: Sequence[figures.Line]) -> str:
     return "Band: lowest to highest seed." if max(line.curve.seeds for line in lines) > 1 else "One seed: no band."
 
 
-def _efficiency_chart(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart | None:
-    drawn = [(d, d.efficiency) for d in found if d.efficiency is not None]
+def _efficiency_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart | None:
+    drawn = [(d, d.efficiency) for d in diffusions if d.efficiency is not None]
     if not drawn:
         return None
     lines = [figures.Line(d.method, marks[d.method], _per_mhz(curve)) for d, curve in drawn]
@@ -413,7 +414,7 @@ def _per_mhz(curve: stats.Curve) -> stats.Curve:
     return stats.Curve(curve.x, mean, low, high, curve.seeds)
 
 
-def _summary(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Table:
+def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Table:
     entries = tuple(
         TableRow(
             d.method,
@@ -429,7 +430,7 @@ def _summary(found: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> T
             ),
             figures.swatch(marks[d.method]),
         )
-        for d in found
+        for d in diffusions
     )
     head = (
         ("Method", ""), ("Rounds", "all seeds"), ("Diffusion rounds", "per round"), ("Models that move", "% of a hop"),
@@ -553,15 +554,15 @@ def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> C
 def _panel(
     axes: Axes, moves: Sequence[DiffusionMove], holders: Sequence[int], places: Floats, radius: float | None
 ) -> list[int]:
-    """Draw one diffusion round; return in words which client holds which model after it."""
+    """Draw one diffusion round; return the client that holds each model after it."""
     reach = radius or 1.0
     busy = {*holders, *(m.dst for m in moves)}
     idle = [c for c in range(len(places)) if c not in busy][:MOST_DEVICES]
-    shown = places[sorted([*idle, *(m.dst for m in moves), *holders])]
+    visible = places[sorted([*idle, *(m.dst for m in moves), *holders])]
     if radius is not None:
         axes.add_patch(Circle((0, 0), radius, fill=False, edgecolor=figures.BOUND, linewidth=0.8))
         axes.plot([0], [0], "^", color=figures.INK, markersize=7)
-    axes.plot(shown[:, 0], shown[:, 1], "o", color=figures.BOUND, markersize=3.2, mew=0, alpha=0.75)
+    axes.plot(visible[:, 0], visible[:, 1], "o", color=figures.BOUND, markersize=3.2, mew=0, alpha=0.75)
     after, moving = list(holders), {m.model: m for m in moves}
     for model, holder in enumerate(holders):
         colour = figures.SERIES[model % figures.COLOURS]

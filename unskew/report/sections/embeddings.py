@@ -176,27 +176,27 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     Raises:
         RunError: If the info contradicts itself.
     """
-    found = [r for m in methods if (r := one_round(record, m)) is not None]
-    if not found:
+    runs = [r for m in methods if (r := one_round(record, m)) is not None]
+    if not runs:
         return None
     charts: list[Chart | None] = [accuracy_chart(record, marks)]
-    options, said = settings(record), []
-    drawn = [(r, r.uploads) for r in found if r.uploads is not None]
+    options, sentences = settings(record), []
+    drawn = [(r, r.uploads) for r in runs if r.uploads is not None]
     for i, (r, uploads) in enumerate(drawn[:MOST_SHOWN]):
         name = f"{r.method}, seed {r.seed}"
         seen = latents(record, r, options.get(r.method, {}))
         charts += [] if isinstance(seen, str) else [latent_chart(f"latents{i}", name, seen)]
-        said += [f"No latents are drawn for {r.method}: {seen}."] if isinstance(seen, str) else []
+        sentences += [f"No latents are drawn for {r.method}: {seen}."] if isinstance(seen, str) else []
         charts += [plane_chart(f"plane{i}", name, uploads), alignment_chart(f"aligned{i}", name, uploads)]
-        made = gallery(record, r, uploads, options.get(r.method, {}), f"gallery{i}")
-        charts += [made] if isinstance(made, Chart) else []
-        said += [_aligned(r, uploads)]
-        said += [] if isinstance(made, Chart) else [made]
-    said += [f"Embeddings are drawn for the first {MOST_SHOWN} methods."] if len(drawn) > MOST_SHOWN else []
-    reached = against_rounds(record, [r.method for r in found])
+        images = gallery(record, r, uploads, options.get(r.method, {}), f"gallery{i}")
+        charts += [images] if isinstance(images, Chart) else []
+        sentences += [_aligned(r, uploads)]
+        sentences += [] if isinstance(images, Chart) else [images]
+    sentences += [f"Embeddings are drawn for the first {MOST_SHOWN} methods."] if len(drawn) > MOST_SHOWN else []
+    reached = against_rounds(record, [r.method for r in runs])
     return Section(
-        "What one round told", " ".join([*reached, *said]), in_rows([c for c in charts if c is not None]),
-        (_told(found, marks),),
+        "What one round told", " ".join([*reached, *sentences]), in_rows([c for c in charts if c is not None]),
+        (_told(runs, marks),),
     )  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def against_rounds(record: Record, methods: Sequence[str]) -> list[str]:
     first = next((k for k, x in enumerate(theirs.x) if x > 0), None)
     if first is None:  # of a run that was stopped before it was evaluated
         return []
-    said = []
+    sentences = []
     for method in methods:
         mine = tables.cost_curve(record, method)
         if mine is None or not mine.x[-1]:
@@ -223,19 +223,19 @@ def against_rounds(record: Record, methods: Sequence[str]) -> list[str]:
         )
         at = next((k for k, a in enumerate(theirs.mean) if a >= end and k >= first), None)
         if at is None:
-            said.append(
+            sentences.append(
                 f"{text} {base} never gets so far: it is at {tables.percent(theirs.mean[-1])} % after round "
                 f"{by_round.x[-1]:g} and {tables.amount(theirs.x[-1])} MB."
             )
         else:
-            said.append(
+            sentences.append(
                 f"{text} {base} is first as good after round {by_round.x[at]:g} and {tables.amount(theirs.x[at])} MB, "
                 f"{_times(theirs.x[at] / sent)} as much."
             )
-    if said:
+    if sentences:
         start = f"{tables.percent(theirs.mean[first])} % of the global test set"
-        said.insert(0, f"After round {by_round.x[first]:g} {base} has {start} right.")
-    return said
+        sentences.insert(0, f"After round {by_round.x[first]:g} {base} has {start} right.")
+    return sentences
 
 
 def _times(ratio: float) -> str:
@@ -244,17 +244,17 @@ def _times(ratio: float) -> str:
 
 def _aligned(r: OneRound, uploads: Uploads) -> str:
     clients = len(set(uploads.owners))
-    said = f"{r.method}, seed {r.seed}: {uploads.sent} embeddings of {clients} clients"
+    start = f"{r.method}, seed {r.seed}: {uploads.sent} embeddings of {clients} clients"
     if not uploads.matches:
-        return f"{said}; no two clients sent one of the same label, so nothing was matched and all were kept."
+        return f"{start}; no two clients sent one of the same label, so nothing was matched and all were kept."
     close = sum(uploads.joined(m) for m in uploads.matches)
     return (
-        f"{said}, {len(uploads.matches)} pairs of equal label matched, {close or 'none'} of them taken for the same; "
+        f"{start}, {len(uploads.matches)} pairs of equal label matched, {close or 'none'} of them taken for the same; "
         f"{len(uploads.kept)} embeddings were sent to everybody."
     )
 
 
-def _told(found: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table:
+def _told(runs: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table:
     def nearest(r: OneRound) -> str:
         return "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})"
 
@@ -270,7 +270,7 @@ def _told(found: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table
                 (nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients)),
                 figures.swatch(marks[r.method]),
             )
-            for r in found
+            for r in runs
         ),
         "Nearest image: each client looks for the made image that is nearest to one of its own, and divides that "
         "distance by the median distance from one of its own images to the next; the least over clients and seeds is "
@@ -287,19 +287,19 @@ def _sentence(text: str) -> str:
 # ---------------------------------------------------------------- accuracy against what was sent
 def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart | None:
     """Accuracy by numbers sent, on a logarithmic axis: a mark for each evaluated round in which something travelled."""
-    lines, flat, told = [], [], []
+    lines, flat, phrases = [], [], []
     for method in record.methods:
         curve = tables.cost_curve(record, method)
         if curve is not None and curve.x[-1] > 0:
             # Before the first round nothing was sent, after its only one a method sends nothing: it has one mark.
             new = [k for k, x in enumerate(curve.x) if x > (curve.x[k - 1] if k else 0.0)]
             lines.append((method, curve, new))
-            told.append(f"{method} {100 * curve.mean[new[-1]]:.1f} % at {_short(curve.x[new[-1]] * MB / 4)} numbers")
+            phrases.append(f"{method} {100 * curve.mean[new[-1]]:.1f} % at {_short(curve.x[new[-1]] * MB / 4)} numbers")
             continue
         level = tables.curve(record, method, tables.ACCURACY) or tables.curve(record, method, OWN)
         if level is not None:
             flat.append((method, level.mean[-1]))
-            told.append(f"{method} {100 * level.mean[-1]:.1f} % without sending any")
+            phrases.append(f"{method} {100 * level.mean[-1]:.1f} % without sending any")
     if not lines:
         return None
     with figures.style("one-round"):
@@ -330,7 +330,7 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart |
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("numbers sent up to that round (bytes / 4), log scale")
         axes.set_ylabel("global test accuracy, %")
-        svg = figures.markup(figure, "one-round", f"Accuracy by numbers sent: {'; '.join(told)}.")
+        svg = figures.markup(figure, "one-round", f"Accuracy by numbers sent: {'; '.join(phrases)}.")
     own = [m for m, _ in flat if tables.curve(record, m, tables.ACCURACY) is None]
     seeds = max(curve.seeds for _, curve, _ in lines)
     caption = (
@@ -395,7 +395,7 @@ def own(source: str) -> bool:
 
 
 def _clustered(
-    client: int, rows: Sequence[int], dataset: Dataset, maker: TaskImagery, found: Disentangle, seed: int
+    client: int, rows: Sequence[int], dataset: Dataset, maker: TaskImagery, disentangle: Disentangle, seed: int
 ) -> Latents:
     at = torch.tensor(rows, dtype=torch.int64)
     y, z = dataset.y_train[at], maker.encode(dataset.x_train[at])
@@ -405,12 +405,12 @@ def _clustered(
     key = Key(seed) / "round" / 1 / "client" / client / 0 / "run" / 0 / "clusters"
     for label in torch.unique(y).tolist():
         mine = y == label
-        many = found.count(z[mine], None if groups is None else groups[mine], key / label)
+        many = disentangle.count(z[mine], None if groups is None else groups[mine], key / label)
         cluster[mine] = kmeans(z[mine], many, key / label)
     return Latents(client, z.flatten(1).double().numpy(), y.numpy(), cluster.numpy())
 
 
-def latent_chart(name: str, method: str, found: Sequence[Latents]) -> Chart | None:
+def latent_chart(name: str, method: str, by_client: Sequence[Latents]) -> Chart | None:
     """Latents of the clients' images in one plane, a panel for each client; None if there are none that differ.
 
     Args:
@@ -418,19 +418,19 @@ def latent_chart(name: str, method: str, found: Sequence[Latents]) -> Chart | No
         method: Whose clusters they are, for people: a method's label, and the seed.
         found: By client.
     """
-    every = np.concatenate([f.z for f in found]) if found else np.empty((0, 0))
+    every = np.concatenate([f.z for f in by_client]) if by_client else np.empty((0, 0))
     if len(every) < 3 or not np.ptp(every, axis=0).max() > 0:
         return None
     middle = every.mean(0)
     plane, share = principal(every - middle)
-    seen = sorted({int(y) for f in found for y in f.labels})
+    seen = sorted({int(y) for f in by_client for y in f.labels})
     looks = dict(zip(seen, figures.looks([False] * len(seen)), strict=True))
-    across = min(3, len(found))
-    down = math.ceil(len(found) / across)
+    across = min(3, len(by_client))
+    down = math.ceil(len(by_client) / across)
     with figures.style(name):
         figure = Figure(figsize=(figures.WIDE / 72, (12 + 190 * down) / 72), layout="constrained")
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
-        for axes, f in zip(panels, found, strict=False):
+        for axes, f in zip(panels, by_client, strict=False):
             at = (f.z - middle) @ plane
             for label in sorted({int(y) for y in f.labels}):
                 look = looks[label]
@@ -448,14 +448,14 @@ def latent_chart(name: str, method: str, found: Sequence[Latents]) -> Chart | No
                         markerfacecolor=look.colour, markeredgecolor=figures.PAGE,
                     )  # fmt: skip
             axes.set_title(f"client {f.client}", fontsize=10)
-        for axes in list(figure.axes)[len(found) :]:
+        for axes in list(figure.axes)[len(by_client) :]:
             axes.set_visible(False)
         figure.supxlabel("first principal direction, no unit", fontsize=10)
         figure.supylabel("second, no unit", fontsize=10)
-        number = sum(len(set(zip(f.labels.tolist(), f.clusters.tolist(), strict=True))) for f in found)
+        number = sum(len(set(zip(f.labels.tolist(), f.clusters.tolist(), strict=True))) for f in by_client)
         svg = figures.markup(
             figure, name,
-            f"Latents of {len(every)} images of {len(found)} clients in the plane, in {number} clusters, {method}.",
+            f"Latents of {len(every)} images of {len(by_client)} clients in the plane, in {number} clusters, {method}.",
         )  # fmt: skip
     caption = (
         f"{method}: each dot is a training image of a client as the prior’s encoder sees it, each large mark the "
@@ -559,8 +559,8 @@ def closest_clients(uploads: Uploads) -> tuple[int, int] | None:
         return None
 
     def rank(pair: tuple[int, int]) -> tuple[int, int, float, tuple[int, int]]:
-        found = pairs[pair]
-        return -sum(map(uploads.joined, found)), -len(found), min(m.distance for m in found), pair
+        matches = pairs[pair]
+        return -sum(map(uploads.joined, matches)), -len(matches), min(m.distance for m in matches), pair
 
     return min(pairs, key=rank)
 
@@ -570,17 +570,17 @@ def rungs(uploads: Uploads, pair: tuple[int, int]) -> tuple[list[_Rung], int]:
     a, b = pair
     mine = [m for m in uploads.matches if {uploads.owners[m.i], uploads.owners[m.j]} == {a, b}]
     chosen = sorted(mine, key=lambda m: (not uploads.joined(m), m.distance))[:MOST_PAIRS]
-    found = []
+    rows = []
     for y in sorted({uploads.labels[m.i] for m in chosen}):
         for m in sorted((m for m in chosen if uploads.labels[m.i] == y), key=lambda m: m.distance):
             left, right = (m.i, m.j) if uploads.owners[m.i] == a else (m.j, m.i)
-            found.append(_Rung(y, left, right, m))
+            rows.append(_Rung(y, left, right, m))
         if len(chosen) == len(mine):
             matched = {i for m in mine for i in (m.i, m.j)}
             for i, (label, owner) in enumerate(zip(uploads.labels, uploads.owners, strict=True)):
-                if label == y and owner in pair and i not in matched and len(found) < MOST_PAIRS:
-                    found.append(_Rung(y, i if owner == a else None, i if owner == b else None, None))
-    return found, len(mine) - len(chosen)
+                if label == y and owner in pair and i not in matched and len(rows) < MOST_PAIRS:
+                    rows.append(_Rung(y, i if owner == a else None, i if owner == b else None, None))
+    return rows, len(mine) - len(chosen)
 
 
 def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
@@ -649,13 +649,15 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
                 f"client {client}", (x, -0.75), ha="center", va="bottom", fontsize=10, annotation_clip=False
             )
         matched = [r.match for r in rows if r.match is not None]
-        told = "; ".join(
+        matches_text = "; ".join(
             f"label {r.label} at {r.match.distance:.3g} {'joined' if uploads.joined(r.match) else 'apart'}"
             for r in rows
             if r.match is not None
         )
         svg = figures.markup(
-            figure, name, f"Alignment of clients {pair[0]} and {pair[1]}, threshold {uploads.threshold:.3g}: {told}."
+            figure,
+            name,
+            f"Alignment of clients {pair[0]} and {pair[1]}, threshold {uploads.threshold:.3g}: {matches_text}.",
         )
     joined = sum(map(uploads.joined, matched))
     through = any(uploads.joined(m) and m.distance > uploads.threshold for m in matched)
@@ -694,20 +696,20 @@ def gallery_rows(uploads: Uploads) -> tuple[tuple[GalleryRow, ...], int]:
 
     If there are more, the clients take turns, each with its most frequent label first.
     """
-    found: dict[tuple[int, int], list[int]] = {}
+    numbers: dict[tuple[int, int], list[int]] = {}
     for i, at in enumerate(zip(uploads.owners, uploads.labels, strict=True)):
-        found.setdefault(at, []).append(i)
+        numbers.setdefault(at, []).append(i)
 
     def weight(at: tuple[int, int]) -> int:
-        return sum(uploads.counts[i] for i in found[at])
+        return sum(uploads.counts[i] for i in numbers[at])
 
     turns = {
         at: turn
-        for c in sorted({c for c, _ in found})
-        for turn, at in enumerate(sorted((at for at in found if at[0] == c), key=lambda at: (-weight(at), at)))
+        for c in sorted({c for c, _ in numbers})
+        for turn, at in enumerate(sorted((at for at in numbers if at[0] == c), key=lambda at: (-weight(at), at)))
     }
-    chosen = sorted(found, key=lambda at: (turns[at], at))[:MOST_ROWS]
-    return tuple(GalleryRow(*at, tuple(found[at])) for at in sorted(chosen)), len(found)
+    chosen = sorted(numbers, key=lambda at: (turns[at], at))[:MOST_ROWS]
+    return tuple(GalleryRow(*at, tuple(numbers[at])) for at in sorted(chosen)), len(numbers)
 
 
 def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str, Any], name: str) -> Chart | str:
@@ -731,7 +733,7 @@ def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str,
     count = max(2, min(6, MADE // blocks))
     try:
         prior = priors.load(source)
-        made = dict(
+        images = dict(
             zip(
                 (numbers := [i for s in rows for i in s.numbers[:blocks]]),
                 prior.sample(
@@ -744,7 +746,7 @@ def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str,
     except (ConfigError, DataError) as error:
         return f"{missing}{error}."
     real = real_images(record, r.seed, [(s.client, s.label) for s in rows], prior.image_shape)
-    return _gallery_chart(name, r, uploads, rows, all_rows, made, real)
+    return _gallery_chart(name, r, uploads, rows, all_rows, images, real)
 
 
 def real_images(
@@ -768,13 +770,13 @@ def real_images(
         return "it is not known what black and white are in them"
     levels = torch.tensor(dataset.levels or [(0.0, 1.0)] * dataset.x_train.shape[1])[:, :, None, None]
     held = holdings(record, seed)
-    found = {}
+    images = {}
     for client, label in wanted:
         rows = torch.tensor(held[client], dtype=torch.int64)
         rows = rows[dataset.y_train[rows] == label][:REAL]
         x = (dataset.x_train[rows] - levels[:, 0]) / (levels[:, 1] - levels[:, 0])
-        found[client, label] = priors.fitted(x.clamp(0, 1), image_shape)
-    return found
+        images[client, label] = priors.fitted(x.clamp(0, 1), image_shape)
+    return images
 
 
 def readable(record: Record, seed: int) -> Dataset | str:
@@ -826,13 +828,13 @@ def _gallery_chart(
     uploads: Uploads,
     rows: Sequence[GalleryRow],
     all_rows: int,
-    made: Mapping[int, Tensor],
+    generated: Mapping[int, Tensor],
     real: Mapping[tuple[int, int], Tensor] | str,
 ) -> Chart:
-    count, channels, tall, wide = next(iter(made.values())).shape
-    cell, blocks = wide + 1, max(sum(i in made for i in s.numbers) for s in rows)
-    shown = {} if isinstance(real, str) else real
-    start = (REAL * cell + 2 * _GAP) if shown else 0
+    count, channels, tall, wide = next(iter(generated.values())).shape
+    cell, blocks = wide + 1, max(sum(i in generated for i in s.numbers) for s in rows)
+    real_by_row = {} if isinstance(real, str) else real
+    start = (REAL * cell + 2 * _GAP) if real_by_row else 0
     step = tall + _BAND
     canvas = np.zeros((_HEAD + step * len(rows), start + blocks * (count * cell + _GAP), 4), dtype=np.uint8)
 
@@ -845,13 +847,13 @@ def _gallery_chart(
     words: list[tuple[int, float, str]] = []
     for k, s in enumerate(rows):
         top = _HEAD + k * step + _BAND
-        put(shown.get((s.client, s.label), torch.empty(0, channels, tall, wide)), top, 0)
-        for b, i in enumerate(i for i in s.numbers if i in made):
+        put(real_by_row.get((s.client, s.label), torch.empty(0, channels, tall, wide)), top, 0)
+        for b, i in enumerate(i for i in s.numbers if i in generated):
             left = start + b * (count * cell + _GAP)
-            put(made[i], top, left)
+            put(generated[i], top, left)
             n = uploads.counts[i]
-            said = [f"n {n}"] * bool(n) + ["merged"] * (i not in uploads.kept)
-            words.append((left, top - 5.5, ", ".join(said)))
+            notes = [f"n {n}"] * bool(n) + ["merged"] * (i not in uploads.kept)
+            words.append((left, top - 5.5, ", ".join(notes)))
     height, width = canvas.shape[:2]
     margin = 84.0
     scale = (figures.WIDE - margin - 10) / max(width, 17 * cell)
@@ -861,7 +863,7 @@ def _gallery_chart(
         axes = figure.add_axes((margin / full[0], 3 / full[1], width * scale / full[0], height * scale / full[1]))
         axes.imshow(canvas, interpolation="none", origin="upper", extent=(0, width, height, 0), aspect="auto")
         axes.set_axis_off()
-        heads = [(0.0, "real, the client’s own")] if shown else []
+        heads = [(0.0, "real, the client’s own")] if real_by_row else []
         heads.append((float(start), "made from its embeddings, one block each"))
         for x, text in heads:
             axes.annotate(text, (x, _HEAD - 8), va="center", fontsize=10, fontweight="bold", annotation_clip=False)
@@ -876,7 +878,7 @@ def _gallery_chart(
         svg = figures.markup(
             figure, name,
             f"Images made from the embeddings of {r.method}, seed {r.seed}, for {len(rows)} labels of clients"
-            + (", beside real ones of the same client and label." if shown else "."),
+            + (", beside real ones of the same client and label." if real_by_row else "."),
         )  # fmt: skip
     merged = any("merged" in text for _, _, text in words)
     hidden = max(len(s.numbers) for s in rows) - blocks
@@ -885,7 +887,7 @@ def _gallery_chart(
         + (
             f"Left, its first {REAL} training images of that label, {wide} x {tall} pixels as the prior sees them; "
             "right, "
-            if shown
+            if real_by_row
             else ""
         )
         + f"{count} images that the prior makes from each embedding"

@@ -68,7 +68,7 @@ class Tracks:
 
     def number(self, groups: Groups) -> tuple[int, ...]:
         """A number for every group of the next round, `ALONE` for one of a single client."""
-        found = [ALONE] * len(groups)
+        numbers = [ALONE] * len(groups)
         several = [i for i, g in enumerate(groups) if len(g) > 1]
         overlap = np.array([[_overlap(groups[i], m) for m in self.members] for i in several])
         if overlap.size:
@@ -76,14 +76,14 @@ class Tracks:
             overlap[:, sorted(self.last)] += 1e-9 * (overlap[:, sorted(self.last)] > 0)
             for row, track in zip(*linear_sum_assignment(overlap, maximize=True), strict=True):
                 if overlap[row, track] > 0:
-                    found[several[row]] = int(track)
+                    numbers[several[row]] = int(track)
         for i in several:
-            if found[i] == ALONE:
-                found[i] = len(self.members)
+            if numbers[i] == ALONE:
+                numbers[i] = len(self.members)
                 self.members.append(frozenset())
-            self.members[found[i]] = frozenset(groups[i])
-        self.last = {found[i] for i in several}
-        return tuple(found)
+            self.members[numbers[i]] = frozenset(groups[i])
+        self.last = {numbers[i] for i in several}
+        return tuple(numbers)
 
 
 def _overlap(a: Iterable[int], b: frozenset[int]) -> float:
@@ -97,11 +97,11 @@ Place = Mapping[int, tuple[int, ...]]
 
 def places(groups: Groups, numbers: Sequence[int]) -> Place:
     """The groups of each client, by number."""
-    found: dict[int, tuple[int, ...]] = {}
+    numbers_of: dict[int, tuple[int, ...]] = {}
     for members, number in zip(groups, numbers, strict=True):
         for c in members:
-            found[c] = (*found.get(c, ()), number)
-    return found
+            numbers_of[c] = (*numbers_of.get(c, ()), number)
+    return numbers_of
 
 
 def flows(before: Place, after: Place, clients: int) -> dict[tuple[int, int], float]:
@@ -112,7 +112,7 @@ def flows(before: Place, after: Place, clients: int) -> dict[tuple[int, int], fl
     >>> flows({0: (0, 1)}, {0: (1, 2)}, 1) == {(1, 1): 0.5, (0, 2): 0.5}
     True
     """
-    found: dict[tuple[int, int], float] = {}
+    totals: dict[tuple[int, int], float] = {}
     for c in range(clients):
         left, right = _parts(before.get(c, (NONE,))), _parts(after.get(c, (NONE,)))
         moved: dict[tuple[int, int], float] = {}
@@ -126,15 +126,15 @@ def flows(before: Place, after: Place, clients: int) -> dict[tuple[int, int], fl
         if rest > 1e-9:
             moved |= {(a, b): x * y / rest for a, x in left.items() for b, y in right.items() if x * y > 1e-12}
         for key, part in moved.items():
-            found[key] = found.get(key, 0.0) + part
-    return found
+            totals[key] = totals.get(key, 0.0) + part
+    return totals
 
 
 def _parts(numbers: tuple[int, ...]) -> dict[int, float]:
-    found: dict[int, float] = {}
+    parts: dict[int, float] = {}
     for n in numbers:
-        found[n] = found.get(n, 0.0) + 1 / len(numbers)
-    return found
+        parts[n] = parts.get(n, 0.0) + 1 / len(numbers)
+    return parts
 
 
 # ---------------------------------------------------------------- one method over a run
@@ -242,8 +242,8 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
 
 def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
     """Agreement of disjoint groups with the domains, of the clients in a group: 1 is the same, 0 what chance gives."""
-    found = {c: k for k, members in enumerate(groups) for c in members}
-    return float(adjusted_rand_score([planted[c] for c in found], list(found.values())))
+    group_of = {c: k for k, members in enumerate(groups) for c in members}
+    return float(adjusted_rand_score([planted[c] for c in group_of], list(group_of.values())))
 
 
 def alone(record: Record) -> str | None:
@@ -253,13 +253,13 @@ def alone(record: Record) -> str | None:
 
 def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]:
     """Own accuracy of a method's clients less `base`'s, fractions, for seeds where both reached the same round."""
-    found: dict[int, dict[int, float]] = {}
+    by_seed: dict[int, dict[int, float]] = {}
     for seed in tables.counted(record, method):
         mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
         if tables.reached(record, method, seed) == tables.reached(record, base, seed):
             both = {c: a - theirs[c] for c, a in mine.items() if c in theirs}
-            found |= {seed: both} if both else {}
-    return found
+            by_seed |= {seed: both} if both else {}
+    return by_seed
 
 
 # ---------------------------------------------------------------- the section
@@ -270,12 +270,12 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
         RunError: If the info contradicts itself.
     """
     base = alone(record)
-    found = [g for m in methods if (g := grouping(record, m, base)) is not None]
-    if not found:
+    histories = [g for m in methods if (g := grouping(record, m, base)) is not None]
+    if not histories:
         return None
     options = settings(record)
-    charts: list[Chart | None] = [_rand_chart(found, marks)]
-    for i, g in enumerate(found[:MOST_SHOWN]):
+    charts: list[Chart | None] = [_rand_chart(histories, marks)]
+    for i, g in enumerate(histories[:MOST_SHOWN]):
         charts.append(_flow_chart(g, f"flow{i}"))
         if g.clients <= MOST_CLIENTS:
             own = options.get(g.method, {})
@@ -283,7 +283,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
             charts.append(_similarity_chart(g, f"similar{i}"))
             charts.append(_gain_chart(g, own, record.partitions[g.seed].sizes, base, f"gain{i}"))
     drawn = in_rows([c for c in charts if c is not None])
-    return Section("Groups", lead(found, base), drawn, (_summary(found, marks, base),))
+    return Section("Groups", lead(histories, base), drawn, (_summary(histories, marks, base),))
 
 
 def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
@@ -304,22 +304,22 @@ def settings(record: Record) -> dict[str, dict[str, Any]]:
     return {str(m.get("label")): m for m in configured(record).get("methods", [])}
 
 
-def lead(found: Sequence[GroupHistory], base: str | None) -> str:
+def lead(histories: Sequence[GroupHistory], base: str | None) -> str:
     """Describe the final groups in a sentence for each method, and name the figures left out."""
-    said = [formed(g) for g in found]
-    said.append("A group keeps its number and colour from round to round by the members it keeps.")
+    sentences = [formed(g) for g in histories]
+    sentences.append("A group keeps its number and colour from round to round by the members it keeps.")
     if base is None:
-        said.append(
+        sentences.append(
             "No method of this run trains every client alone, so what joining was worth cannot be said: add the method "
             "“independent”."
         )
-    if len(found) > MOST_SHOWN:
-        said.append(f"Drawn are the groups of the first {MOST_SHOWN} methods.")
-    if any(g.clients > MOST_CLIENTS for g in found):
-        said.append(
+    if len(histories) > MOST_SHOWN:
+        sentences.append(f"Drawn are the groups of the first {MOST_SHOWN} methods.")
+    if any(g.clients > MOST_CLIENTS for g in histories):
+        sentences.append(
             f"Trees of merges, similarities and the gains of single clients are drawn for up to {MOST_CLIENTS} clients."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def formed(g: GroupHistory) -> str:
@@ -337,12 +337,12 @@ def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def _summary(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look], base: str | None) -> Table:
+def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look], base: str | None) -> Table:
     gain = f"over {base}" if base is not None else "over training alone"
     head = [
         ("Method", ""), ("Groups", "of two or more, last round"), ("Alone", "clients, last round"),
         ("Better off", gain), ("Worse off", gain), ("Mean gain", "points"), ("Worst gain", "points"),
-        *([("Adjusted Rand", "index, last round")] if any(g.rand for g in found) else []),
+        *([("Adjusted Rand", "index, last round")] if any(g.rand for g in histories) else []),
     ]  # fmt: skip
     entries = tuple(
         TableRow(
@@ -354,7 +354,7 @@ def _summary(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look], b
             ),
             figures.swatch(marks[g.method]),
         )
-        for g in found
+        for g in histories
     )
     note = (
         f"Gain: a client’s accuracy on its own test data in the last round, less its accuracy under {base}; percentage "
@@ -375,13 +375,13 @@ def _mean(spread: stats.Spread) -> str:
 
 
 def _worth(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str]:
-    each = [v for row in gains.values() for v in row.values()]
-    if not each:
+    values = [v for row in gains.values() for v in row.values()]
+    if not values:
         return "–", "–", "–", "–"
     by_seed = stats.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
     mean = tables.points(by_seed.mean) + ("" if by_seed.std is None else f" ± {100 * by_seed.std:.2f}")
-    better, worse = better_and_worse(each)
-    return f"{better} of {len(each)}", f"{worse} of {len(each)}", mean, tables.points(min(each))
+    better, worse = better_and_worse(values)
+    return f"{better} of {len(values)}", f"{worse} of {len(values)}", mean, tables.points(min(values))
 
 
 def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:
@@ -396,8 +396,8 @@ def colour_of(number: int) -> str:
     return figures.SERIES[number % figures.COLOURS] if number >= 0 else figures.BOUND
 
 
-def _rand_chart(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
-    lines = [figures.Line(g.method, marks[g.method], g.rand) for g in found if g.rand is not None]
+def _rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
+    lines = [figures.Line(g.method, marks[g.method], g.rand) for g in histories if g.rand is not None]
     if not lines:
         return None
     title = "Groups against the clients’ domains"
@@ -406,11 +406,12 @@ def _rand_chart(found: Sequence[GroupHistory], marks: Mapping[str, figures.Look]
         "rand", lines, "round", "adjusted Rand index, no unit", 1.0, f"{title}, adjusted Rand index: {ends}.", log=False
     )
     band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
-    left_out = [g.method for g in found if g.overlapping]
+    left_out = [g.method for g in histories if g.overlapping]
     caption = (
         "How well the groups agree with the domains that the clients’ data come from, which no method was told: 1 is "
         "the same groups, 0 what chance would give, as when everybody is alone or all are together. "
-        f"{_planted(found[0])}{band}" + (f" Not for {', '.join(left_out)}, whose groups overlap." if left_out else "")
+        f"{_planted(histories[0])}{band}"
+        + (f" Not for {', '.join(left_out)}, whose groups overlap." if left_out else "")
     )
     return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
@@ -480,8 +481,8 @@ def _flow_chart(g: GroupHistory, name: str) -> Chart | None:
         axes.grid(visible=False)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("round")
-        told = "; ".join(f"round {c.round}: {_told(c.groups)}" for c in (columns[0], columns[-1]))
-        svg = figures.markup(figure, name, f"Groups of {g.method}, seed {g.seed}. {told}."[:1000])
+        description = "; ".join(f"round {c.round}: {_told(c.groups)}" for c in (columns[0], columns[-1]))
+        svg = figures.markup(figure, name, f"Groups of {g.method}, seed {g.seed}. {description}."[:1000])
     marked = {n for h in heights for n in h}
     caption = (
         f"{g.method}, seed {g.seed}, {g.clients:,} clients. Each column is a round, each block a group of two or more "
@@ -498,12 +499,12 @@ def _flow_chart(g: GroupHistory, name: str) -> Chart | None:
 
 
 def _stacked(height: Mapping[int, float], order: Sequence[int], gap: float) -> dict[int, float]:
-    top, found = 0.0, {}
+    top, tops = 0.0, {}
     for n in order:
         if n in height:
-            found[n] = top
+            tops[n] = top
             top += height[n] + gap
-    return found
+    return tops
 
 
 def _band(x0: float, x1: float, y0: float, y1: float, v: float) -> Shape:
@@ -550,7 +551,7 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
         return None
     at, judged = g.cut
     seen = next(s for s in g.seen if s.round == at)
-    merges, made = (*judged.history, *judged.beyond), len(judged.history)
+    merges, num_made = (*judged.history, *judged.beyond), len(judged.history)
     leaves = sorted({c for m in merges for c in m.merge})
     forest = _Forest(leaves)
     for m in merges:
@@ -561,7 +562,7 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
         high = (11.0 if len(row) > 30 else 15.0) * len(row)
         figure = Figure(figsize=(figures.WIDE / 72, (high + 150) / 72), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(max(high, 60), 90))
-        _branches(above, merges, made, row, number)
+        _branches(above, merges, num_made, row, number)
         figures.name_ticks(above.yaxis, range(len(row)), lambda k: g.called(list(row)[k]), 10 if len(row) <= 30 else 8)
         above.set_ylim(len(row) - 0.4, -0.6)
         above.set_ylabel("client")
@@ -573,7 +574,7 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
         known = [(k, b) for k, b in enumerate(benefits, start=1) if b is not None]
         below.bar(
             [k for k, _ in known], [b for _, b in known], width=0.6,
-            color=[figures.INK if k <= made else figures.BOUND for k, _ in known],
+            color=[figures.INK if k <= num_made else figures.BOUND for k, _ in known],
             alpha=0.8,
         )  # fmt: skip
         below.axhline(0, color=figures.INK, linewidth=0.8)
@@ -588,14 +589,14 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
         below.set_axisbelow(True)
         below.grid(axis="x", visible=False)
         for axes in (above, below):
-            axes.axvline(made + 0.5, color=figures.INK, linewidth=1.1, linestyle=(0, (4, 2)))
+            axes.axvline(num_made + 0.5, color=figures.INK, linewidth=1.1, linestyle=(0, (4, 2)))
         below.set_xlim(0, len(merges) + 0.6)
         svg = figures.markup(
             figure, name, f"Merges of {g.method}, seed {g.seed}, round {at}: {_spelled(judged)}"[:1000]
         )
     fixed = options.get("groups") is not None
-    last = benefits[made - 1] if made else None
-    following = benefits[made] if made < len(benefits) else None
+    last = benefits[num_made - 1] if num_made else None
+    following = benefits[num_made] if num_made < len(benefits) else None
     cut = "The dashed line is the cut: merges left of it were made, those right of it, in grey, would have come next."
     why = (
         " It is where the number of groups asked for was reached, whatever the benefit."
@@ -618,10 +619,10 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
 
 
 def _branches(
-    axes: Axes, merges: Sequence[GroupMerge], made: int, row: Mapping[int, int], number: Mapping[int, int]
+    axes: Axes, merges: Sequence[GroupMerge], num_made: int, row: Mapping[int, int], number: Mapping[int, int]
 ) -> None:
     """The tree: merges that were made in their groups' colours, the groups' numbers on the cut, the others in grey."""
-    forest, place, edge = _Forest(row), {c: (0.0, float(y)) for c, y in row.items()}, made + 0.5
+    forest, place, edge = _Forest(row), {c: (0.0, float(y)) for c, y in row.items()}, num_made + 0.5
     solid: dict[int, list[tuple[float, float]]] = {}
     dashed: list[tuple[float, float]] = []
     gap = (math.nan, math.nan)
@@ -633,7 +634,7 @@ def _branches(
         forest.join(a, b)
         place[forest.find(a)] = (float(k), (ya + yb) / 2)
 
-    for k, m in enumerate(merges[:made], start=1):
+    for k, m in enumerate(merges[:num_made], start=1):
         merge(k, m, solid.setdefault(number.get(m.merge[0], ALONE), []))
     for root in forest.members:
         (x, y), n = place[root], number.get(root, ALONE)
@@ -644,7 +645,7 @@ def _branches(
                 str(n + 1), (edge, y), ha="center", va="center", fontsize=10, color=colour_of(n),
                 bbox={"facecolor": figures.PAGE, "edgecolor": "none", "pad": 1.2},
             )  # fmt: skip
-    for k, m in enumerate(merges[made:], start=made + 1):
+    for k, m in enumerate(merges[num_made:], start=num_made + 1):
         merge(k, m, dashed)
     for n, points in solid.items():
         xs, ys = zip(*points, strict=True)
@@ -695,8 +696,8 @@ def shades(values: Floats) -> npt.NDArray[np.uint8]:
     """Pixels for numbers in [-1, 1]: blue above 0, orange below, the opacity |value|; NaN is clear, (..., 4)."""
     known = np.nan_to_num(values)
     pixels = np.zeros((*values.shape, 4), dtype=np.uint8)
-    for colour, there in ((BLUE, known >= 0), (ORANGE, known < 0)):
-        pixels[there, :3] = tuple(bytes.fromhex(colour[1:]))
+    for colour, mask in ((BLUE, known >= 0), (ORANGE, known < 0)):
+        pixels[mask, :3] = tuple(bytes.fromhex(colour[1:]))
     pixels[..., 3] = np.round(255 * np.clip(np.abs(known), 0.0, 1.0))
     return pixels
 
@@ -705,9 +706,9 @@ def _similarity_chart(g: GroupHistory, name: str) -> Chart | None:
     if not g.judged.similarity:
         return None
     number = g.number_of
-    there = [c for c in range(g.clients) if c in set(g.judged.compared)]
+    compared = [c for c in range(g.clients) if c in set(g.judged.compared)]
     # Groups by number, then groups of one, then clients in none.
-    order = sorted(there, key=lambda c: (number.get(c, NONE) < 0, -number.get(c, NONE) if number.get(c, NONE) < 0
+    order = sorted(compared, key=lambda c: (number.get(c, NONE) < 0, -number.get(c, NONE) if number.get(c, NONE) < 0
                                          else number[c], c))  # fmt: skip
     at = {c: i for i, c in enumerate(g.judged.compared)}
     rows = [at[c] for c in order]
@@ -740,17 +741,17 @@ def _similarity_chart(g: GroupHistory, name: str) -> Chart | None:
         axes.set_xlabel("client")
         axes.set_ylabel("client")
         inside, across = _in_and_out(cosines, [number.get(c, NONE) for c in order])
-        said = " ".join(
+        means = " ".join(
             f"{what} {v:.2f}." for what, v in (("Mean inside groups", inside), ("Mean across", across)) if v is not None
         )
         svg = figures.markup(
-            figure, name, f"Cosine of every two clients’ updates, {g.method}, seed {g.seed}, ordered by groups. {said}"
+            figure, name, f"Cosine of every two clients’ updates, {g.method}, seed {g.seed}, ordered by groups. {means}"
         )
     blank = bool(np.isnan(cosines).any())
     caption = (
         f"{g.method}, seed {g.seed}: cosine of every two clients’ updates of the round before round {g.last.round}, "
         "which its groups follow from. 1 is the same direction, 0 nothing in common, −1 opposite. Squares are the "
-        f"groups with their numbers, then clients alone. {said}"
+        f"groups with their numbers, then clients alone. {means}"
         + (" Blank rows: clients whose update has no direction." if blank else "")
         + (f" Every {every}th client is named." if every > 1 else "")
     )
@@ -763,13 +764,13 @@ def _similarity_chart(g: GroupHistory, name: str) -> Chart | None:
 
 def _runs(values: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
     """Stretches of equal values: value, (where it begins, how long it is)."""
-    found: list[tuple[int, tuple[int, int]]] = []
+    runs: list[tuple[int, tuple[int, int]]] = []
     for i, v in enumerate(values):
-        if found and found[-1][0] == v:
-            found[-1] = (v, (found[-1][1][0], found[-1][1][1] + 1))
+        if runs and runs[-1][0] == v:
+            runs[-1] = (v, (runs[-1][1][0], runs[-1][1][1] + 1))
         else:
-            found.append((v, (i, 1)))
-    return found
+            runs.append((v, (i, 1)))
+    return runs
 
 
 def _in_and_out(cosines: Floats, numbers: Sequence[int]) -> tuple[float | None, float | None]:
@@ -812,7 +813,7 @@ def _gain_chart(
     """Should I join?  For each client, the utility its group promised and the gain it brought."""
     utility = {c: u for c, u in enumerate(g.judged.utility) if u is not None}
     gain = {c: 100 * v for c, v in g.gains.get(g.seed, {}).items()}
-    panels = [p for p, there in (("utility", utility), ("gain", gain)) if there]
+    panels = [p for p, by_client in (("utility", utility), ("gain", gain)) if by_client]
     if not panels:
         return None
     number = g.number_of
@@ -853,9 +854,9 @@ def _gain_chart(
         else:
             bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         bottom.set_xlabel("client")
-        told = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
-        told += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points"] if gain else []
-        svg = figures.markup(figure, name, f"By client of {g.method}, seed {g.seed}: {'; '.join(told)}.")
+        ranges = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
+        ranges += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points"] if gain else []
+        svg = figures.markup(figure, name, f"By client of {g.method}, seed {g.seed}: {'; '.join(ranges)}.")
     upper = (
         "Utility (no unit): how well a client’s update agrees with its group’s, less what a small group costs; from "
         "it the method decides."
