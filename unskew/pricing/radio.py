@@ -112,15 +112,15 @@ def price(
     if isinstance(what, Path):
         run = read(what)
         what, model_bytes = run.trainings, run.model_bytes
-    found: list[Cost] = []
+    costs: list[Cost] = []
     for one in what:
         if one.bound == "pooled":
             continue
         if ledger == "feddif_table3":
-            found += _table3(one)
+            costs += _table3(one)
         else:
-            found += _on_air(one, channel, spectrum, energy, ledger, model_bytes)
-    return tuple(found)
+            costs += _on_air(one, channel, spectrum, energy, ledger, model_bytes)
+    return tuple(costs)
 
 
 # ---------------------------------------------------------------- the order of the air
@@ -250,14 +250,14 @@ def _computed(work: Work | None, energy: Energy) -> dict[int, _Computed]:
     keys, which = np.unique(np.stack([work.round, work.hop, work.client]), axis=1, return_inverse=True)
     examples = np.bincount(which.reshape(-1), work.examples, keys.shape[1])
     slowest: dict[tuple[int, int], float] = {}
-    whole: dict[int, float] = {}
+    examples_by_round: dict[int, float] = {}
     for t, hop, n in zip(keys[0].tolist(), keys[1].tolist(), examples.tolist(), strict=True):
         slowest[t, hop] = max(slowest.get((t, hop), 0.0), n)
-        whole[t] = whole.get(t, 0.0) + n
-    in_turn = dict.fromkeys(whole, 0.0)
+        examples_by_round[t] = examples_by_round.get(t, 0.0) + n
+    in_turn = dict.fromkeys(examples_by_round, 0.0)
     for (t, _), n in slowest.items():
         in_turn[t] += n
-    return {t: _Computed(energy.compute_j(n), energy.compute_s(in_turn[t])) for t, n in whole.items()}
+    return {t: _Computed(energy.compute_j(n), energy.compute_s(in_turn[t])) for t, n in examples_by_round.items()}
 
 
 # ---------------------------------------------------------------- P000's Table 3
@@ -280,15 +280,15 @@ def table3_mb(rounds: int, iterations: int, models: int = 15, model_mb: float = 
 
 def _table3(one: Training) -> list[Cost]:
     air = _in_order(one.sent)
-    found = []
+    costs = []
     for t in np.unique(air.rows.round).tolist():
         info = one.info.get(t, Passes())
         models = _models(air.of(t)) if info.models is None else info.models
         passes = _passes(one.work, t) if info.iterations is None else info.iterations
-        each = table3_mb(1, 0, models) * MB
+        one_way = table3_mb(1, 0, models) * MB
         # M go down and M up; the rest of M (1 + I) goes from device to device, along the links the run really used.
-        found.append(Cost(one.method, one.seed, t, {"down": each, "d2d": (passes - 1) * each, "up": each}))
-    return found
+        costs.append(Cost(one.method, one.seed, t, {"down": one_way, "d2d": (passes - 1) * one_way, "up": one_way}))
+    return costs
 
 
 def _models(air: _Air) -> int:
@@ -308,11 +308,11 @@ def _passes(work: Work | None, t: int) -> int:
 # ---------------------------------------------------------------- sums
 def summed(costs: Iterable[Cost]) -> dict[tuple[str, int], Cost]:
     """The sum over rounds for each method and seed; `round` is the last one."""
-    found: dict[tuple[str, int], Cost] = {}
+    totals: dict[tuple[str, int], Cost] = {}
     for cost in costs:
         at = cost.method, cost.seed
-        found[at] = _plus(found[at], cost) if at in found else cost
-    return found
+        totals[at] = _plus(totals[at], cost) if at in totals else cost
+    return totals
 
 
 def _plus(a: Cost, b: Cost) -> Cost:
@@ -331,12 +331,12 @@ NAMES = {"bytes": "megabytes", "transmit_j": "joules.transmit", "receive_j": "jo
 
 def measures(cost: Cost) -> dict[str, float]:
     """A cost's known numbers by name: megabytes, hz_s, rbs, ...; each flow as a whole and by direction, `hz_s.up`."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for attribute in FLOWS:
         flow: Flow | None = getattr(cost, attribute)
         if flow is not None:
             name, unit = NAMES.get(attribute, attribute), MB if attribute == "bytes" else 1
-            found[name] = sum(flow.values()) / unit
-            found |= {f"{name}.{d}": flow[d] / unit for d in DIRECTIONS}
+            numbers[name] = sum(flow.values()) / unit
+            numbers |= {f"{name}.{d}": flow[d] / unit for d in DIRECTIONS}
     scalars = {"joules.compute": cost.compute_j, "seconds.compute": cost.compute_s, "below_qos": cost.below_qos}
-    return found | {name: float(value) for name, value in scalars.items() if value is not None}
+    return numbers | {name: float(value) for name, value in scalars.items() if value is not None}

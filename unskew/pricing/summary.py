@@ -77,9 +77,9 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
     rows: list[Mapping[str, Any]] = []
     remarks = _remarks(run, costs)
 
-    def add(method: str, found: Sequence[Mapping[str, float]], prefix: str = "") -> None:
-        for metric in dict.fromkeys(name for one in found for name in one):
-            values = [one[metric] for one in found if metric in one]
+    def add(method: str, by_seed: Sequence[Mapping[str, float]], prefix: str = "") -> None:
+        for metric in dict.fromkeys(name for one in by_seed for name in one):
+            values = [one[metric] for one in by_seed if metric in one]
             rows.append(
                 {
                     "method": method,
@@ -104,13 +104,13 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
             continue
         if seeds and not series:
             remarks.append(f"{method}: it has no global model, so it reaches no accuracy on the test set")
-        there = {s: t for s in series if (t := first[method, s]) is not None}
-        if len(there) < len(series):
-            under = f"under {len(there)} of {len(series)} seeds, which alone count" if there else "under any seed"
-            remarks.append(f"{method}: the target was {'' if there else 'not '}reached {under}")
-        add(method, [{"rounds": float(t)} for t in there.values()], "to_target.")
+        when = {s: t for s in series if (t := first[method, s]) is not None}
+        if len(when) < len(series):
+            under = f"under {len(when)} of {len(series)} seeds, which alone count" if when else "under any seed"
+            remarks.append(f"{method}: the target was {'' if when else 'not '}reached {under}")
+        add(method, [{"rounds": float(t)} for t in when.values()], "to_target.")
         # A seed that reaches the target at round 0 has cost nothing, and counts.
-        cost = {s: measures(totals[method, s]) for s in there if (method, s) in totals}
+        cost = {s: measures(totals[method, s]) for s in when if (method, s) in totals}
         nothing = {s: dict.fromkeys(measured, 0.0) for s, measured in cost.items()}
         add(method, [measures(until[method, s]) if (method, s) in until else nothing[s] for s in cost], "to_target.")
     return CostSummary(tuple(rows), tuple(remarks))
@@ -129,20 +129,20 @@ def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
 
 
 def _remarks(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
-    found = []
+    remarks = []
     if not run.finished:
-        found.append(
+        remarks.append(
             f"{run.folder} is not finished: these are its costs so far, over the seeds that came as far as the "
             "furthest of their method"
         )
     pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
     if pooled:
-        found.append(f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is no method's cost")
+        remarks.append(f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is no method's cost")
     if any(t.work is None for t in run.trainings):
-        found.append(f"{run.folder} recorded no local work (it has no work.jsonl): no joules of computing")
+        remarks.append(f"{run.folder} recorded no local work (it has no work.jsonl): no joules of computing")
     below = sum(c.below_qos or 0 for c in costs)
     if below:
-        found.append(
+        remarks.append(
             f"{below} transfers were on links below the minimum quality of service; they are priced all the same"
         )
-    return found
+    return remarks
