@@ -471,16 +471,19 @@ class Local(Protocol):
     """Argument that `Run` passes to its function: the client's own data and model, nothing of the network.
 
     Attributes:
-        x: Training inputs, (n, ...).
         y: Training labels, (n,).
         groups: Domain of each training example, (n,); None if the data has no domains.
         key: Root of this call's randomness.
     """
 
-    x: Tensor
     y: Tensor
     groups: Tensor | None
     key: Key
+
+    @property
+    def x(self) -> Tensor:
+        """Training inputs, (n, ...)."""
+        ...
 
     def imagery(self, source: str) -> Imagery:
         """Return the prior called `source`, loaded at the first request.

@@ -16,12 +16,13 @@ import toy_prior
 
 from unskew import machine
 from unskew.algorithms.fedavg import Trained, Weights
+from unskew.data import arrays, own
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.forecast import mock_executor, plan, timing
 from unskew.forecast.dry_run import dry_run, prepare
-from unskew.forecast.memory import IMAGES, MESSAGES, NOW, PRIOR, SHARED, TRAINING, refuse, too_large
+from unskew.forecast.memory import BATCHES, IMAGES, MESSAGES, NOW, PRIOR, SHARED, TRAINING, refuse, too_large
 from unskew.forecast.mock_executor import size
 from unskew.forecast.plan import forecast
 from unskew.forecast.values import Forecast, MemoryPart, MethodCost
@@ -33,6 +34,7 @@ from unskew.protocol import ClientId, Federation, Me, Plan, Sgd, SgdConfig, Step
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.tree import Params, weighted_mean
+from unskew.units import human_bytes
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -492,6 +494,28 @@ def test_the_width_of_a_stack_is_the_executors_own(clients: int, most: int, expe
     _, trainer = recipe.world("perceptron", False)
     executor = Stacked(trainer, chunk=most)
     assert executor.width(Sgd({}, SgdConfig()), 8, clients) == expected
+
+
+def test_images_that_stay_bytes_are_counted_as_bytes_and_their_batches_as_floats(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Floats are gathered an epoch at a time; bytes become floats a batch at a time."""
+    x, y = torch.arange(200 * 8 * 8, dtype=torch.uint8).view(200, 8, 8), torch.arange(200) % 10
+    experiment = tiny("local.batch_size=5", "runtime.executor=sequential")
+    found = []
+    for limit in (1 << 60, 0):
+        monkeypatch.setattr(arrays, "BYTES_FROM", limit)
+        setup = run_setup.prepare(experiment, run_setup.Given(dataset=own.dataset((x, y))))
+        feds = {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
+        found.append(forecast(experiment, setup, feds, drive_s=0.0))
+    labels, example = 200 * 8, 8 * 8 * 4
+    floats, kept = (next(part for part in f.parts if part.what == BATCHES) for f in found)
+    largest = max(len(c.train) for fed in feds.values() for c in fed.clients)
+    assert floats.bytes == 2 * largest * example
+    assert kept.bytes == 2 * 5 * example
+    sizes = [next(part.how for part in f.parts if part.what == NOW) for f in found]
+    assert human_bytes(200 * example + labels) in sizes[0]
+    assert human_bytes(200 * 8 * 8 + 2 * 256 * 4 + labels) in sizes[1]
 
 
 def test_memory_of_workers_is_counted_in_their_own_sizes(tiny: Callable[..., Experiment]) -> None:

@@ -31,6 +31,7 @@ from torch import Tensor
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns, threads
+from unskew.data.images import as_tensor
 from unskew.keys import Key
 from unskew.local.executor import Executor
 from unskew.local.sequential import Sequential
@@ -220,7 +221,7 @@ def _case(case: str, workload: Workload, batch: int, clients: int, repeats: int)
                 # by itself, divided; and of as many at once, which share caches, memory and perhaps a physical core.
                 "local work": lambda: local_work(1) / count,
                 "local work, at once": lambda: local_work(count),
-                **_plain(task, data.x, data.y, batch),
+                **_plain(task, as_tensor(data.x), data.y, batch),
             }
             times = take_turns(contenders, repeats)
         finally:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unskew import priors
 from unskew.bench.toolkit import BenchRow, Say, take_turns, threads, timed
+from unskew.data.images import as_tensor
 from unskew.data.sources import load
 from unskew.errors import DivergedError
 from unskew.keys import Key
@@ -89,7 +90,7 @@ def measure(
 def _digits(count: int) -> list[Tensor]:
     """Forty images of each digit, (40, 1, 8, 8) in [0, 1]."""
     data = load("digits")
-    x = data.x_train
+    x = as_tensor(data.x_train)
     unit = (x - x.min()) / (x.max() - x.min())
     return [unit[data.y_train == digit][:40] for digit in range(count)]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.dataset import ROWS, Dataset, check_range, check_values, checked
+from unskew.data.images import NUMBERS, ByteImages
 from unskew.data.inputs import Inputs, standardised
 from unskew.errors import DataError, meant
 from unskew.keys import Key
@@ -22,6 +23,9 @@ TEST_FRACTION = 0.2
 LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train")
 NAMES = ("classes", "domains", "clients")
 
+
+BYTES_FROM = 256 << 20
+"""Bytes that images of your own would take as floats, from which on they stay bytes; below it, floats are faster."""
 
 MANY = 100
 """Labels up to here count their classes themselves, so that a site which lacks some agrees with the others."""
@@ -36,6 +40,7 @@ def from_arrays(
     test_key: Key,
     classes: tuple[str, ...] | None = None,
     test_fraction: float | None = None,
+    own: bool = False,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -45,6 +50,7 @@ def from_arrays(
         test_key: Draws the test part, where the arrays have none.
         classes: Names, where the arrays have none.
         test_fraction: Share that becomes the test part, where the arrays have none; a fifth by default.
+        own: Keep large images as bytes.
 
     Raises:
         DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, or a label is out of range.
@@ -55,7 +61,7 @@ def from_arrays(
     content, names = _numbered(name, content, names)
     _check_rows(name, content, names)
     content = divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction)
-    tensors = inputs_of(name, content["x_train"], content["x_test"])
+    tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
     domain, client = content.get("domain_train"), content.get("client_train")
     return checked(
         name,
@@ -181,9 +187,12 @@ def _stratified(
 
 
 def inputs_of(
-    name: str, train: Array, test: Array
-) -> tuple[Tensor, Tensor, tuple[tuple[float, float], ...] | None, Inputs]:
-    """Both parts; of images of whole numbers, what black and white have become in each channel; and how they did."""
+    name: str, train: Array, test: Array, bytes_from: int | None = None
+) -> tuple[Tensor | ByteImages, Tensor | ByteImages, tuple[tuple[float, float], ...] | None, Inputs]:
+    """Both parts; of images of whole numbers, what black and white have become in each channel; and how they did.
+
+    Images that would take `bytes_from` bytes as floats stay bytes.
+    """
     train, test = _shaped(train), _shaped(test)
     if train.dtype == test.dtype == np.int64:
         return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
@@ -200,19 +209,30 @@ def inputs_of(
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
     if train.shape[1:] != test.shape[1:]:
         raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
-    scaled = torch.empty(len(train), train.shape[3], *train.shape[1:3])
-    scaled_test = torch.empty(len(test), test.shape[3], *test.shape[1:3])
-    levels, brightest = [], int(train.max())  # scikit-learn's digits end at 16
     moments = [_moments(train[..., c]) for c in range(train.shape[3])]
-    for c, (mean, std) in enumerate(moments):
-        table = standardised(mean, std)
-        levels.append((float(table[0]), float(table[brightest])))
-        for images, part in ((train, scaled), (test, scaled_test)):
-            for start in range(0, len(images), ROWS):  # an index widens to int64: in slices it stays small
-                part[start : start + ROWS, c] = torch.from_numpy(table[images[start : start + ROWS, ..., c]])
+    tables = np.stack([standardised(mean, std) for mean, std in moments])
+    brightest = int(train.max())  # scikit-learn's digits end at 16
+    levels = [(float(table[0]), float(table[brightest])) for table in tables]
+    kept = bytes_from is not None and tables.itemsize * (train.size + test.size) >= bytes_from
+    convert = _as_bytes if kept else _as_floats
     known = all(black < white for black, white in levels)  # a constant channel has lost its level
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
-    return scaled, scaled_test, tuple(levels) if known else None, Inputs("images", means, deviations)
+    inputs = Inputs("images", means, deviations)
+    return convert(train, tables), convert(test, tables), tuple(levels) if known else None, inputs
+
+
+def _as_floats(images: Array, tables: npt.NDArray[np.float32]) -> Tensor:
+    scaled = torch.empty(len(images), images.shape[3], *images.shape[1:3])
+    for c, table in enumerate(tables):
+        for start in range(0, len(images), ROWS):  # an index widens to int64: in slices it stays small
+            scaled[start : start + ROWS, c] = torch.from_numpy(table[images[start : start + ROWS, ..., c]])
+    return scaled
+
+
+def _as_bytes(images: Array, tables: npt.NDArray[np.float32]) -> ByteImages:
+    # PyTorch takes no array that runs backwards or is read-only; others are not copied.
+    levels = np.require(images, np.uint8, ["C", "W"])
+    return ByteImages(torch.from_numpy(levels), torch.from_numpy(tables))
 
 
 def _shaped(x: Array) -> Array:
@@ -242,8 +262,9 @@ def is_images(x: Array) -> bool:
 def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
     """Mean and standard deviation of a channel's values, in units of 255."""
     counts = np.zeros(256, np.int64)
-    for start in range(0, len(channel), 4096):  # bincount widens to int64: in slices it stays small
-        counts += np.bincount(channel[start : start + 4096].reshape(-1), minlength=256)
+    at_once = max(1, NUMBERS // channel[0].size)  # bincount widens to int64: in slices it stays small
+    for start in range(0, len(channel), at_once):
+        counts += np.bincount(channel[start : start + at_once].reshape(-1), minlength=256)
     level = np.arange(256) / 255
     mean = np.average(level, weights=counts)
     # One level only: its deviation is rounding, which must not be blown up to a signal.

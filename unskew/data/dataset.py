@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
 from unskew.errors import DataError
 
@@ -25,7 +26,8 @@ class Dataset:
 
     Attributes:
         name: Short name, for tables and manifests.
-        x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or token ids (N, L), int64.
+        x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or token ids (N, L), int64.  Many
+            images of your own stay bytes, and their rows are float32.
         y_train: Labels (N,), int64, 0 .. num_classes - 1.
         x_test: Global test examples, shaped as `x_train`.
         y_test: Their labels.
@@ -41,9 +43,9 @@ class Dataset:
     """
 
     name: str
-    x_train: Tensor
+    x_train: Tensor | ByteImages
     y_train: Tensor
-    x_test: Tensor
+    x_test: Tensor | ByteImages
     y_test: Tensor
     classes: tuple[str, ...]
     groups: Tensor | None
@@ -64,12 +66,17 @@ class Dataset:
         """Shape of one example, such as (3, 32, 32)."""
         return tuple(self.x_train.shape[1:])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the examples in memory."""
+        return sum(t.nbytes for t in (self.x_train, self.y_train, self.x_test, self.y_test))
+
 
 def checked(
     name: str,
-    x_train: Tensor,
+    x_train: Tensor | ByteImages,
     y_train: Tensor,
-    x_test: Tensor,
+    x_test: Tensor | ByteImages,
     y_test: Tensor,
     *,
     classes: Sequence[str] | None = None,
@@ -85,7 +92,8 @@ def checked(
 
     Args:
         name: Short name, for tables and manifests.
-        x_train: Floating (N, D) or (N, C, H, W), cast to float32; or int64 token ids (N, L), none negative.
+        x_train: Floating (N, D) or (N, C, H, W), cast to float32; int64 token ids (N, L), none negative; or images
+            that stay bytes.
         y_train: Integer labels (N,).
         x_test: As `x_train`, at least one example.
         y_test: As `y_train`.
@@ -126,7 +134,7 @@ def checked(
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
     if sha256 is None:
         known = [extra for extra in (groups, owners) if extra is not None]
-        sha256 = _sha256(x_train, y_train, x_test, y_test, *known)
+        sha256 = _sha256(*_plain(x_train), y_train, *_plain(x_test), y_test, *known)
     return Dataset(
         name,
         x_train,
@@ -144,12 +152,14 @@ def checked(
     )
 
 
-def _part(name: str, part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    y = _whole(name, f"y_{part}", y, len(x) if x.ndim else 0)
+def _part(name: str, part: str, x: Tensor | ByteImages, y: Tensor) -> tuple[Tensor | ByteImages, Tensor]:
+    y = _whole(name, f"y_{part}", y, len(x) if x.dim() else 0)
     if len(y) == 0:
         raise DataError(f"{name}: x_{part} holds no examples, at least 1 is needed")
-    if x.numel() == 0:
+    if 0 in x.shape:
         raise DataError(f"{name}: examples of x_{part} are empty, shape {tuple(x.shape)}")
+    if isinstance(x, ByteImages):
+        return x, y
     if x.is_floating_point() and x.ndim in (2, 4):
         x = x.to(torch.float32)
         check_values(name, f"x_{part}", x.detach().cpu().numpy())
@@ -210,6 +220,10 @@ def check_range(name: str, what: str, values: npt.NDArray[np.int64], count: int,
     if len(bad):
         i = int(bad[0])
         raise DataError(f"{name}: {what}[{i}] is {int(values[i])}, must be 0..{count - 1} ({count} {noun})")
+
+
+def _plain(x: Tensor | ByteImages) -> tuple[Tensor, ...]:
+    return (x.levels, x.table) if isinstance(x, ByteImages) else (x,)
 
 
 def _sha256(*tensors: Tensor) -> str:

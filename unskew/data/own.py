@@ -26,6 +26,7 @@ from torch.utils.data import Dataset as TorchDataset
 from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
+from unskew.data.images import as_tensor
 from unskew.errors import DataError, meant
 from unskew.keys import Key
 
@@ -107,7 +108,7 @@ def dataset(
         number = {name: i for i, name in enumerate(rows.client_names)}
         arrays["client_train"] = np.array([number[name] for name in rows.clients], np.int64)
         arrays["clients"] = np.array(rows.client_names, np.str_)
-    return from_arrays(rows.name, arrays, Key(0) / "npz" / "test", test_fraction=test_fraction)
+    return from_arrays(rows.name, arrays, Key(0) / "npz" / "test", test_fraction=test_fraction, own=True)
 
 
 def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
@@ -126,7 +127,7 @@ def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any,
             "give {client: (x, y)}"
         )
     if isinstance(data, Dataset):
-        return _Examples(data.name, data.x_test.numpy(), data.y_test.numpy(), classes=data.classes)
+        return _Examples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
         return _of_clients(data)
     if isinstance(data, DataLoader | IterableDataset):

@@ -41,11 +41,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.npyio import NpzFile
+from torch import Tensor
 
 from unskew.data import hub
 from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
+from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError, meant
@@ -158,10 +160,10 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
         if kind == "npz":
             if not path.is_file():
                 raise DataError(f"{source}: there is no file {path.absolute()}")
-            return _assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test")
+            return _assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test", own=True)
         if not path.is_dir():
             raise DataError(f"{source}: there is no folder {path.absolute()}")
-        return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test")
+        return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True)
     if source not in _NAMED:
         raise DataError(
             f"unknown data set {source!r}{meant(source, _NAMED, 0.5)} (known: {', '.join(s.name for s in SOURCES)})"
@@ -430,13 +432,13 @@ def _texts(name: str, content: dict[str, Any], where: Path | str, classes: tuple
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write a data set as it is, inputs scaled and rows divided, as one npz in the plain layout."""
+    """Write a data set as it is, rows divided and inputs scaled (or bytes, and their table), as one npz."""
     content: dict[str, Any] = {
         "name": dataset.name,
         "sha256": dataset.sha256,
-        "x_train": dataset.x_train,
+        "x_train": _raw(dataset.x_train),
         "y_train": dataset.y_train,
-        "x_test": dataset.x_test,
+        "x_test": _raw(dataset.x_test),
         "y_test": dataset.y_test,
         "classes": dataset.classes,
         "domain_train": dataset.groups,
@@ -444,11 +446,16 @@ def save(dataset: Dataset, path: Path) -> None:
         "client_train": dataset.owners,
         "clients": dataset.client_names or None,
         "levels": dataset.levels,
+        "table": dataset.x_train.table if isinstance(dataset.x_train, ByteImages) else None,
         "inputs": json.dumps(asdict(dataset.inputs)),
     }
     with path.open("wb") as file:
         arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
         np.savez(file, **arrays)
+
+
+def _raw(x: Tensor | ByteImages) -> Tensor:
+    return x.levels if isinstance(x, ByteImages) else x
 
 
 def _saved(path: Path) -> Dataset:
@@ -465,13 +472,16 @@ def _saved(path: Path) -> Dataset:
         scaling: dict[str, Any] = json.loads(str(arrays["inputs"]))
         scaling = {key: tuple(value) if isinstance(value, list) else value for key, value in scaling.items()}
         inputs = Inputs(**scaling)
-    tensors = {key: torch.from_numpy(arrays[key]) for key in LAYOUT if key in arrays}
+    tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table") if key in arrays}
+    x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
+    if "table" in tensors:
+        x = {key: ByteImages(tensors[key], tensors["table"]) for key in x}
     name = str(arrays["name"])
     return checked(
         name,
-        tensors["x_train"],
+        x["x_train"],
         tensors["y_train"],
-        tensors["x_test"],
+        x["x_test"],
         tensors["y_test"],
         classes=names_of(name, "classes", arrays),
         groups=tensors.get("domain_train"),
@@ -488,9 +498,14 @@ def _saved(path: Path) -> Dataset:
 
 
 def _assemble(
-    name: str, arrays: _Arrays, where: Path | str, test_key: Key, classes: tuple[str, ...] | None = None
+    name: str,
+    arrays: _Arrays,
+    where: Path | str,
+    test_key: Key,
+    classes: tuple[str, ...] | None = None,
+    own: bool = False,
 ) -> Dataset:
-    return _placed(where, lambda: from_arrays(name, arrays, test_key, classes))
+    return _placed(where, lambda: from_arrays(name, arrays, test_key, classes, own=own))
 
 
 def _placed(where: Path | str, build: Callable[[], _T]) -> _T:

@@ -1,6 +1,7 @@
 """Memory that a run will need: a sum whose parts are shown, and a refusal where it is more than there is."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch
 
 from unskew import machine
 from unskew.data.federated import FederatedData
+from unskew.data.images import ByteImages
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.forecast.counts import DryRun, JobKind, RoundRequests
@@ -120,7 +122,8 @@ def memory_parts(
     inside: Place = "device" if setup.device.type == "cuda" else "worker" if setup.executor == "workers" else "main"
     store: Place = "device" if setup.device.type == "cuda" else "main"
     data = setup.dataset
-    example = data.x_train[0].numel() * data.x_train.element_size()
+    example = math.prod(data.input_shape) * data.x_train.element_size()
+    as_bytes = isinstance(data.x_train, ByteImages)
     largest = int(prepared.population.histograms.sum(1).max())
     layers = layer_outputs(setup)
     widest = max((a + b for a, b in itertools.pairwise([0, *layers])), default=0)
@@ -132,7 +135,7 @@ def memory_parts(
     stacked = Stacked(prepared.trainer) if setup.executor == "stacked" else None
     if stacked is not None and evaluation.eval_sizes:
         chunk = stacked.examples_at_once(evaluation.eval_sizes)
-    dataset = sum(t.nbytes for t in (data.x_train, data.y_train, data.x_test, data.y_test))
+    dataset = data.nbytes
     server_kinds = {kind for requests in observed.rounds for kind, _ in requests.server_jobs}
     client_kinds = {kind for requests in observed.rounds for kind, _ in requests.jobs}
     needs = {
@@ -143,14 +146,18 @@ def memory_parts(
     side = training.width if stacked is not None else 1
     copied = 2 * side * training.batch if stacked is not None else 2 * largest
     batches = (
-        f"{side} x batch of {training.batch} examples" if side > 1 else f"{largest} examples of the largest client"
+        f"2 x {side} x batch of {training.batch} examples"
+        if side > 1
+        else f"2 x {largest} examples of the largest client"
     )
-    gathered = evaluation.gathered_rows
+    if as_bytes:
+        copied, batches = _converted(observed, training.batch, side)
+    gathered = chunk if as_bytes else min(evaluation.gathered_rows, chunk)  # a network's worth at a time
     parts = [
         MemoryPart(NOW, now, f"this process with its libraries and the data set ({human_bytes(dataset)}), measured",
                    "main", "always"),
         MemoryPart(TRAINING, training.bytes, training.how, inside, "training"),
-        MemoryPart(BATCHES, copied * example, f"2 x {batches} x {human_bytes(example)}", inside, "training"),
+        MemoryPart(BATCHES, copied * example, f"{batches} x {human_bytes(example)}", inside, "training"),
         MemoryPart(MESSAGES, observed.in_flight_bytes,
                    "messages, replies and states of one round, those shared counted once", store, "training"),
         MemoryPart(EVALUATION, widest * chunk + gathered * example,
@@ -169,6 +176,17 @@ def memory_parts(
             parts.append(MemoryPart(SERVER, at_server.bytes, at_server.how, "main", "training"))
         parts += _worker_parts(model_bytes(setup), observed)
     return tuple(parts)
+
+
+def _converted(observed: DryRun, batch: int, side: int) -> tuple[int, str]:
+    """Examples that are floats at once where the data stay bytes, a batch and its successor, and which they are."""
+    at_once = 2 * side * batch, f"2 x {side} x batch of {batch} examples, as floats"
+    for kind, n in (job for requests in observed.rounds for job in requests.jobs):
+        if kind[0] == "fold":
+            n = min(n, LocalTrainer.CHUNK)
+        if kind[0] in ("fold", "run"):
+            at_once = max(at_once, (n, f"{n} examples of a client, as floats"))
+    return at_once
 
 
 @dataclass(frozen=True, order=True)

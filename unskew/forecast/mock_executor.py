@@ -240,8 +240,13 @@ class _WatchedLocal:
     def __init__(self, trainer: LocalTrainer, me: Me, index: int, mock: Mock, requests: RoundRequests) -> None:
         self._trainer, self._me, self._mock, self._requests = trainer, me, mock, requests
         self._local: Local = trainer.local(me, index)
-        self.x, self.y, self.groups, self.key = self._local.x, self._local.y, self._local.groups, self._local.key
+        self.y, self.groups, self.key = self._local.y, self._local.groups, self._local.key
         self.asked: list[tuple[JobKind, int, Hashable]] = []
+
+    @property
+    def x(self) -> Tensor:
+        """The client's training inputs."""
+        return self._local.x
 
     def imagery(self, source: str) -> Imagery:
         """A mock of the prior; the real one is loaded all the same, for its shapes."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.batches import Batches, num_steps, plan
+from unskew.data.images import ByteImages
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 
@@ -18,7 +19,7 @@ class DeviceData:
     """The data set on the device, and which of it each client may see.
 
     Attributes:
-        x: All training inputs, (N, ...).
+        x: All training inputs, (N, ...); images that are bytes become floats as they are gathered.
         y: Their labels, (N,).
         train: Row numbers of each client's training examples, (n,) int64.
         val: Row numbers kept aside from training, (m,) int64.
@@ -29,12 +30,12 @@ class DeviceData:
             where they are not known.
     """
 
-    x: Tensor
+    x: Tensor | ByteImages
     y: Tensor
     train: tuple[Tensor, ...]
     val: tuple[Tensor, ...]
     augment: Augment | None = None
-    x_test: Tensor | None = None
+    x_test: Tensor | ByteImages | None = None
     y_test: Tensor | None = None
     groups: Tensor | None = None
     levels: tuple[tuple[float, float], ...] | None = None

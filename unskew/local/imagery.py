@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unskew import priors
+from unskew.data.images import ByteImages, extremes
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.priors import Inversion, Prior
@@ -139,7 +140,7 @@ class TaskImagery:
         """Start of every embedding, (width,), on the CPU."""
         return self.prior.start().detach().float().cpu()
 
-    def check(self, x: Tensor) -> None:
+    def check(self, x: Tensor | ByteImages) -> None:
         """Refuse inputs (n, C, H, W) whose values of black and white are not known.
 
         Raises:
@@ -188,14 +189,14 @@ class TaskImagery:
         black, white = self._levels(None)
         return black + images * (white - black)
 
-    def _levels(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _levels(self, x: Tensor | ByteImages | None) -> tuple[Tensor, Tensor]:
         """Values of black and white, (C, 1, 1) each, on the device of `x`."""
         device = None if x is None else x.device
         if self.levels is not None:
             table = torch.tensor(self.levels, device=device)
             return table[:, 0, None, None], table[:, 1, None, None]
         if x is not None and len(x):
-            low, high = (float(v) for v in torch.aminmax(x))
+            low, high = extremes(x)
             if low < 0 or high > 1:
                 raise DataError(
                     f"the inputs lie in [{low:.4g}, {high:.4g}] and it is not known what black and white are in them; "

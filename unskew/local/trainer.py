@@ -5,9 +5,9 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches
+from unskew.data.images import ByteImages
 from unskew.errors import DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense, imagery
@@ -131,7 +132,8 @@ class LocalTrainer:
         lr = config.lr_at(me.round)
         space = self._workspace(config.trainable, config.buffers == "freeze")
         space.load(job.start)
-        x_train, y_train, augment = self.device_data.x, self.device_data.y, self.device_data.augment
+        x_train: Tensor | ByteImages = self.device_data.x
+        y_train, augment = self.device_data.y, self.device_data.augment
         if job.examples is None:
             rows = self.device_data.train[me.id]
         else:
@@ -250,15 +252,22 @@ class LocalTrainer:
         return objective
 
     def _gather(
-        self, inputs: Tensor, rows: Tensor, labels: Tensor, batches: Batches
+        self, inputs: Tensor | ByteImages, rows: Tensor, labels: Tensor, batches: Batches
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches as views of one gather per epoch."""
+        """Batches as views of one gather per epoch; images that are bytes become floats a batch at a time."""
         for order, sizes in batches.epochs():
             pick = rows.index_select(0, order.to(self.device))  # a third of indexing's time
-            x, y = inputs.index_select(0, pick), labels.index_select(0, pick)
-            if self._channels_last and x.dim() == 4:
-                x = x.contiguous(memory_format=torch.channels_last)
-            yield from zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
+            y = labels.index_select(0, pick)
+            x: Iterable[Tensor]
+            if isinstance(inputs, ByteImages):
+                x = (self._laid_out(inputs.index_select(0, part)) for part in torch.split(pick, list(sizes)))
+            else:
+                x = torch.split(self._laid_out(inputs.index_select(0, pick)), list(sizes))
+            yield from zip(x, torch.split(y, list(sizes)), strict=True)
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Inputs in the memory format that suits the network's kernels."""
+        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
 
     def _workspace(self, trainable: tuple[str, ...], freeze: bool) -> Workspace:
         chosen = self.task.layout.select(trainable)
@@ -293,8 +302,8 @@ class LocalTrainer:
         return self._passed(self._reference, x, params)
 
     def _passed(self, network: FeatureNetwork, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
-        if network is not self._reference and self._channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        if network is not self._reference:
+            x = self._laid_out(x)
         with torch.no_grad():
             out: tuple[Tensor, Tensor] = functional_call(
                 network, {f"module.{k}": v for k, v in params.items()}, (x,), strict=False
@@ -328,18 +337,21 @@ class LocalTrainer:
         )
         if x is None or y is None:
             raise DataError("there is no global test set to evaluate on")
-        return self.evaluate_on(params, x, y) if rows is None else self.evaluate_on(params, x[rows], y[rows])
+        return self.evaluate_on(params, x, y, rows)
 
     def size(self, part: Literal["test", "train"]) -> int:
         """Rows of the global test set or of the training inputs."""
         y = self.device_data.y if part == "train" else self.device_data.y_test
         return 0 if y is None else len(y)
 
-    def evaluate_on(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(correct, loss) of each example, (n,) bool and (n,), in evaluation mode and without augmentation."""
+    def evaluate_on(
+        self, params: Params, x: Tensor | ByteImages, y: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(correct, loss) of each example or of some rows, (n,) bool and (n,), in evaluation mode, not augmented."""
         correct, losses = [], []
         with torch.no_grad():
-            for xs, ys in zip(torch.split(x, LocalTrainer.CHUNK), torch.split(y, LocalTrainer.CHUNK), strict=True):
+            for pick in _slices(len(y)) if rows is None else torch.split(rows, LocalTrainer.CHUNK):
+                xs, ys = x[pick], y[pick]
                 _, logits = self.refer(xs, params)
                 correct.append(accuracy(logits, ys))
                 losses.append(self._loss(logits, ys))
@@ -352,9 +364,14 @@ class _Local:
     def __init__(self, trainer: LocalTrainer, me: Me, key: Key) -> None:
         device_data = trainer.device_data
         rows = device_data.y.new_empty(0) if me.id == NOBODY else device_data.train[me.id]
-        self.x, self.y, self.key = device_data.x[rows], device_data.y[rows], key
+        self.y, self.key = device_data.y[rows], key
         self.groups = None if device_data.groups is None else device_data.groups[rows]
-        self._trainer = trainer
+        self._trainer, self._rows = trainer, rows
+
+    @cached_property
+    def x(self) -> Tensor:
+        """Training inputs; images that are bytes become floats when they are first looked at."""
+        return self._trainer.device_data.x[self._rows]
 
     def imagery(self, source: str) -> Imagery:
         """The prior called `source`, loaded when it is first asked for."""
@@ -372,15 +389,19 @@ class _Local:
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
         total = {n: torch.zeros_like(leaves[n]) for n in names}
-        for xs, ys in zip(
-            torch.split(self.x, LocalTrainer.CHUNK), torch.split(self.y, LocalTrainer.CHUNK), strict=True
-        ):
+        for pick in _slices(len(self.y)):
+            xs, ys = self._trainer.device_data.x[self._rows[pick]], self.y[pick]
             _, logits = functional_call(self._trainer._reference, every, (xs,), strict=False)
             loss = self._trainer._loss(logits, ys).sum() / len(self.y)
             gradients = torch.autograd.grad(loss, [leaves[n] for n in names], materialize_grads=True)
             for n, g in zip(names, gradients, strict=True):
                 total[n] += g
         return total
+
+
+def _slices(n: int) -> list[slice]:
+    """Examples 0 .. n - 1, so many at a time as go through a network at once; one slice even of none."""
+    return [slice(start, min(start + LocalTrainer.CHUNK, n)) for start in range(0, max(n, 1), LocalTrainer.CHUNK)]
 
 
 def _all_finite(vector: Tensor) -> bool:

@@ -30,6 +30,7 @@ from unskew.algorithms.oneshot import longer
 from unskew.api import History
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.data.images import as_tensor
 from unskew.errors import ConfigError, DataError
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
@@ -187,7 +188,7 @@ def voted(task: Mapping[str, Any], data: Dataset, file: Path) -> float:
     for c in sorted({name.partition("/")[0] for name in tensors}):
         network.load_state_dict({n.partition("/")[2]: t for n, t in tensors.items() if n.startswith(f"{c}/")})
         with torch.no_grad():
-            total += torch.cat([network(x).softmax(1) for x in torch.split(data.x_test, 500)])
+            total += torch.cat([network(x).softmax(1) for x in torch.split(as_tensor(data.x_test), 500)])
     return float((total.argmax(1) != data.y_test).double().mean())
 
 
@@ -657,6 +658,7 @@ def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
     maker = imagery.of(_prior(ground), device, data.input_shape, data.levels)
+    private = as_tensor(data.x_train)
     copies: dict[str, list[float]] = {}
     real: list[float] = []
     for (label, seed), info in shown(history).items():
@@ -665,10 +667,10 @@ def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[
         v = torch.tensor(info["embeddings"])[info["kept"]]
         key = Key(seed) / "feddistr" / "copies"
         images = maker.sample(v, draft["each"], key / "images").flatten(0, 1)
-        copies.setdefault(label, []).append(nearest(images, data.x_train))
+        copies.setdefault(label, []).append(nearest(images, private))
         if label == PLAIN:
             rows = torch.randperm(len(data.x_test), generator=(key / "real").generator())[: len(images)]
-            real.append(nearest(data.x_test[rows], data.x_train))
+            real.append(nearest(data.x_test[rows], private))
     return copies, real
 
 

@@ -30,6 +30,7 @@ from unskew.api import History
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.federated import ClientIndex, FederatedData, federate, to_manifest
+from unskew.data.images import as_tensor
 from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
@@ -210,7 +211,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     why, divide = settings.pop("why", ""), division(**settings.pop("divide"))
     data = sources.load(settings["task"]["data"], draft.request.data_dir)
     arrays: dict[str, npt.NDArray[Any]] = {
-        "x_train": data.x_train.numpy(),
+        "x_train": as_tensor(data.x_train).numpy(),
         "y_train": data.y_train.numpy(),
         # Clients are tested on examples of their own; a global test part is there because a data set has one.
         "x_test": data.x_test[:100].numpy(),

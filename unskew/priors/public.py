@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.data.fonts import FACES
+from unskew.data.images import as_tensor
 from unskew.data.sources import load
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -121,7 +122,7 @@ def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tup
 def _unit(name: str, data_dir: Path | str | None) -> tuple[tuple[Tensor, Tensor], str]:
     """(images uint8 (N, 1, 32, 32), labels (N,)) of a training part, and its hash."""
     data = load(name, data_dir)
-    x = data.x_train
+    x = as_tensor(data.x_train)
     if data.input_shape != (1, 28, 28):
         raise DataError(f"{name} must be grey images of 28 x 28 to train the prior, got {data.input_shape}")
     # `load` standardises by two constants; black and white are among the levels of both sets, so this undoes it.

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from unskew.data.images import ByteImages
 from unskew.errors import UnskewError
 from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.local.stacked.fitter import Fitter, aux_key
@@ -247,7 +248,9 @@ class Stacked:
         bytes_ = self.trainer.device_data.x.element_size() * max(self._traits.activations, 1)
         return _ROOM[self.trainer.device.type] // bytes_
 
-    def _passes(self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def _passes(
+        self, models: Sequence[Params], x: Tensor | ByteImages, picks: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
         """(features, logits) of each model on its own rows, in evaluation mode."""
         refer = self.trainer.refer
         if not self._stackable:
@@ -268,7 +271,7 @@ class Stacked:
         return outputs
 
     def _side_by_side(
-        self, models: Sequence[Params], x: Tensor, picks: Sequence[Tensor]
+        self, models: Sequence[Params], x: Tensor | ByteImages, picks: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
         one = all(p is picks[0] for p in picks)  # everybody on the same rows: they are not copied
         names = (*self.trainer.task.layout.trainable, *self.trainer.task.layout.buffers)

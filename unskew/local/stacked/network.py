@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from unskew.data.images import ByteImages
 from unskew.keys import Key
 from unskew.task import Task
 
@@ -125,10 +126,10 @@ class NetworkTraits:
         return None
 
 
-def probe(task: Task, x: Tensor, y: Tensor) -> NetworkTraits:
+def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
     """Try the network on the first three of these examples."""
     pick = torch.arange(3) % len(y)
-    x, y = x[pick.to(x.device)].cpu(), y[pick.to(y.device)].cpu()
+    x, y = inputs[pick.to(inputs.device)].cpu(), y[pick.to(y.device)].cpu()
     x = x.double() if x.is_floating_point() else x
     module, seeds = with_keyed_dropout(task.module().double())
     counted = [n for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("seed")]

@@ -316,7 +316,7 @@ class Rows:
         """Inputs and labels of every client's batch."""
         labels = self._context.labels if self._spec.form == "bmm" else self._trainer.device_data.y
         flat = pick.reshape(-1)
-        x, y = (t.index_select(0, flat) for t in (self._trainer.device_data.x, labels))
+        x, y = self._trainer.device_data.x.index_select(0, flat), labels.index_select(0, flat)
         return x.view(*pick.shape, *x.shape[1:]), y.view(*pick.shape, *y.shape[1:])
 
     # ------------------------------------------------------------------ by autograd

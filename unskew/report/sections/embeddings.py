@@ -29,6 +29,7 @@ from torch import Tensor
 from unskew import priors
 from unskew.algorithms.feddistr import Disentangle, FedDistr
 from unskew.data.dataset import Dataset
+from unskew.data.images import ByteImages, extremes
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError
 from unskew.info import Embeddings, Mixtures, Privacy
@@ -814,8 +815,8 @@ def _task(record: Record) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _is_unit(x: Tensor) -> bool:
-    low, high = (float(v) for v in torch.aminmax(x)) if x.numel() else (0.0, 0.0)
+def _is_unit(x: Tensor | ByteImages) -> bool:
+    low, high = extremes(x)
     return low >= 0 and high <= 1
 
 

@@ -1,0 +1,214 @@
+"""Images that stay bytes: they read as the floats they would have become, to the last bit, in whatever is done."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import unskew as us
+from unskew.data import arrays, load, own
+from unskew.data.dataset import Dataset, checked
+from unskew.data.images import ByteImages, as_tensor, extremes
+from unskew.data.sources import save
+from unskew.experiment.config import Runtime, TaskConfig
+from unskew.keys import Key
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import Batch, Fold, Local, Me, Run, Sgd, SgdConfig
+from unskew.run import setup as run_setup
+from unskew.tree import Params
+
+RNG = np.random.default_rng(3)
+COLOUR = RNG.integers(0, 256, (90, 12, 10, 3), dtype=np.uint8)
+GREY = RNG.integers(0, 256, (90, 12, 10), dtype=np.uint8)
+Y = np.arange(90) % 3
+NEVER = 1 << 60
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Dataset, Dataset]:
+    """The same images as floats and as bytes."""
+    x = {"colour": COLOUR, "grey": GREY}[getattr(request, "param", "colour")]
+    monkeypatch.setattr(arrays, "BYTES_FROM", NEVER)
+    eager = own.dataset((x, Y))
+    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    kept = own.dataset((x, Y))
+    assert isinstance(eager.x_train, Tensor)
+    assert isinstance(kept.x_train, ByteImages)
+    assert isinstance(kept.x_test, ByteImages)
+    return eager, kept
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.is_contiguous() == b.is_contiguous() and torch.equal(a, b)
+
+
+# ---------------------------------------------------------------- the value
+@pytest.mark.parametrize("both", ["colour", "grey"], indirect=True)
+def test_rows_of_bytes_are_the_floats_they_would_have_become(both: tuple[Dataset, Dataset]) -> None:
+    eager, kept = both
+    for floats, images in ((eager.x_train, kept.x_train), (eager.x_test, kept.x_test)):
+        assert isinstance(floats, Tensor)
+        assert isinstance(images, ByteImages)
+        assert (images.shape, images.dtype, images.dim(), len(images), images.device, images.element_size()) == (
+            floats.shape, floats.dtype, floats.dim(), len(floats), floats.device, floats.element_size()
+        )  # fmt: skip
+        rows = torch.tensor([4, 0, 4, 17])
+        assert same(images[rows], floats[rows])
+        assert same(images.index_select(0, rows), floats.index_select(0, rows))
+        assert same(images[rows.view(2, 2)], floats[rows.view(2, 2)])
+        assert same(images[3:9], floats[3:9])
+        assert same(images[rows[:0]], floats[rows[:0]])
+        assert same(as_tensor(images), floats)
+        assert extremes(images) == extremes(floats)
+        assert images.extremes() == (float(floats.min()), float(floats.max()))
+    assert (kept.sha256, kept.levels, kept.inputs) == (eager.sha256, eager.levels, eager.inputs)
+
+
+def test_many_images_are_converted_in_pieces(both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, kept = both
+    monkeypatch.setattr("unskew.data.images.NUMBERS", 3 * 12 * 10 * 7)
+    assert same(as_tensor(kept.x_train), as_tensor(eager.x_train))
+
+
+def test_bytes_take_a_quarter_of_the_memory(both: tuple[Dataset, Dataset]) -> None:
+    eager, kept = both
+    labels = 90 * 8
+    assert eager.nbytes == 4 * COLOUR.nbytes + labels
+    tables = 2 * 3 * 256 * 4
+    assert kept.nbytes == COLOUR.nbytes + tables + labels
+
+
+def test_a_constant_channel_is_nothing_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = COLOUR.copy()
+    x[..., 1] = 9
+    eager = own.dataset((x, Y))
+    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    kept = own.dataset((x, Y))
+    assert kept.levels is None
+    assert isinstance(kept.x_train, ByteImages)
+    assert same(as_tensor(kept.x_train), as_tensor(eager.x_train))
+    assert extremes(kept.x_train) == extremes(eager.x_train)
+
+
+def test_only_large_images_of_your_own_stay_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that everybody knows, and whatever is small, are floats: those are faster."""
+    np.savez(tmp_path / "a.npz", x_train=COLOUR, y_train=Y)
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "folder" / "x_train.npy", COLOUR)
+    np.save(tmp_path / "folder" / "y_train.npy", Y)
+    files = (f"npz:{tmp_path / 'a.npz'}", f"folder:{tmp_path / 'folder'}")
+    monkeypatch.setattr(arrays, "BYTES_FROM", 4 * COLOUR.size + 1)
+    assert all(isinstance(load(source).x_train, Tensor) for source in files)
+    monkeypatch.setattr(arrays, "BYTES_FROM", 4 * COLOUR.size)
+    assert all(isinstance(load(source).x_train, ByteImages) for source in files)
+    assert isinstance(own.dataset((COLOUR.astype(np.float32), Y)).x_train, Tensor)
+    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    assert isinstance(load("digits").x_train, Tensor)
+
+
+@pytest.mark.parametrize("changed", ["backwards", "read-only", "channels first", "whole numbers"])
+def test_images_in_any_layout_stay_bytes(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = {
+        "backwards": COLOUR[..., ::-1],
+        "read-only": np.frombuffer(COLOUR.tobytes(), np.uint8).reshape(COLOUR.shape),
+        "channels first": np.moveaxis(COLOUR, 3, 1),
+        "whole numbers": COLOUR.astype(np.int64),
+    }[changed]
+    eager = own.dataset((x, Y), test=(x[:7], Y[:7]))
+    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    kept = own.dataset((x, Y), test=(x[:7], Y[:7]))
+    assert isinstance(kept.x_train, ByteImages)
+    assert same(as_tensor(kept.x_train), as_tensor(eager.x_train))
+    assert same(as_tensor(kept.x_test), as_tensor(eager.x_test))
+
+
+def test_bytes_are_kept_by_a_run_and_read_again(both: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+    _, kept = both
+    save(kept, tmp_path / "data.npz")
+    again = load("run:data.npz", tmp_path)
+    assert isinstance(again.x_train, ByteImages)
+    assert isinstance(again.x_test, ByteImages)
+    assert again.nbytes == kept.nbytes
+    assert same(as_tensor(again.x_train), as_tensor(kept.x_train))
+    assert same(as_tensor(again.x_test), as_tensor(kept.x_test))
+    assert (again.sha256, again.levels, again.inputs) == (kept.sha256, kept.levels, kept.inputs)
+
+
+def test_a_data_set_of_bytes_is_checked_hashed_and_a_test_part(both: tuple[Dataset, Dataset]) -> None:
+    eager, kept = both
+    parts = kept.x_train, kept.y_train, kept.x_test, kept.y_test
+    assert checked("a", *parts).sha256 == checked("b", *parts).sha256
+    assert isinstance(kept.x_train, ByteImages)
+    other = ByteImages(kept.x_train.levels, kept.x_train.table + 1)
+    assert checked("a", other, *parts[1:]).sha256 != checked("a", *parts).sha256
+    floats = as_tensor(eager.x_train).numpy(), Y[: len(eager.y_train)]
+    tested = [own.dataset(floats, test=data).x_test for data in both]
+    assert torch.equal(as_tensor(tested[0]), as_tensor(tested[1]))
+
+
+# ---------------------------------------------------------------- local work
+def _sum(carry: Tensor, batch: Batch) -> Tensor:
+    return carry + batch.x.double().sum() + batch.loss.double().sum()
+
+
+def _looked_at(local: Local, params: Params) -> tuple[Tensor, Params]:
+    return local.x, local.gradient(params)
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn_small"])
+def test_local_work_on_bytes_ends_with_the_same_bits(network: str, both: tuple[Dataset, Dataset]) -> None:
+    answers = []
+    for data in both:
+        config = TaskConfig(model=network)
+        task = run_setup.make_named_task(config, data, run_setup.Given())
+        rows = torch.randperm(len(data.y_train), generator=Key(1).generator())
+        device_data = DeviceData(
+            data.x_train, data.y_train, (rows[:31], rows[31:60]), (rows[60:], rows[:0]), None, data.x_test, data.y_test
+        )
+        trainer = LocalTrainer(task, device_data)
+        params = task.init(Key(0))
+        histogram = torch.bincount(data.y_train[rows[:31]], minlength=3)
+        me = Me(0, 31, histogram, 1, Key(7), task.layout, params, Key(7), Key(7))
+        fitted = trainer.answer(me, 0, Sgd(params, SgdConfig(local_epochs=2, batch_size=8, lr=0.1, momentum=0.9)))
+        x, gradient = trainer.answer(me, 0, Run(_looked_at, (params,)))
+        answers.append(
+            {
+                **fitted.params,
+                "loss": torch.tensor(fitted.loss),
+                "fold": trainer.answer(me, 0, Fold(_sum, params, torch.zeros((), dtype=torch.float64))),
+                "x": x,
+                **{f"gradient {n}": g for n, g in gradient.items()},
+                **{f"test {i}": t for i, t in enumerate(trainer.evaluate(params, "test"))},
+                **{f"rows {i}": t for i, t in enumerate(trainer.evaluate(params, "train", rows[5:40]))},
+            }
+        )
+    assert answers[0].keys() == answers[1].keys()
+    for name, value in answers[0].items():
+        assert torch.equal(value, answers[1][name]), name
+
+
+# ---------------------------------------------------------------- a run
+@pytest.mark.parametrize("executor", ["sequential", "workers", "stacked"])
+def test_a_run_on_bytes_writes_the_same_metrics(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    for name, limit in (("floats", NEVER), ("bytes", 0)):
+        monkeypatch.setattr(arrays, "BYTES_FROM", limit)
+        us.simulate(
+            [us.FedAvg(), us.SCAFFOLD()],
+            data=(COLOUR, Y),
+            split=us.Dirichlet(alpha=1.0, num_clients=4),
+            rounds=2,
+            out=tmp_path / name,
+            progress=False,
+            val_fraction=0.2,
+            runtime=Runtime(executor=executor, workers=2),
+        )
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        written.append([row for row in rows if row["name"] != "seconds"])
+    assert written[0]
+    assert written[0] == written[1]
