@@ -176,8 +176,8 @@ class History:
         """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
 
         Args:
-            metric: As in `rows`; by default global.accuracy, or personal.accuracy.mean where no method has a global
-                model.
+            metric: Name of a metric in `rows`; by default global.accuracy, or personal.accuracy.mean where no method
+                has a global model.
             ax: Matplotlib's axes to draw on; a new figure by default.
 
         Raises:
@@ -198,7 +198,7 @@ class History:
         return ax
 
     def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:
-        """The metric that was asked for or else the headline, and the curves of the methods that have it."""
+        """The metric asked for, or else the headline, and the curves of the methods that have it."""
         names = {row["name"] for row in self.rows}
         metric = metric or next((name for name in HEADLINES if name in names), HEADLINES[0])
         curves = {}
@@ -374,7 +374,7 @@ def simulate(
             module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
             factory=None if isinstance(model, str | nn.Module) else model,
         )
-        # The history keeps what makes the network, and not the data.
+        # The history keeps the network's factory, and not the data.
         fresh = partial(network, experiment.task, dataset.input_shape, dataset.num_classes, given)
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
@@ -455,7 +455,7 @@ def history(outcome: loop.RunResult) -> History:
     return History(rows, outcome.summary, outcome.folder, names.pop() if len(names) == 1 else ())
 
 
-# ---------------------------------------------------------------- values made in Python, under the checks of a file
+# ---------------------------------------------------------------- values made in Python, checked like those of a file
 def _split(split: object) -> Split:
     if type(split) not in SPLITS.values():
         kinds = ", ".join(kind.__name__ for kind in SPLITS.values())

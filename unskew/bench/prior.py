@@ -38,7 +38,7 @@ def measure(
     Args:
         source: Name of the prior, as `unskew.priors.load` takes it.
         steps: Steps of the inversions that are timed; `seconds_per_embedding` is for the default number of steps.
-        images: Number of images made of each embedding.
+        images: Number of images generated from each embedding.
         repeats: Number of turns of each contender, after one to warm up.
         digits: Number of clusters, one of each digit from 0 on.
         say: Called with a line for each measurement.

@@ -1,4 +1,4 @@
-"""`unskew doctor`: what is installed, what this machine has, what is missing."""
+"""`unskew doctor`: a check of the installation and the machine."""
 
 import json
 from dataclasses import asdict

@@ -132,7 +132,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     mean, std = row["mean"] * scale, (row["std"] or 0.0) * scale
     if 0.0 < abs(mean) < 1e-3:
         return f"{mean:.3g}" + (f" ± {std:.1g}" if std else "")
-    # Three digits that count, and of the deviation those that stand at the same places.
+    # Three significant digits of the mean, and the deviation to the same place.
     places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0
     spread = f"{std:,.{places}f}"
     return f"{mean:,.{places}f}" + (f" ± {spread}" if spread.strip("0.") else "")

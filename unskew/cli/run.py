@@ -102,7 +102,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         for damage in discrepancies(record):
             print(damage, file=sys.stderr)
         console.print(results(outcome.summary))
-        # Which methods differ from the baseline, and what groups brought their clients.
+        # The methods that differ from the baseline, and the gains from groups.
         for part in (summary_text.found(record), *should_join(record)):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         for key, reason in (outcome.summary.get("stopped") or {}).items():

@@ -3,7 +3,7 @@
 `digit_domains` needs three files only.  `digit_five` is the set of X. Li et al., "FedBN", ICLR 2021, that HCCT's Digit
 is taken from: all five from files.
 
-Every domain gives as many training and as many test examples as the smallest has, drawn once under a fixed key, so that
+Every domain gives the same number of training and test examples as the smallest, drawn once under a fixed key, so that
 no domain outweighs another in a pooled model or in the global test part.  Images are 28x28 RGB: grey ones have three
 equal channels, other sizes are resampled bilinearly, and MNIST-M, which comes with two pixels more on each side than
 the MNIST digit it is made of, is cut to its middle.
@@ -26,7 +26,7 @@ DOMAINS: dict[str, tuple[str, ...]] = {
     "digit_domains": ("mnist", "usps", "mnist_m", "digits", "printed"),
     "digit_five": ("mnist", "svhn", "usps", "synth_digits", "mnist_m"),
 }
-"""Which domains each data set has, in order."""
+"""Domains of each data set, in order."""
 
 BUNDLED = ("digits", "printed")
 """Domains that need no file: scikit-learn's digits, and those of `unskew.data.fonts`."""

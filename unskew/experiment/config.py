@@ -56,7 +56,7 @@ class TaskConfig:
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
         loss: cross_entropy or multi_margin; by default the loss that the model is meant for.
         augment: Applied to training batches only.
-        data_dir: Where named data sets lie; by default the environment's UNSKEW_DATA.
+        data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
 
     data: str = "digits"

@@ -294,7 +294,7 @@ def tradeoff(request: Request) -> Result:
                 drawing = plot(f"{request.name}: {name}, xi {level.xi:g}", request.scale, lines, (x, y))
                 draft.figures.append((f"rounds-{name}-{title}.svg", drawing))
             draft.curves = draft.curves or lines
-        # Levels are so uneven that they stand by number.
+        # Levels are so uneven that they are drawn by number.
         at, ticks = range(1, len(levels) + 1), ", ".join(f"{i}: {xi:g}" for i, xi in enumerate(draft["xi"], 1))
         lines = {m: percent(at, [level.errors[m] for level in levels]) for m in DRAWN}
         drawing = plot(f"{request.name}: {name}", request.scale, lines, (f"xi ({ticks})", y))
@@ -418,7 +418,7 @@ def _round_curves(level: Level, rounds: int) -> dict[str, Curve]:
     return {m: percent(by[m], list(by[m].values())) if m in by else level_line(rounds, level.errors[m]) for m in DRAWN}
 
 
-# ---------------------------------------------------------------- what it costs FedAvg (Table 2)
+# ---------------------------------------------------------------- the cost for FedAvg (Table 2)
 def communication(request: Request) -> Result:
     """Rounds and bytes until FedAvg is as good as FedDistr."""
     draft = Draft.of(request)

@@ -6,7 +6,7 @@ differs from the text.
 
 Error      1 - accuracy of a client's own model on its own test data, in the last round.  The published numbers are each
            client's best round on its test data, which is lower by up to a few points where training is noisy.
-Division   drawn anew for every seed, and kept as a manifest; every method of a seed has the same one.
+Division   redrawn for every seed, and kept as a manifest; every method of a seed has the same one.
 Rule       alpha by rule: of `shares` of the clients' mean number of training examples, the one with which HCCT has the
            highest accuracy on validation data.  They are a fifth of every client's *training* data; a pilot of half the
            rounds trains on the rest and is judged by the mean of its last five rounds, ties to the smaller alpha.  The
@@ -50,7 +50,7 @@ TABLE2, TABLE3, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 3, 4,
 BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 
-# ---------------------------------------------------------------- who holds what
+# ---------------------------------------------------------------- divisions among clients
 def domains(per_domain: int, train: int, mixed: bool = False) -> Divide:
     """`per_domain` clients of each domain with `train` training examples; all their other examples are test data.
 

@@ -66,7 +66,7 @@ class Result:
         curves: The lines of the result's figure, by name.
         axes: Labels of the curves' x and y.
         figures: SVG beside the curves, each with the name of its file, such as features.svg.
-        date: When the result was computed, as in 2026-01-31.
+        date: Date of the computation, as in 2026-01-31.
     """
 
     name: str

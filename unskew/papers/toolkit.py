@@ -170,7 +170,7 @@ class Survivors:
     Attributes:
         history: Their run.
         folder: Its folder.
-        diverged: By label, when the other methods diverged: "diverged in seed 1, round 3".
+        diverged: Label -> seed and round in which a method diverged: "diverged in seed 1, round 3".
     """
 
     history: History

@@ -51,7 +51,7 @@ class Cost:
     """The cost of one round of a training; None where the ledger does not say.
 
     Attributes:
-        bytes: By direction, as all that follow down to `receive_j`.  Under `feddif_table3` 10^6 are the paper's MB.
+        bytes: Bytes by direction, like the attributes down to `receive_j`.  10^6 are the paper's MB in `feddif_table3`.
         hz_s: Bandwidth times time, bits / gamma, Hz·s.
         rbs: Resource blocks.
         subframes: Sub-frames until the last transfer of each turn is done.
@@ -107,7 +107,7 @@ def price(
         rounds ascending.
 
     Raises:
-        RunError: If the folder is no run, or a file is not as a run writes it.
+        RunError: If the folder is not a run, or a file is not as a run writes it.
     """
     if isinstance(what, Path):
         run = read(what)

@@ -57,7 +57,7 @@ class CostSummary:
     """The costs of a run's methods.
 
     Attributes:
-        rows: As `unskew run --json` has them: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
+        rows: Rows as in `unskew run --json`: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
             `accuracy` is the last round's; `to_target.X` is X until the target was reached, over seeds that reached it.
         remarks: Anything the rows leave out, in sentences.
     """

@@ -114,7 +114,7 @@ def read(folder: Path) -> RecordedRun:
     """Read the traffic, work and accuracies of a run, finished or not.
 
     Raises:
-        RunError: If the folder is no run, nothing in it ever travelled, or a file is not as a run writes it.
+        RunError: If the folder is not a run, nothing in it ever travelled, or a file is not as a run writes it.
     """
     record = reader.read(folder)
     cells = [(c.method, c.seed) for c in record.cells]

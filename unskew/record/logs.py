@@ -363,7 +363,7 @@ def is_json(error: pydantic.ValidationError) -> bool:
 
 
 def plain(value: object) -> str:
-    """A value of a JSON document for people to read: text as it is, the rest as JSON."""
+    """A value of a JSON document as readable text: text as it is, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 

@@ -362,7 +362,7 @@ def _cells(card: logs.RunCard, path: Path) -> tuple[Cell, ...]:
     cells: dict[tuple[str, int], Cell] = {}
     for row in card["cells"]:
         cell = Cell(row["method"], row["setting"], row["seed"], row.get("bound"))
-        # Metrics carry method and seed only, so a second such cell could not be told from the first.
+        # Metrics carry method and seed only, so a second such cell would look like the first.
         if (cell.method, cell.seed) in cells:
             raise refusal(path, None, f"cells name {cell.method}, seed {cell.seed}, twice")
         cells[cell.method, cell.seed] = cell

@@ -2,7 +2,7 @@ r"""The headline table of a run for a paper, a page or a spreadsheet.
 
 Accuracies are of the last round, in percent in Markdown and LaTeX and as fractions in CSV, with the standard deviation
 over seeds.  Bounds are marked as such.  A number is bold only if its method is higher than each other competitor by the
-95 % interval of their paired differences over seeds: a highest mean alone makes nothing bold.
+95 % interval of their paired differences over seeds: the highest mean by itself is not enough.
 
 LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 """

@@ -227,7 +227,7 @@ def lines_chart(
                 xs,
                 [scale * curve.mean[j] for j in at],
                 **drawn(line.look),
-                # Markers of different methods stand at different rounds, so that equal curves stay readable.
+                # Markers of different methods are at different rounds, so that equal curves stay readable.
                 markevery=(i * max(1, every // max(1, len(lines))) % every, every) if len(at) > 1 else None,
             )
         for curve in rings:

@@ -87,7 +87,7 @@ def _members(
     where = groups.places(g.last.groups, g.last.numbers)
     apart = groups.utility_alone(options, record.partitions[g.seed].sizes)
     own = record.clients.get((g.method, g.seed), {})
-    # Without gains the two did not come to the same round, and what stands side by side must be comparable.
+    # Without gains the two did not reach the same round, and numbers side by side must be comparable.
     beside = record.clients.get((base, g.seed), {}) if base is not None and g.seed in g.gains else {}
     return tuple(
         Member(

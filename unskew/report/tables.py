@@ -188,8 +188,8 @@ def difference(method: str, by_seed: Mapping[int, float], bound: Bound | None = 
 def leader(record: Record, metric: str = ACCURACY) -> str | None:
     """The method that is higher than every other in `metric` by the interval of their paired differences.
 
-    Bounds do not take part.  None if no interval, or one that reaches zero, stands between it and another, or if there
-    is no other.
+    Bounds do not take part.  None if there is no other method, or an interval is missing or reaches
+    zero.
     """
     means = {}
     for method in record.methods:

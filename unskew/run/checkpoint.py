@@ -158,7 +158,7 @@ def latest(folder: Path) -> Saved | None:
     """The newest checkpoint, verified; None if the run was stopped before its first.
 
     Raises:
-        RunError: If a file of it is missing or not what was written, naming the file and the way out.
+        RunError: If a file of it is missing or differs from what was written, naming the file and the way out.
     """
     existing = _list(folder / "checkpoints")
     if not existing:

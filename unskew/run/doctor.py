@@ -1,4 +1,4 @@
-"""Reports what is installed and what this machine has, one line each, with a remedy for what is missing.
+"""Reports on the installation and the machine, one line each, with a remedy for anything missing.
 
 Only PyTorch and NumPy are imported, since an installation can have them and still be unable to load them; without them
 everything else is reported all the same.  Nothing is downloaded, and nothing is left behind.

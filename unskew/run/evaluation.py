@@ -5,7 +5,7 @@
     personal_on_global.*  each client's own model on the global test set
 
 For a method with one global model a client's own model is that model.  Nothing is augmented, charged or remembered.
-Clients that are elsewhere test their own models themselves and send their scores.
+Remote clients test their own models themselves and send their scores.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from unskew.runtime.message import Score
 from unskew.runtime.network import NetworkRuntime, Runtime
 from unskew.tree import Params
 
-Graded = tuple[Tensor, Tensor]
+ExampleScores = tuple[Tensor, Tensor]
 """For each example, 1 if the prediction was correct, and its loss."""
 Scores = dict[str, dict[ClientId, Score]]
 """Scores of the clients' own models, by part and client."""
@@ -90,7 +90,7 @@ def needs_own_models(eval_set: EvalSet, which: Iterable[str]) -> bool:
 
 
 def own_models(sim: Simulator[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
-    """The model each of these clients would use after round `t`; one without a model is absent.
+    """The model each of these clients would use after round `t`; clients without a model are left out.
 
     The clients of a pooled bound all use the one model there is.
     """
@@ -138,16 +138,16 @@ def _scores(
     if "personal_on_global" in wanted:
         for first in sharing:
             jobs["personal_on_global", first] = EvalJob(own[first], "test")
-    graded = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
+    by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
 
-    on_global = None if model is None else _score(graded["global", 0])
+    on_global = None if model is None else _score(by_job["global", 0])
     names = [*parts, *(["personal_on_global"] if "personal_on_global" in wanted else [])]
-    by_client = {name: _by_client(graded, name, sharing, parts.get(name)) for name in names}
+    by_client = {name: _by_client(by_job, name, sharing, parts.get(name)) for name in names}
     return on_global, {name: {c: _score(g) for c, g in of_part.items()} for name, of_part in by_client.items()}
 
 
 def _sharing(own: OwnModels) -> dict[ClientId, list[ClientId]]:
-    """Clients who use the very same model, under the first of them: they are tested in one pass."""
+    """Clients that share a model, listed under the first of them, so that it is tested in one pass."""
     groups: dict[int, list[ClientId]] = {}
     for c, model in own.items():
         groups.setdefault(id(model), []).append(c)
@@ -155,20 +155,20 @@ def _sharing(own: OwnModels) -> dict[ClientId, list[ClientId]]:
 
 
 def _by_client(
-    graded: Mapping[tuple[str, ClientId], Graded],
+    by_job: Mapping[tuple[str, ClientId], ExampleScores],
     name: str,
     sharing: Mapping[ClientId, list[ClientId]],
     rows: tuple[Tensor, ...] | None,
-) -> dict[ClientId, Graded]:
-    """Each client's part of what was tested in one pass; without rows of their own all have the whole."""
-    by_client: dict[ClientId, Graded] = {}
+) -> dict[ClientId, ExampleScores]:
+    """Each client's part of the scores of one pass; clients without rows of their own share all of them."""
+    by_client: dict[ClientId, ExampleScores] = {}
     for first, clients in sharing.items():
         if rows is None:
-            by_client.update(dict.fromkeys(clients, graded[name, first]))
-        elif (name, first) in graded:
+            by_client.update(dict.fromkeys(clients, by_job[name, first]))
+        elif (name, first) in by_job:
             tested = [c for c in clients if len(rows[c])]
             sizes = [len(rows[c]) for c in tested]
-            correct, loss = (torch.split(values, sizes) for values in graded[name, first])
+            correct, loss = (torch.split(values, sizes) for values in by_job[name, first])
             by_client.update(zip(tested, zip(correct, loss, strict=True), strict=True))
     return by_client
 
@@ -181,6 +181,6 @@ def _reduced(name: str, scores: dict[int, Score], last: bool) -> list[Metric]:
     return metrics + [Metric(f"{name}.accuracy", *accuracies[c], client=c) for c in ordered if last]
 
 
-def _score(graded: Graded) -> Score:
-    correct, loss = graded
+def _score(scores: ExampleScores) -> Score:
+    correct, loss = scores
     return Score(float(correct.double().mean()), float(loss.double().mean()), float(len(correct)))

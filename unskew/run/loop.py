@@ -51,7 +51,7 @@ BATCH = 256
 
 
 class Interrupted(RunError):
-    """The user asked the run to stop; it stands at a checkpoint."""
+    """The user asked the run to stop; it can resume from a checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ def start(
 ) -> RunResult:
     """Run an experiment into a new folder, in this process unless `backend` says otherwise.
 
-    Whatever can be refused is refused before the folder is made.
+    An impossible run is refused before the folder is made.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -110,10 +110,10 @@ def resume(
         folder: The run's folder.
         callback: Sees every round.
         force: Resume even though versions, device or executor have changed; the bits may then differ.
-        backend: Where the clients are.
+        backend: Runs the clients; by default this process.
 
     Raises:
-        RunError: If the folder is no run or was changed, or the environment has changed.
+        RunError: If the folder is not a run or was changed, or the environment has changed.
     """
     card = read_json(folder / "run.json")
     with locked(folder):
@@ -346,7 +346,7 @@ class _Cell:
         self.saved_at = time.monotonic()
 
     def go(self) -> None:
-        """Run the cell from where it stands to its end; errors name method, seed and round."""
+        """Run the rest of the cell; errors name method, seed and round."""
         try:
             self.rounds()
         except (DivergedError, QuorumError, ProtocolError) as error:
@@ -507,7 +507,7 @@ class _Cell:
         self.val_accuracy = values.get("val.accuracy", self.val_accuracy)
 
     def reached(self) -> str | None:
-        """The reason for which this cell may end early, if there is one."""
+        """The reason why this cell may end early, if there is one."""
         stop = self.run.experiment.stop
         if stop.accuracy is not None and self.val_accuracy is not None and self.val_accuracy >= stop.accuracy:
             return f"validation accuracy {self.val_accuracy:.4f} >= {stop.accuracy:g} after round {self.round}"
@@ -563,7 +563,7 @@ class _Cell:
         checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
 
     def save_models(self) -> None:
-        """Save the global model and, unless they are elsewhere, the clients' own."""
+        """Save the global model and, unless clients are remote, their own models."""
         run, setup, fed = self.run, self.run.setup, self.run.feds[self.seed]
         task = models.task_card(run.experiment.task, setup.dataset, setup.task.layout)
         card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names)

@@ -70,7 +70,7 @@ class SharedModel:
 
     Attributes:
         clients: Numbers of the clients; "all" if every client uses it.
-        own: By layer, the name of its tensor in METHOD-seed0.clients.safetensors; other layers are the global model's.
+        own: Layer -> name of its tensor in METHOD-seed0.clients.safetensors; other layers are the global model's.
     """
 
     clients: tuple[ClientId, ...] | Literal["all"]
@@ -85,7 +85,7 @@ class CellCard:
         method, seed: Method and seed that trained them.
         num_clients: Clients of the run, those without a model included.
         client_names: A name for each client; None where clients are numbers.
-        global_model: Whether there is a global model.
+        global_model: True if there is a global model.
         models: The clients' models, each once; empty where clients keep theirs to themselves.
     """
 
@@ -209,7 +209,7 @@ class _Store:
     def __init__(self, folder: Path, files: ExitStack, global_model: Params) -> None:
         self.folder, self.files = folder, files
         self.names = {_content(layer, tensor)[0]: "" for layer, tensor in global_model.items()}
-        # By identity, so that what many clients share is looked through once.  The tensors are kept beside it: the
+        # By identity, so that tensors that many clients share are read once.  The tensors are kept beside it: the
         # identity of one that is gone may be another's.
         self.recent: dict[tuple[str, int], tuple[Tensor, str]] = {}
         self.spools: dict[int, IO[bytes]] = {}  # by bytes of an element
@@ -348,7 +348,7 @@ def export(
     """Write a model of a run or of a deployed client as `save_model` does, without building its network.
 
     Args:
-        folder: As for `load_model`, and so are method, client and seed.
+        folder, method, client, seed: The same as for `load_model`.
         path: The file, replaced if it is there.
 
     Raises:
@@ -423,7 +423,7 @@ def _read_folder(
 
 
 def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
-    """Number of the client whose model is asked for; None for the global model."""
+    """Number of the client whose model is wanted; None for the global model."""
     where = f"of {cell.method}, seed {cell.seed}"
     if client is None:
         if cell.global_model:

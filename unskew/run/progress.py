@@ -150,7 +150,7 @@ class Live:
             TextColumn("{task.fields[numbers]}", markup=False),
             console=console,
             transient=True,
-            # A notebook's cell shows what is printed by itself; redirected, the bar could end up printing itself.
+            # A notebook's cell shows printed text by itself; redirected, the bar could end up printing itself.
             redirect_stdout=not console.is_jupyter,
             redirect_stderr=not console.is_jupyter,
         )

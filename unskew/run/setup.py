@@ -54,7 +54,7 @@ class Given:
         dataset: The examples; None if `task.data` says where they are.
         module: The network whose weights every method and seed starts from; None if a factory makes it.
         factory: Makes the network, called as `models.build` says; None if `task.model` names it.
-        files: What the run's folder keeps of them: a function that writes the file, by the file's name.
+        files: Files of them to keep in the run's folder: a function that writes each, by file name.
     """
 
     dataset: Dataset | None = None
@@ -70,7 +70,7 @@ class Setup:
     Attributes:
         dataset: The examples, on the CPU.
         task: Network and loss.
-        device: Where the work is done.
+        device: Device that trains and evaluates.
         executor: Name of the executor the rule chose.
         parameters: Trainable numbers of the network.
         given: Data and model passed as values.
@@ -87,10 +87,10 @@ class Setup:
 def prepare(experiment: Experiment, given: Given = Given()) -> Setup:
     """Read the data, build the network once, choose device and executor.
 
-    What is given as a value takes the place of what the experiment names.
+    Data or a model given as a value replaces the one the experiment names.
 
     Raises:
-        DataError, ConfigError: If data, network or device are not to be had.
+        DataError, ConfigError: If data, network or device are not available.
     """
     device = choose_device(experiment.runtime.device)
     dataset = given.dataset or load(
@@ -119,7 +119,7 @@ def choose_device(name: str) -> torch.device:
     """The device of that name; auto prefers CUDA.
 
     Raises:
-        ConfigError: If PyTorch does not know or have it.
+        ConfigError: If PyTorch does not know the device or cannot use it.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -157,7 +157,8 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     """Divide the examples among the clients under this seed.
 
     Raises:
-        DataError, ConfigError: If the data cannot be divided as asked, or a choice needs validation data nobody has.
+        DataError, ConfigError: If the data cannot be divided as asked, or validation data are needed and no client has
+            any.
     """
     key = Key(seed) / "data"
     fed = federate(dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction)
@@ -218,7 +219,7 @@ def simulator(
     seed: int,
     workers: tuple[Pool, int] | None = None,
 ) -> tuple[Simulator[Any], FederatedData]:
-    """The simulator of one method and seed, and whom it trains; `workers` is a pool and the number of its cell."""
+    """The simulator of one method and seed, and the clients it trains; `workers` is a pool and its cell's number."""
     trainer, population, train = clients(experiment, method, setup, fed, seed)
     executor: Executor = Sequential(trainer)
     if workers:
@@ -269,7 +270,7 @@ class Backend(Protocol):
 
 
 class InProcess:
-    """All clients in this process, and the workers it has."""
+    """All clients in this process and its workers."""
 
     def __init__(self, given: Given = Given()) -> None:
         self.given = given
@@ -345,10 +346,10 @@ def pool(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]
 
 def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
     """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
-    prior that is not to be had or takes no such inputs, data without the domains a method goes by.
+    prior that is unavailable or does not take such inputs, data without the domains that a method uses.
 
     Raises:
-        ConfigError, DataError, ProtocolError: As a run would, naming the method.
+        ConfigError, DataError, ProtocolError: As in a run, naming the method.
     """
     layout = setup.task.layout
     prior = getattr(method.algorithm, "prior", None)
@@ -381,7 +382,7 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:
-    """Every local optimisation an algorithm is made with."""
+    """Every local optimisation in an algorithm's settings."""
     if isinstance(value, SgdConfig):
         yield value
     elif is_record(value):

@@ -57,7 +57,7 @@ class Radio:
         cell_radius_m: Radius of the cell, metres.
         inner: Share of the radius around the base station where no device is.
         placement: "radius" as in the released code, "area" for a uniform density.
-        redeploy: How often all devices are placed anew.
+        redeploy: Frequency of placing all devices anew.
         fading: none, or rayleigh: drawn anew for every direction, round and hop.
         deepest_fade_db: Under rayleigh, fades deeper than this are waited out; -20 dB leaves out 1 % of them.
     """
@@ -79,7 +79,7 @@ class Radio:
     deepest_fade_db: Annotated[float, Interval(ge=-100.0, le=0.0)] = -20.0
     name: Literal["radio"] = "radio"
 
-    # ------------------------------------------------------------------ what a plan may probe
+    # ------------------------------------------------------------------ expected efficiency, for plans
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
         """Expected efficiency [src, dst] (eq. 3), bit/s/Hz, (nodes, nodes); 0 from a node to itself.
 
@@ -96,7 +96,7 @@ class Radio:
         src, dst = _pairs(nodes)
         return _matrix(self.links(key, round, hop, src, dst), nodes)
 
-    # ------------------------------------------------------------------ what transfers cost
+    # ------------------------------------------------------------------ instantaneous efficiency, for transfers
     def links(self, key: Key, round: int, hop: int, src: Nodes, dst: Nodes) -> Array:
         """Instantaneous efficiency of the links `src[i] -> dst[i]` (eq. 4), bit/s/Hz, (links,)."""
         snr = self.snr(key, round, hop, src, dst)

@@ -105,7 +105,7 @@ def term(record: Record, method: str) -> Term | None:
     first = min(seeds)
     rounds = seeds[first].rounds
     wanted = {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
-    # Read once more: matrices of all rounds are more than need be held.
+    # Read the info again: matrices of all rounds are too many to hold.
     matrices = [
         relations(at, info) for s, at, info in info_of(record, method, ClassRelations) if s == first and at in wanted
     ]
@@ -288,7 +288,7 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
     Args:
         name: Prefix of the figure's ids, unique on its page.
         method: Title of the matrices: a method's label, and the seed.
-        shown: Matrices to draw, at least one, all with the same number of classes.
+        matrices: Matrices to draw, at least one, all with the same number of classes.
     """
     both = any(r.cr is not None for r in matrices)
     # SL is drawn beside its CR; without CR, the rounds are drawn side by side.
@@ -364,7 +364,7 @@ def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -
             raise ConfigError(f"every mu needs the accuracy of a seed, {line} has none at mu {empty[0]:g}")
     mus = sorted(set(values))
     powers = [math.log10(v) for v in mus if v > 0]
-    # Zero has no logarithm: it stands a decade left of the smallest.
+    # Zero has no logarithm: it is drawn a decade left of the smallest.
     at = {v: math.log10(v) if v > 0 else min(powers, default=0.0) - 1 for v in mus}
     marks = dict(zip(curves, figures.looks([False] * len(curves)), strict=True))
     most = max(len(seeds) for by in curves.values() for seeds in by.values())

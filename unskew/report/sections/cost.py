@@ -227,7 +227,7 @@ def _told(spread: Spread | None, write: Callable[[float], str]) -> str:
 
 
 def curve(record: Record, method: str, spent: Spending) -> Curve | None:
-    """Accuracy against what was spent up to then, the mean over the counted seeds; None if it was not recorded."""
+    """Accuracy against the amount spent so far, the mean over the counted seeds; None if it was not recorded."""
     rows = [spent.spent.get((method, s)) for s in tables.counted(record, method)]
     return (
         tables.against(record, method, ACCURACY, [row for row in rows if row is not None], 1.0) if all(rows) else None

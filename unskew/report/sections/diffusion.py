@@ -14,7 +14,7 @@ but no DoL: the base station never sees one.  Here each model's DoL is rebuilt b
 
     psi_k = (D_{k-1} psi_{k-1} + D_i d_i) / D_k,   D_k = D_{k-1} + D_i,                          (1)
 
-and beside it stands Lemma 2's closed form, from the pooled examples of the chain and without recursion,
+and compared with Lemma 2's closed form, from the pooled examples of the chain and without recursion,
 
     W(psi_k, u) = || sum_j D_j (d_j - u) || / D_k.                                                (2)
 

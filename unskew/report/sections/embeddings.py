@@ -70,7 +70,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Uploads:
-    """The embeddings of a round, and what the server made of them.
+    """The embeddings of a round, and the server's alignment of them.
 
     Attributes:
         v: The embeddings as the info holds them, (K, axes).
@@ -154,7 +154,7 @@ def one_round(record: Record, method: str) -> OneRound | None:
 
 
 def uploads_of(info: Embeddings) -> Uploads:
-    """The embeddings of a round and what the server made of them."""
+    """The embeddings of a round and the server's alignment of them."""
     return Uploads(
         v=np.array(info.embeddings),
         whole=info.coordinates == "embedding",
@@ -285,7 +285,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
 
 
-# ---------------------------------------------------------------- accuracy against what was sent
+# ---------------------------------------------------------------- accuracy by numbers sent
 def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart | None:
     """Accuracy by numbers sent, on a logarithmic axis: a mark for each evaluated round in which something travelled."""
     lines, flat, phrases = [], [], []
@@ -416,8 +416,8 @@ def latent_chart(name: str, method: str, by_client: Sequence[Latents]) -> Chart 
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        method: Whose clusters they are, for people: a method's label, and the seed.
-        found: By client.
+        method: Source of the clusters, for the title: a method's label, and the seed.
+        by_client: Latents of each client.
     """
     every = np.concatenate([f.z for f in by_client]) if by_client else np.empty((0, 0))
     if len(every) < 3 or not np.ptp(every, axis=0).max() > 0:
@@ -487,7 +487,7 @@ def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        method: Whose they are, for people: a method's label, and the seed.
+        method: Source of the embeddings, for the title: a method's label, and the seed.
         uploads: The embeddings.
     """
     centred = uploads.v - uploads.v.mean(0)
@@ -542,7 +542,7 @@ def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
 
 @dataclass(frozen=True)
 class _Rung:
-    """A row of the alignment's drawing: what stands left and right, and the match between them."""
+    """A row of the alignment's drawing: the embeddings on the left and right, and the match between them."""
 
     label: int
     left: int | None
@@ -589,8 +589,8 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
 
     Args:
         name: Prefix of the figure's ids, unique on its page.
-        method: Whose it is, for people: a method's label, and the seed.
-        uploads: The embeddings and what was matched.
+        method: Source of the alignment, for the title: a method's label, and the seed.
+        uploads: The embeddings and their matches.
     """
     pair = closest_clients(uploads)
     if pair is None:
