@@ -135,7 +135,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "spread": _spread(record, marks),
         "sections": _sections(record, marks, priced),
         "labels": _labels(first),
-        "called": _called(first),
+        "called": _named(first),
         "label_key": [(share, f"{figures.opacity(share / 100):.2f}") for share in (0, 25, 50, 75, 100)],
         "traffic": tables.traffic(record),
         "failures": _failures(record),
@@ -398,7 +398,7 @@ def _labels(partition: DataSplit | None) -> Chart | None:
     return Chart("Labels by client", caption, svg, wide=True)
 
 
-def _called(partition: DataSplit | None) -> list[tuple[str, str]]:
+def _named(partition: DataSplit | None) -> list[tuple[str, str]]:
     """Numbers of clients and labels with their names, where they have any."""
     if partition is None:
         return []

@@ -75,7 +75,7 @@ def joining(record: Record) -> tuple[Joining, ...]:
     for method in methods:
         g = groups.grouping(record, method, base)
         if g is not None:
-            words = f"{groups.formed(g)} {_worth(g, base)}"
+            words = f"{groups.formed(g)} {_gain_in_words(g, base)}"
             members = _members(record, g, settings.get(method, {}), base)
             joinings.append(Joining(method, g.seed, g.last.round, base, members, g.gains, words))
     return tuple(joinings)
@@ -104,7 +104,7 @@ def _members(
     )
 
 
-def _worth(g: groups.GroupHistory, base: str | None) -> str:
+def _gain_in_words(g: groups.GroupHistory, base: str | None) -> str:
     """The gain from joining over all seeds, in words."""
     if base is None:
         return "What joining brought is not known: no method of this run trains every client alone; add “independent”."

@@ -55,13 +55,13 @@ def found(record: Record, base: str | None = None) -> str:
     for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
         chosen = [d for d in rows if d.verdict == verdict]
         if chosen:
-            sentences.append(f"{_told(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
+            sentences.append(f"{_named(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
     undecided = [d for d in rows if d.verdict == "undecided"]
     if undecided:
-        sentences.append(f"{_told(undecided)} cannot be told apart from {base} at this number of seeds. ")
+        sentences.append(f"{_named(undecided)} cannot be told apart from {base} at this number of seeds. ")
     without = [d for d in rows if d.verdict == "no interval"]
     if without:
-        sentences.append(f"For {_told(without)} no interval is possible: too few seeds, or no spread between them. ")
+        sentences.append(f"For {_named(without)} no interval is possible: too few seeds, or no spread between them. ")
     n = sorted({len(d.seeds) for d in rows})
     return (
         f"{''.join(sentences)}This is by the 95 % t-interval of paired differences in last-round accuracy over "
@@ -81,7 +81,7 @@ def _best(rows: Sequence[Headline]) -> str:
     return f"{alike[0].method} has the highest last-round global accuracy, {with_spread(alike[0].accuracy)} %. "
 
 
-def _told(rows: Sequence[Difference]) -> str:
+def _named(rows: Sequence[Difference]) -> str:
     return _list([f"{d.method} ({bracket(d)})" for d in rows])
 
 

@@ -151,7 +151,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
         if t.shown
     ]
     drawn = in_rows([c for c in charts if c is not None])
-    return Section("Soft labels and class relations", lead(terms), drawn, (_told(terms, marks),))
+    return Section("Soft labels and class relations", lead(terms), drawn, (_privacy_table(terms, marks),))
 
 
 def lead(terms: Sequence[Term]) -> str:
@@ -175,7 +175,7 @@ def lead(terms: Sequence[Term]) -> str:
     return " ".join(sentences)
 
 
-def _told(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
+def _privacy_table(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
     return Table(
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
@@ -319,7 +319,7 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
                 axes.set_ylabel("class")
             if k + 2 >= len(panels):
                 axes.set_xlabel("as which class")
-        description = "; ".join(_spelled(r) for r in matrices)
+        description = "; ".join(_matrices_in_words(r) for r in matrices)
         svg = figures.markup(figure, name, f"Soft labels and class relations of {method}. {description}.")
     caption = (
         "SL: row c is what the clients’ models predict on average for their examples of class c, a perfect "
@@ -335,7 +335,7 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
     return Chart(f"Soft labels and class relations of {method}", caption, svg, legend)
 
 
-def _spelled(r: Relations) -> str:
+def _matrices_in_words(r: Relations) -> str:
     def on(m: Floats) -> str:
         return f"{float(np.diagonal(m).mean()):.2f}"
 

@@ -193,8 +193,8 @@ def section(
             row.method,
             (
                 f"{len(row.rounds.values) if row.rounds else 0} of {row.seeds}",
-                *(["not reached"] if row.rounds is None else [_told(row.rounds, count)]),
-                *(_told(row.spent[q.name], q.said) for q in spent),
+                *(["not reached"] if row.rounds is None else [_mean_and_spread(row.rounds, count)]),
+                *(_mean_and_spread(row.spent[q.name], q.said) for q in spent),
             ),
             figures.swatch(marks[row.method]),
         )
@@ -214,7 +214,7 @@ def section(
     ),))  # fmt: skip
 
 
-def _told(spread: Spread | None, write: Callable[[float], str]) -> str:
+def _mean_and_spread(spread: Spread | None, write: Callable[[float], str]) -> str:
     if spread is None:
         return "–"
     mean = write(spread.mean)

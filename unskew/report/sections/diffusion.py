@@ -539,7 +539,7 @@ def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> C
             if i < len(panels):
                 holders = _panel(axes, panels[i], holders, places.at(i + 1), places.radius)
                 axes.set_title(f"diffusion round {i + 1}: {len(panels[i])} of {len(holders)} move", fontsize=11)
-        svg = figures.markup(figure, name, _told(d, round))
+        svg = figures.markup(figure, name, _alt(d, round))
     some = [f"the first {MOST_PANELS} of {hops} diffusion rounds"] if len(panels) < hops else []
     some += [f"the first {MOST_MODELS} of {len(holders):,} models"] if len(holders) > MOST_MODELS else []
     some += [f"{MOST_DEVICES} of the clients that take no part"] if clients > MOST_DEVICES + len(holders) else []
@@ -597,7 +597,7 @@ def _number(axes: Axes, model: int, place: Floats, offset: tuple[float, float]) 
     )  # fmt: skip
 
 
-def _told(d: Diffusion, round: DrawnRound) -> str:
+def _alt(d: Diffusion, round: DrawnRound) -> str:
     hops = [
         f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
         for k, hop in enumerate(round.info.hops[:2], start=1)

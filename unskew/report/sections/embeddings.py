@@ -197,7 +197,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     reached = against_rounds(record, [r.method for r in runs])
     return Section(
         "What one round told", " ".join([*reached, *sentences]), in_rows([c for c in charts if c is not None]),
-        (_told(runs, marks),),
+        (_privacy_table(runs, marks),),
     )  # fmt: skip
 
 
@@ -255,7 +255,7 @@ def _aligned(r: OneRound, uploads: Uploads) -> str:
     )
 
 
-def _told(runs: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table:
+def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table:
     def nearest(r: OneRound) -> str:
         return "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})"
 

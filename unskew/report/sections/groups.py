@@ -349,7 +349,7 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look
             g.method,
             (
                 *map(_mean, (g.several, g.alone)),
-                *_worth(g.gains),
+                *_gain_cells(g.gains),
                 *([f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] if len(head) > 7 else []),
             ),
             figures.swatch(marks[g.method]),
@@ -374,7 +374,7 @@ def _mean(spread: stats.Spread) -> str:
     return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
 
 
-def _worth(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str]:
+def _gain_cells(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str]:
     values = [v for row in gains.values() for v in row.values()]
     if not values:
         return "–", "–", "–", "–"
@@ -481,7 +481,7 @@ def _flow_chart(g: GroupHistory, name: str) -> Chart | None:
         axes.grid(visible=False)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("round")
-        description = "; ".join(f"round {c.round}: {_told(c.groups)}" for c in (columns[0], columns[-1]))
+        description = "; ".join(f"round {c.round}: {_groups_in_words(c.groups)}" for c in (columns[0], columns[-1]))
         svg = figures.markup(figure, name, f"Groups of {g.method}, seed {g.seed}. {description}."[:1000])
     marked = {n for h in heights for n in h}
     caption = (
@@ -516,7 +516,7 @@ def _band(x0: float, x1: float, y0: float, y1: float, v: float) -> Shape:
     return Shape(corners, codes)
 
 
-def _told(groups: Groups) -> str:
+def _groups_in_words(groups: Groups) -> str:
     several = ["clients " + ", ".join(map(str, members)) for members in groups if len(members) > 1]
     return " | ".join(several) if several else "everybody alone"
 
@@ -592,7 +592,7 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
             axes.axvline(num_made + 0.5, color=figures.INK, linewidth=1.1, linestyle=(0, (4, 2)))
         below.set_xlim(0, len(merges) + 0.6)
         svg = figures.markup(
-            figure, name, f"Merges of {g.method}, seed {g.seed}, round {at}: {_spelled(judged)}"[:1000]
+            figure, name, f"Merges of {g.method}, seed {g.seed}, round {at}: {_merges_in_words(judged)}"[:1000]
         )
     fixed = options.get("groups") is not None
     last = benefits[num_made - 1] if num_made else None
@@ -666,7 +666,7 @@ def _ticks(values: Sequence[float], smallest: int) -> list[float]:
     return sorted([0.0, *side(high), *(-p for p in side(-low))])
 
 
-def _spelled(judged: JudgedGroups) -> str:
+def _merges_in_words(judged: JudgedGroups) -> str:
     def said(merges: Sequence[GroupMerge]) -> str:
         return ", ".join(
             f"{m.merge[0]} with {m.merge[1]}" + ("" if m.benefit is None else f" ({_signed(m.benefit)})")
