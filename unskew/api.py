@@ -366,7 +366,7 @@ def simulate(
     )
     if experiment.track and out is None:
         raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
-    with _torch_left_alone(), watching(not progress) as shown:
+    with _torch_left_alone(), watching(not progress) as watcher:
         dataset = _dataset(experiment.task, data, target, client, test, test_fraction)
         if split is None and dataset.owners is None:
             experiment = dataclasses.replace(experiment, split=Dirichlet(alpha=0.1, num_clients=20))
@@ -379,7 +379,7 @@ def simulate(
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = InProcess(dataclasses.replace(given, dataset=dataset, files=files))
-        listening = shown if callback is None else callbacks.Several(shown, callback)
+        listening = watcher if callback is None else callbacks.Several(watcher, callback)
         if out is not None:
             from unskew.report import write_report
 
@@ -491,7 +491,7 @@ def _method(value: object, label: str | None = None) -> Method:
     kind = type(value)
     added = [f"{name}+{word}" for word in algorithms.ADDITIONS for name in algorithms.TABLE]
     for names in (algorithms.TABLE, added, [f"{kind.__module__}:{kind.__qualname__}"]):
-        options = {name: made for name in names if (made := _made_with(name, value)) is not None}
+        options = {name: kept for name in names if (kept := _made_with(name, value)) is not None}
         for name in sorted(options, key=lambda name: _settings_given(name, options[name])):
             short = label or name.rpartition(":")[2]
             with suppress(pydantic.PydanticSchemaGenerationError):
@@ -500,7 +500,7 @@ def _method(value: object, label: str | None = None) -> Method:
                     return method
     # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
     _check(value, label or kind.__name__)
-    return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _sayable(_settings(value)), value)
+    return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
 
 
 def _settings_given(name: str, options: Mapping[str, Any]) -> int:
@@ -535,42 +535,42 @@ def _has_schema(hint: Any) -> bool:
     return True
 
 
-def _sayable(value: Any) -> Any:
+def _as_in_a_file(value: Any) -> Any:
     """The value as a file can hold it, with words for the rest."""
     if isinstance(value, Mapping):
-        return {k: _sayable(v) for k, v in value.items()}
+        return {k: _as_in_a_file(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_sayable(v) for v in value]
+        return [_as_in_a_file(v) for v in value]
     return value if isinstance(value, bool | int | float | str) else f"a {type(value).__qualname__}"
 
 
 def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
     """The options with which the algorithm called `name` equals this one; None if it is another."""
-    said = _said(algorithm)
+    settings = _all_settings(algorithm)
     try:
         target = algorithms.resolve(name)
         if inspect.isclass(target) and target is not type(algorithm):
             return None
-        options = {key: said[key] for key in schema.parameters(target) if key in said}
+        options = {key: settings[key] for key in schema.parameters(target) if key in settings}
         same = _same(target(**options), algorithm)
     except Exception:  # whatever a stranger's code says to settings that are not its own: it did not make this
         return None
     plain = {k: _plain(schema.NONE if v is None else v) for k, v in options.items()}
-    return plain if same and plain == _sayable(plain) else None
+    return plain if same and plain == _as_in_a_file(plain) else None
 
 
-def _same(made: object, algorithm: object) -> bool:
-    return type(made) is type(algorithm) and bool(made == algorithm)
+def _same(rebuilt: object, algorithm: object) -> bool:
+    return type(rebuilt) is type(algorithm) and bool(rebuilt == algorithm)
 
 
-def _said(value: Any) -> dict[str, Any]:
+def _all_settings(value: Any) -> dict[str, Any]:
     """Every setting in a record and in the records it holds, except `local`; the outer of two with the same name."""
     inner: dict[str, Any] = {}
     own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     for held in own.values():
         for record in held if isinstance(held, tuple) else (held,):
             if is_record(record) and not isinstance(record, SgdConfig):
-                inner = {**_said(record), **inner}
+                inner = {**_all_settings(record), **inner}
     return {**inner, **own}
 
 

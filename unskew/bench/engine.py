@@ -186,17 +186,17 @@ def _rows(measured: dict[str, Measured], bar: float | None) -> list[BenchRow]:
         }
         rows.append(row if bar is None or m.contender != "workers" else {**row, "bar": bar})
     if "workers" in measured and "local work" in measured:
-        alone, whole = measured["local work"], measured["workers"]
+        local_work, workers = measured["local work"], measured["workers"]
         rows.append(
             {
-                "case": alone.case,
+                "case": local_work.case,
                 "what": "round_over_local_work",
                 "contender": "workers",
-                "value": min(whole.seconds) / min(alone.seconds),
+                "value": min(workers.seconds) / min(local_work.seconds),
                 "unit": "1",
-                "ratio": min(whole.seconds) / min(alone.seconds),
+                "ratio": min(workers.seconds) / min(local_work.seconds),
                 "against": "sum of local work / workers",
-                "median": statistics.median(whole.seconds) / statistics.median(alone.seconds),
+                "median": statistics.median(workers.seconds) / statistics.median(local_work.seconds),
                 "bar": 1.05,
             }
         )

@@ -65,11 +65,11 @@ def random_clients(
         tested: Examples of the global test set.
         device: Device of the tensors.
     """
-    each = workload.samples + held_out
-    total = each * clients
+    per_client = workload.samples + held_out
+    total = per_client * clients
     x = torch.randn(total + tested, *workload.shape, generator=(key / "x").generator()).to(device)
     y = torch.randint(10, (len(x),), generator=(key / "y").generator()).to(device)
-    rows = torch.split(torch.arange(total, device=device), each)
+    rows = torch.split(torch.arange(total, device=device), per_client)
     train, val = tuple(r[: workload.samples] for r in rows), tuple(r[workload.samples :] for r in rows)
     task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
     histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in train]).cpu()

@@ -103,21 +103,21 @@ def local(
         parity.comparable(chosen)
     say(f"run folder: {folder}")
     run = operate.local(chosen, clients, folder, say)
-    found: list[Parity] = []
+    checks: list[Parity] = []
     if check_parity:
         say("simulating the same experiment")
-        found = parity.compare(run, parity.simulate(chosen, folder / "deploy" / "simulated"))
+        checks = parity.compare(run, parity.simulate(chosen, folder / "deploy" / "simulated"))
     summary = read_json(run / "summary.json")
     if as_json:
         kept = {k: summary[k] for k in ("run", "fingerprint", "seconds", "rows")}
-        print(json.dumps({"methods": [p.to_json() for p in found]} if check_parity else kept))
+        print(json.dumps({"methods": [p.to_json() for p in checks]} if check_parity else kept))
     else:
-        _show(summary, found)
+        _show(summary, checks)
     if report:
         from unskew.report import write_report
 
         print(f"report: {write_report(run)}", file=sys.stderr)
-    if not all(p.equal for p in found):
+    if not all(p.equal for p in checks):
         raise typer.Exit(1)
 
 
@@ -130,16 +130,16 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     return chosen
 
 
-def _show(summary: dict[str, Any], found: "list[Parity]") -> None:
+def _show(summary: dict[str, Any], checks: "list[Parity]") -> None:
     console = Console()
     console.print(results(summary))
-    if not found:
+    if not checks:
         return
     table = Table(title="deployed beside simulated", box=SIMPLE, padding=(0, 1))
     table.add_column("method", overflow="fold")
     table.add_column("largest difference", justify="right")
     table.add_column("bytes")
-    for p in found:
+    for p in checks:
         table.add_row(escape(p.method), f"{p.max_abs_diff:g}", "equal" if p.bytes_equal else "differ")
     console.print(table)
 

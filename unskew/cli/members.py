@@ -44,10 +44,10 @@ def clients(j: Joining) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    shown = [(head, cells) for head, cells in columns if any(cell != "–" for cell in cells)]
-    for head, _ in shown:
+    visible = [(head, cells) for head, cells in columns if any(cell != "–" for cell in cells)]
+    for head, _ in visible:
         table.add_column(head, justify="right", no_wrap=True)
-    for row in zip(*(cells for _, cells in shown), strict=True):
+    for row in zip(*(cells for _, cells in visible), strict=True):
         table.add_row(*row)
     return table
 

@@ -61,8 +61,8 @@ def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[An
     for name, part in parts.items():
         if part is not None:
             _check(name, part)
-    given = [part for part in parts.values() if part is not None]
-    n, n_test = min(len(p.y_train) for p in given), min(len(p.y_test) for p in given)
+    read = [part for part in parts.values() if part is not None]
+    n, n_test = min(len(p.y_train) for p in read), min(len(p.y_test) for p in read)
     columns = [
         _printed(n, n_test, key / name) if part is None else _drawn(name, part, n, n_test, key / name)
         for name, part in parts.items()

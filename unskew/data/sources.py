@@ -170,13 +170,13 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
         )
     if source == "digits":
         return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
-    given = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
-    if not given:
+    folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    if not folder:
         raise DataError(
             f"{source} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
             f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
         )
-    root = Path(given).expanduser()
+    root = Path(folder).expanduser()
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
 
 

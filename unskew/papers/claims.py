@@ -49,8 +49,8 @@ def decide(
     if not n:
         return Claim(text, None, "no interval")
     if bounds is None:
-        each = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
-        return Claim(text, None, f"{each}, no interval")
+        difference = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
+        return Claim(text, None, f"{difference}, no interval")
     mean, low, high = (factor * v for v in bounds)
     holds = True if low > 0 else False if high < 0 else None
     between = f"[{low:{form}}, {high:{form}}]"
@@ -98,7 +98,7 @@ def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
     """
     level = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1)
     verdicts: list[bool | None] = []
-    shown: list[tuple[float, str]] = []
+    candidates: list[tuple[float, str]] = []
     for name, differences in steps.items():
         plain, wide = interval(differences), interval(differences, level)
         if plain is not None and wide is not None:
@@ -107,16 +107,18 @@ def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
             evidence = f"{name} {_points(*plain)}"
             if len(steps) > 1:
                 evidence += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
-            shown.append((mean, evidence))
+            candidates.append((mean, evidence))
         elif len(differences) > 1:
             mean = differences[0]
             verdicts.append(None if mean == 0 else mean > 0)
-            shown.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
+            candidates.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
         else:
             verdicts.append(None)
-            shown.append((math.inf, f"{name} {len(differences)} seed, no interval"))
+            candidates.append((math.inf, f"{name} {len(differences)} seed, no interval"))
     below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
-    least = f"of {len(steps)} differences{below} the smallest: {min(shown)[1]}" if shown else "nothing to compare"
+    least = (
+        f"of {len(steps)} differences{below} the smallest: {min(candidates)[1]}" if candidates else "nothing to compare"
+    )
     return Claim(text, _all(verdicts), least)
 
 

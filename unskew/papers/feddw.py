@@ -257,7 +257,7 @@ def consistency(request: Request) -> Result:
         "non-IID": (settings["pathological"], ["fedavg", "feddw", "feddw mu=10"]),
     }
     last: dict[tuple[str, str], Ends] = {}
-    shown: dict[str, tuple[Path, str]] = {}
+    panels: dict[str, tuple[Path, str]] = {}
     curves = {}
     for setting, (layer, labels) in arms.items():
         compared = experiment(f"feddw-consistency-{setting}", ground, layer, methods=labels)
@@ -269,7 +269,7 @@ def consistency(request: Request) -> Result:
             else:
                 by_seed = [distances[method, seed] for seed in compared.seeds]
                 last[method, setting] = [by[-1] for by in by_seed]
-                shown[f"{method}, {setting}"] = (runs.folder, method)
+                panels[f"{method}, {setting}"] = (runs.folder, method)
                 first = [by[0] for by in by_seed]
                 draft.rows.append(over_seeds(method, where, "sl_cr_distance.first", first))
                 draft.rows.append(row(method, where, "sl_cr_distance.last", last[method, setting]))
@@ -285,8 +285,8 @@ def consistency(request: Request) -> Result:
         text = f"on non-IID data {method}'s distance ends smaller than fedavg's"
         draft.claims.append(above(text, plain, last[method, "non-IID"], *form))
     first_seed = ground["seeds"][0]
-    if shown:
-        draft.figures += consistency_figures(request, ground["task"], shown, first_seed)
+    if panels:
+        draft.figures += consistency_figures(request, ground["task"], panels, first_seed)
     words = {"most": math.sqrt(20), "mu": ground["methods"]["feddw"]["mu"], "first_seed": first_seed}
     return draft.result(size=draft.size("cifar10"), **words, **_work(ground))
 
@@ -305,18 +305,18 @@ SHOWN = 600
 
 
 def consistency_figures(
-    request: Request, task: Mapping[str, Any], shown: Mapping[str, tuple[Path, str]], seed: int
+    request: Request, task: Mapping[str, Any], panels: Mapping[str, tuple[Path, str]], seed: int
 ) -> list[tuple[str, bytes]]:
-    """SL and CR of a method's first, middle and last round for each of `shown`, features on one map, and class norms.
+    """SL and CR of a method's first, middle and last round for each of `panels`, features on one map, and class norms.
 
     Args:
         request, task: The reproduction and its task.
-        shown: Title of a panel -> the run's folder and its method.
+        panels: Title of a panel -> the run's folder and its method.
         seed: Seed whose models and matrices are drawn.
     """
     data = sources.load(task["data"], request.data_dir)
     planes, charts = {}, {}
-    for title, (folder, method) in shown.items():
+    for title, (folder, method) in panels.items():
         infos = {at: info for s, at, info in reader.info_of(reader.read(folder), method, ClassRelations) if s == seed}
         rounds = sorted(infos)
         drawn = dict.fromkeys((rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]))
@@ -326,7 +326,7 @@ def consistency_figures(
         features, weight = _features(task, data, folder / "models" / f"{method}-seed{seed}.safetensors")
         planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
     charts["features"] = report.features_chart("features", planes)
-    uneven = {title: of for title, of in shown.items() if title.endswith("non-IID")}
+    uneven = {title: of for title, of in panels.items() if title.endswith("non-IID")}
     if uneven:
         norms = {title: class_norms(*of) for title, of in uneven.items()}
         charts["norms"] = report.norms_chart("norms", norms, "the last round’s training examples")

@@ -192,9 +192,9 @@ def invert(
             z = torch.stack([held[k][(places * len(held[k])).long()] for k in some.tolist()])
             part = v[some[0] : some[-1] + 1]
             loss = prior.loss(z, part, times, noise)
-            whole = loss.sum() + config.pull * (part - start).square().sum()
+            objective = loss.sum() + config.pull * (part - start).square().sum()
             # In half precision the gradient of a mean over so many numbers would be rounded to 0.
-            gradients.append(torch.autograd.grad(whole * scale, [part])[0] / scale)
+            gradients.append(torch.autograd.grad(objective * scale, [part])[0] / scale)
             each.append(loss.detach())
         v.grad = torch.cat(gradients)
         adam.step()

@@ -141,16 +141,16 @@ def _plain(images: Tensor, noun: Tensor, *styles: str) -> Captioned:
 
 
 # ---------------------------------------------------------------- changes
-def _changed(given: Captioned, key: Key) -> Captioned:
+def _changed(originals: Captioned, key: Key) -> Captioned:
     """Change each image at random; the changes are named in its styles."""
-    images = torch.empty_like(given.images)
-    styles = given.styles.clone()
-    for start in range(0, len(given), _CHUNK):
+    images = torch.empty_like(originals.images)
+    styles = originals.styles.clone()
+    for start in range(0, len(originals), _CHUNK):
         i = slice(start, start + _CHUNK)
-        unit, flags = change(given.images[i].float() / 255, (key / start).generator())
+        unit, flags = change(originals.images[i].float() / 255, (key / start).generator())
         images[i] = _bytes(unit)
         styles[i] |= flags
-    return Captioned(images, given.noun, styles, given.kind)
+    return Captioned(images, originals.noun, styles, originals.kind)
 
 
 def change(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

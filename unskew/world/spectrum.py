@@ -106,9 +106,9 @@ class Spectrum:
         if not len(needed):
             return Airtime(0, 0)
         free = (key / "free").numpy()
-        whole = float(np.ceil(needed).sum())
-        ends, _ = _until(np.array([whole]), lambda n: self._free(free, n)[:, None], DRAWS)
-        return Airtime(int(ends[0]), int(whole))
+        total = float(np.ceil(needed).sum())
+        ends, _ = _until(np.array([total]), lambda n: self._free(free, n)[:, None], DRAWS)
+        return Airtime(int(ends[0]), int(total))
 
     def _free(self, free: np.random.Generator, n: int) -> Array:
         return np.minimum(free.poisson(self.free_rbs, n), self.rbs).astype(np.float64)
