@@ -115,7 +115,7 @@ class _Tracked:
                 self._trackers[name] = TRACKERS[name].open(self._experiment, self._folder)
             except Exception as error:  # a stranger's code, which raises what it likes
                 raise RunError(
-                    f"the tracker {name} could not be started: {_cause(error)}; nothing has been trained, mend that and "
+                    f"the tracker {name} could not be started: {_why(error)}; nothing has been trained, mend that and "
                     f"continue with: unskew resume {self._folder}"
                 ) from error
         self._callback.start(experiment, setup, feds)
@@ -157,10 +157,10 @@ class _Tracked:
             call(self._trackers[name])
         except Exception as error:  # a stranger's code; hours of training must not end with it
             del self._trackers[name]
-            self._callback.note(f"the tracker {name} failed and is left out from here: {_cause(error)}")
+            self._callback.note(f"the tracker {name} failed and is left out from here: {_why(error)}")
 
 
-def _cause(error: Exception) -> str:
+def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
