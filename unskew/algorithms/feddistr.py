@@ -1,4 +1,4 @@
-"""FedDistr: one round in which clients send embeddings of what they have, and everybody imagines the rest.
+"""FedDistr: one round in which clients send embeddings of their data, from which all generate the others' images.
 
 X. Zhao, H. Gu, L. Fan, Y. Han, Q. Yang, "Disentangling data distribution for Federated Learning", arXiv 2410.12530,
 2024.  Equation numbers in brackets are the paper's, those with a dash this file's; server/alignment.py has the
@@ -7,7 +7,7 @@ alignment, server/kmeans.py the clusters, data/entanglement.py what the paper's 
 Notation   E, D     the prior's encoder and decoder;  eps_v(z_t, t)  its noise prediction under embedding v
            z        latent of a client's image, z = E(x)
            m        clusters of one label at one client
-           v_0      where every embedding begins, the same for all
+           v_0      starting point of every embedding, the same for all
 Client     of the images of each label y:  z = E(x);  m clusters by k-means                            (11)
            v of each cluster: least E ||eps - eps_v(z_t, t)||^2, from v_0, with times and noise from a seed that the
            server gives                                                                                (12)
@@ -17,16 +17,15 @@ Server     aligns embeddings of equal label; keeps the dominant one of each para
 Client     I images of each label, shared out over its embeddings by n, by sampling from the prior;  trains a classifier
            from the common initial model on them and its own images, every label equally often         (1')
 Server     the same with the images alone: the global model; nobody sends or is sent anything for it   (2')
-Counts     no client counts for more than twice what the next has in total, whatever it says
+Counts     no client's total count exceeds twice that of the next largest, whatever it reports
 Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
            a private draw: in a deployment it comes from a secret of the client's
-           one example changes embeddings of its own label alone, m of them at most, each by 2 R at most: m Gaussian
-           mechanisms of multiplier sigma / 2.  Counts, and how near a copy is, are not sent then
-Departures Embeddings carry a label: without one nobody could label what is imagined; clusters lie within a label.
+           one example changes only embeddings of its own label, at most m of them, each by at most 2 R: m Gaussian
+           mechanisms of multiplier sigma / 2.  Counts, and the distance of the nearest copy, are not sent then
            v begins at one place for all: from random places embeddings of like images end far apart.  m is 3, or fewer
-           for fewer than 12 images each: with the built-in prior one embedding says little more than a mean.  While the
-           classifier is trained images are jittered.  All clients, and the server, imagine the same images: noise comes
-           from the server's seed.  The paper's network is ResNet-18 under SGD; here the network is the task's.
+           for fewer than 12 images each: with the built-in prior one embedding is little more than a mean.  Images are
+           jittered while the classifier is trained.  All clients, and the server, generate the same images: the noise
+           comes from the server's seed.  The paper's network is ResNet-18 under SGD; here the network is the task's.
 Later      Rounds after the first change nothing, and say so.
 """
 
@@ -70,16 +69,16 @@ T = TypeVar("T")
 
 Clusters = Literal["auto", "silhouette", "oracle"] | int
 MOST = {"auto": 3, "silhouette": 5}
-"""Clusters of one label at most."""
+"""Maximum number of clusters of one label."""
 
 PER_CLUSTER = 12
-"""Images of a label that each of its clusters needs on average, under "auto"."""
+"""Average number of images that each cluster of a label needs, under "auto"."""
 
 SHOWN = 1 << 14
-"""Numbers of embeddings, and pairs, that info holds at most."""
+"""Maximum numbers of embeddings, and of pairs, that info holds."""
 
 AT_ONCE = 1024
-"""Images on each side that are compared at once, when copies are looked for."""
+"""Number of images on each side that are compared at once in the search for copies."""
 
 _OVER = "FedDistr is over after its first round: the later rounds of this experiment change nothing for it"
 
@@ -87,14 +86,14 @@ _OVER = "FedDistr is over after its first round: the later rounds of this experi
 # ---------------------------------------------------------------- messages
 @dataclass(frozen=True)
 class Begin:
-    """A call for embeddings, and the seed that times and noise of all inversions come from."""
+    """A request for embeddings, and the seed of times and noise in all inversions."""
 
     seed: int
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Embeddings, their labels, and the examples behind them."""
+    """Embeddings, their labels, and their numbers of examples."""
 
     embeddings: Float32[Tensor, "embeddings width"]
     labels: Int64[Tensor, "embeddings"]
@@ -103,7 +102,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Sets:
-    """What is left of all embeddings, and the seed that images are made from."""
+    """The embeddings kept after the alignment, and the seed of the images."""
 
     prompts: Prompts
     seed: int
@@ -111,28 +110,28 @@ class Sets:
 
 @dataclass(frozen=True)
 class ClassifierReport:
-    """That a classifier is trained, and how near the nearest image is to one of the client's own.
+    """Notice that a classifier is trained, and the distance of the nearest image to one of the client's own.
 
-    `closest` is in medians of the distance from one of its own images to the next; None is not known, or not told:
-    under noise it is not, for it depends on single examples.
+    `closest` is in medians of the distance from one of its own images to the next.  None means not known or not sent:
+    under noise it is not sent, since it depends on single examples.
     """
 
     closest: float | None
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- state
 @dataclass(frozen=True)
 class FedDistrInfo:
-    """What happened in a round; empty in all but the one that counts.
+    """Record of a round; empty for all rounds but the first.
 
     Attributes:
-        uploads: All embeddings that were taken.
-        owners: Who sent each.
-        sets, kept: Of the alignment, numbers of embeddings.
-        tau: Its threshold.
-        pairs: What was matched: two numbers and their distance.
-        learned: By client, what it said of its classifier.
-        ignored, warnings: Refused uploads, and what the user should know.
+        uploads: All embeddings that were accepted.
+        owners: Client that sent each.
+        sets, kept: Results of the alignment, as numbers of embeddings.
+        tau: Threshold of the alignment.
+        pairs: Matched pairs: two numbers and their distance.
+        learned: Report of each client on its classifier.
+        ignored, warnings: Refused uploads, and messages to the user.
     """
 
     uploads: Prompts | None = None
@@ -148,7 +147,7 @@ class FedDistrInfo:
 
 @dataclass(frozen=True)
 class Distributed:
-    """The server's state: the global model if there is one, what was distributed, and the info of the last round."""
+    """The server's state: the global model if there is one, the embeddings distributed, and the last round's info."""
 
     params: Params | None
     prompts: Prompts | None
@@ -162,8 +161,8 @@ class EmbeddingNoise:
     Attributes:
         clip: R.
         sigma: Standard deviation over R; this or `epsilon`.
-        epsilon: What all embeddings of one client may tell of one example.
-        delta: That goes with epsilon.
+        epsilon: Privacy budget of all embeddings of one client, for one example.
+        delta: Probability that belongs to epsilon.
     """
 
     clip: Annotated[float, Gt(0.0)] = 10.0
@@ -178,21 +177,21 @@ class EmbeddingNoise:
             )
 
     def multiplier(self, releases: int) -> float:
-        """Standard deviation over the sensitivity 2 R, for so many embeddings of a label."""
+        """Return the standard deviation over the sensitivity 2 R, for this number of embeddings of a label."""
         if self.epsilon is not None:
             return privacy.noise_multiplier(self.epsilon, releases, self.delta)
         assert self.sigma is not None
         return 0.5 * self.sigma
 
     def std(self, releases: int) -> float:
-        """Standard deviation of the noise on every number."""
+        """Return the standard deviation of the noise on every number."""
         return 2.0 * self.clip * self.multiplier(releases)
 
 
 # ---------------------------------------------------------------- on the clients
 @dataclass(frozen=True)
 class Disentangle:
-    """Clusters of each label and their embeddings (eq. 11, 12); those of several clients in one batch."""
+    """Finds clusters of each label and their embeddings (eq. 11, 12); several clients' in one batch."""
 
     prior: str
     m: Clusters
@@ -201,11 +200,11 @@ class Disentangle:
     lr: float | None
 
     def __call__(self, local: Local, seed: int) -> Prompts:
-        """Of one client."""
+        """Compute those of one client."""
         return self.together([(local, (seed,))])[0]
 
     def together(self, calls: Sequence[tuple[Local, tuple[int]]]) -> list[Prompts]:
-        """Of each client; what one gets does not depend on the others, up to rounding."""
+        """Compute those of each client; one client's result does not depend on the others, up to rounding."""
         imagery = calls[0][0].imagery(self.prior)
         parts = [self.clusters(local, imagery.encode(local.x)) if len(local.y) else [] for local, _ in calls]
         found: list[Prompts] = []
@@ -231,7 +230,7 @@ class Disentangle:
         return found
 
     def clusters(self, local: Local, latents: Tensor) -> list[tuple[int, Tensor]]:
-        """(label, latents) of each cluster, labels ascending, the largest cluster of a label first."""
+        """Return (label, latents) of each cluster, labels ascending, the largest cluster of a label first."""
         out = []
         for y in torch.unique(local.y).tolist():
             rows = (local.y == y).nonzero()[:, 0]
@@ -242,10 +241,10 @@ class Disentangle:
         return out
 
     def count(self, latents: Tensor, groups: Tensor | None, key: Key) -> int:
-        """m for the images of one label.
+        """Choose m for the images of one label.
 
         Raises:
-            ConfigError: If it is to be the true number and the data has no domains.
+            ConfigError: If the true number is asked for and the data has no domains.
         """
         if self.m == "auto":
             return max(1, min(MOST["auto"], len(latents) // PER_CLUSTER))
@@ -260,7 +259,7 @@ class Disentangle:
 
 @dataclass(frozen=True)
 class Imagine:
-    """Examples made from embeddings, with this device's own beside them or not, every label equally often (eq. 1')."""
+    """Generates examples from embeddings, with or without this device's own, every label equally often (eq. 1')."""
 
     prior: str
     images: int
@@ -270,18 +269,18 @@ class Imagine:
     compare: bool
 
     def __call__(self, local: Local, sets: Sets) -> tuple[Examples, float | None]:
-        """The examples, and, if it is to `compare`, how near a copy of one of the device's own is among them."""
+        """Return the examples, and with `compare` the smallest distance from them to one of the device's own."""
         x, y = self.made(local, sets)
         closest = nearest(x, local.x.cpu(), local.key / "yardstick") if self.compare else None
         return mixed(local, x, y, self.own), closest
 
     def made(self, local: Local, sets: Sets) -> tuple[Tensor, Tensor]:
-        """`images` inputs of each label, shared out over its embeddings by their counts, and their labels."""
+        """Generate `images` inputs of each label, divided among its embeddings by their counts, and their labels."""
         imagery, prompts = local.imagery(self.prior), sets.prompts
         labels, weights = prompts.labels.tolist(), prompts.counts.clamp(min=1).tolist()
         total = {y: sum(w for w, z in zip(weights, labels, strict=True) if z == y) for y in labels}
         each = [-(-self.images * w // total[y]) for w, y in zip(weights, labels, strict=True)]
-        # Made in batches of 1, 2, 4, ... of each, of which the first are taken: nearly all work is done together.
+        # Made in batches of 1, 2, 4, ... of each, of which the first are used: nearly all work is done together.
         batches = [1 << (n - 1).bit_length() for n in each]
         x: dict[int, Tensor] = {}
         for batch in sorted(set(batches)):
@@ -293,18 +292,18 @@ class Imagine:
 
 
 def mixed(local: Local, x: Tensor, y: Tensor, own: bool) -> Examples:
-    """Images with this device's own beside them or not, every label equally often, jittered."""
+    """Return images with or without this device's own, every label equally often, jittered."""
     if own:
         x, y = torch.cat([x, local.x.cpu()]), torch.cat([y, local.y.cpu()])
     return Examples(x, y, balanced(y, local.key / "rows"), jitter)
 
 
 def balanced(labels: Tensor, key: Key) -> Tensor:
-    """Rows of an epoch in which every label stands as often as the most frequent one; no row twice more than another.
+    """Choose rows of an epoch so that every label occurs as often as the most frequent one, its rows evenly repeated.
 
     Args:
         labels: (n,).
-        key: Which rows of a rarer label stand once more.
+        key: Decides which rows of a rarer label occur once more.
 
     Returns:
         int64 (labels that occur x the most frequent one's rows,).
@@ -323,7 +322,7 @@ def balanced(labels: Tensor, key: Key) -> Tensor:
 
 
 def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (n, C, H, W), each turned, stretched, shifted and lit a little: by up to 15, 15, 10 and 20 per cent."""
+    """Jitter images (n, C, H, W): rotate, scale, shift and brighten each by up to 15, 15, 10 and 20 per cent."""
     n, device = len(x), x.device
 
     def draw(*shape: int) -> Tensor:
@@ -332,25 +331,25 @@ def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
     matrix = torch.eye(2, dtype=x.dtype, device=device) + 0.15 * draw(n, 2, 2)
     theta = torch.cat([matrix, 0.1 * draw(n, 2, 1)], dim=2)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-    # At the border: what black is in standardised images is not known here.
+    # At the border: the value of black in standardised images is not known here.
     moved = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
     return moved * (1 + 0.2 * draw(n, 1, 1, 1))
 
 
 def nearest(made: Tensor, own: Tensor, key: Key) -> float | None:
-    """The least distance from an image to one of the client's own, over the median from one of its own to the next.
+    """Divide the least distance from an image to one of the client's own by the median from one of its own to the next.
 
-    All images are compared with all, whatever their labels, and a copy is at 0; the median is over 1024 of the client's
-    own, or all of fewer.
+    All images are compared with all, whatever their labels, and a copy is at 0; the median is over at most 1024 of the
+    client's own.
 
     Args:
         made: (n, ...).
         own: (N, ...).
-        key: Which of its own the median is over.
+        key: Decides which of its own the median is over.
 
     Returns:
-        None if there is nothing to compare, or the client's own images are so often the same that the median is 0 and
-        no other is.
+        None if there is nothing to compare, or if so many of the client's own images are equal that the median is 0
+        and no other is.
     """
     if len(own) < 2 or not len(made):
         return None
@@ -361,7 +360,7 @@ def nearest(made: Tensor, own: Tensor, key: Key) -> float | None:
 
 
 def _to_next(images: Tensor, own: Tensor, places: Tensor | None = None) -> Tensor:
-    """The distance from each image to the next of `own`, (n,); with `places`, where it stands in `own`, to another."""
+    """Compute the distance from each image to the nearest of `own`, (n,); itself excluded, given its `places` there."""
     out = []
     for start in range(0, len(images), AT_ONCE):
         x = images[start : start + AT_ONCE].flatten(1).double()
@@ -373,7 +372,7 @@ def _to_next(images: Tensor, own: Tensor, places: Tensor | None = None) -> Tenso
                 itself = places[start : start + AT_ONCE, None] == torch.arange(first, first + len(y))
                 apart = apart.masked_fill(itself, torch.inf)
             distance, which = apart.min(1)
-            # Of products, as cdist works, equal images are not quite at 0; of differences they are.
+            # From products, as cdist computes them, equal images are not quite at 0; from differences they are.
             exact = (x - y[which]).norm(dim=1)
             best = torch.minimum(best, torch.where(distance.isinf(), distance, exact))
         out.append(best)
@@ -402,19 +401,19 @@ class FedDistr:
             hub:OWNER/NAME.
         m: Clusters of a label: auto is 3 with at least 12 images each, silhouette chooses 1 to 5, oracle counts the
             domains that the label has at the client, a number is that number.
-        steps, batch_size, lr: Of the inversion, on each cluster; None is the prior's own learning rate.
-        distance: What alignment goes by: l2 of the embeddings, or of the noise that the prior predicts under them,
-            which the server works out.
-        tau: Its threshold; None is half the median distance of one client's embeddings of one label.
-        images: Made of each label.
-        guidance, sampling_steps: Of sampling; None is what suits the prior.
-        classifier: Optimisation of the classifier, from scratch; `[local]` does not reach it, it is no round of many.
-        server_model: Whether the server trains a global model, on images alone, on a device of its own.
+            steps, batch_size, lr: Settings of the inversion on each cluster; lr None is the prior's own learning rate.
+            distance: Distance for the alignment: l2 of the embeddings, or of the noise that the prior predicts under
+            them, which the server computes.
+            tau: Threshold of the alignment; None is half the median distance of one client's embeddings of one label.
+            images: Number of images made of each label.
+            guidance, sampling_steps: Settings of sampling; None takes the prior's defaults.
+            classifier: Optimisation of the classifier, from scratch; `[local]` does not apply to it.
+            server_model: True to train a global model on the server's own device, on images only.
         dp: Noise on the embeddings; None sends them as they are.
 
     Raises:
-        ConfigError: If m is no number of clusters; if noise is wanted where one example could change any number of
-            embeddings, or an epsilon whose accountant is not installed.
+        ConfigError: If m is not a number of clusters; if noise is asked for where one example could change any number
+            of embeddings, or an epsilon whose accountant is not installed.
     """
 
     prior: str = "built-in"
@@ -442,11 +441,11 @@ class FedDistr:
 
     # ------------------------------------------------------------------ the server
     def init(self, params: Params, fed: Federation) -> Distributed:
-        """The initial model, and nothing known."""
+        """Return the initial model, without embeddings."""
         return Distributed(params if self.server_model else None, None, FedDistrInfo())
 
     def round(self, state: Distributed, fed: Federation) -> Plan[Distributed]:
-        """In round 1 all of it (eq. 13), later nothing."""
+        """Run the whole method in round 1 (eq. 13), nothing later."""
         if state.prompts is not None:
             return replace(state, info=FedDistrInfo(warnings=(_OVER,)))
         seed = travelling(fed.key / "feddistr")
@@ -486,19 +485,19 @@ class FedDistr:
         return Distributed(params, sets.prompts, info)
 
     def distances(self, embeddings: Tensor, seed: int, fed: Federation) -> Tensor:
-        """How far embeddings are apart, (K, K)."""
+        """Compute the distances of embeddings, (K, K)."""
         if self.distance == "l2":
             return lengths_apart(embeddings)
         found: Tensor = fed.work(lambda me: run(_predictions, self.prior, embeddings, seed))
         return found
 
     def imagined(self, me: Me, sets: Sets) -> Step[Params]:
-        """The global model (eq. 2')."""
+        """Train the global model (eq. 2')."""
         fitted, _ = yield from self.taught(me, sets, own=False)
         return fitted.params
 
     def plausible(self, start: Tensor) -> float | None:
-        """The length of an embedding that has not gone far from where all begin; None if that is at 0."""
+        """Return the length of an embedding that is still near the common starting point; None if that is 0."""
         length = float(start.double().norm())
         if self.dp is not None:
             length += self.dp.clip + self.dp.std(self.releases) * math.sqrt(len(start))
@@ -507,7 +506,7 @@ class FedDistr:
     # ------------------------------------------------------------------ the clients
     @step
     def disentangle(self, me: Me, msg: Begin, mine: Params | None) -> Step[tuple[Prompts, Params | None]]:
-        """This client's clusters as embeddings (eq. 11, 12, 3')."""
+        """Return this client's clusters as embeddings (eq. 11, 12, 3')."""
         made = Disentangle(self.prior, self.m, self.steps, self.batch_size, self.lr)
         prompts = yield from run(made, msg.seed)
         if self.dp is None:
@@ -518,12 +517,12 @@ class FedDistr:
 
     @step
     def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[ClassifierReport, Params | None]]:
-        """A classifier on what the embeddings tell and this client's own data (eq. 1'); it stays here."""
+        """Train a classifier on generated images and this client's own data (eq. 1'); it stays here."""
         fitted, closest = yield from self.taught(me, msg, own=True)
         return ClassifierReport(closest), fitted.params
 
     def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, float | None]]:
-        """A classifier from the common initial model; and how near a copy is, if that may be told."""
+        """Train a classifier from the common initial model; also return the nearest copy's distance, if allowed."""
         compare = own and self.dp is None
         made = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own, compare)
         examples, closest = yield from run(made, sets)
@@ -531,18 +530,18 @@ class FedDistr:
         return fitted, closest
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This client's own classifier; without one the global model, and at first the common initial one."""
+        """Return this client's own classifier; without one the global model, and at first the common initial one."""
         yield from ()
         return mine or params or me.initial
 
     def serve(self, state: Distributed, client: ClientId | None) -> Params | None:
-        """The global model, if the server trains one."""
+        """Return the global model, if the server trains one."""
         return state.params
 
     # ------------------------------------------------------------------ the record
     @property
     def needs_domains(self) -> str:
-        """The setting that goes by the data's domains; empty if none does."""
+        """Name of the setting that depends on the data's domains; empty if none does."""
         return 'm = "oracle"' if self.m == "oracle" else ""
 
     @property
@@ -552,11 +551,11 @@ class FedDistr:
 
     @property
     def releases(self) -> int:
-        """Embeddings that one example may change."""
+        """Number of embeddings that one example may change."""
         return self.m if isinstance(self.m, int) else MOST[self.m]
 
     def info(self, state: Distributed) -> Info:
-        """Embeddings with labels, counts and owners, what was matched, the threshold, the sets, and who saw what."""
+        """Report embeddings with labels, counts and owners, matched pairs, threshold, sets, and what each party saw."""
         info = state.info
         ignored = tuple(Refused(i.client, "disentangle", i.reason) for i in info.ignored)
         if info.uploads is None:
@@ -588,7 +587,7 @@ class FedDistr:
         )
 
     def spent(self) -> Privacy:
-        """What the upload tells of one example, and what each party saw."""
+        """Report the privacy loss of the upload for one example, and what each party saw."""
         if self.dp is None:
             return Privacy(
                 epsilon="no guarantee",
@@ -609,7 +608,7 @@ class FedDistr:
 
 
 def _accounted(multiplier: float, releases: int, delta: float) -> float | str:
-    """Epsilon, or why there is none: noise of a given sigma needs no accountant, what it is worth does."""
+    """Return epsilon, or the reason why there is none: noise of a given sigma needs no accountant, its epsilon does."""
     try:
         return round(privacy.epsilon(multiplier, releases, delta), 6)
     except ConfigError as error:
@@ -617,7 +616,7 @@ def _accounted(multiplier: float, releases: int, delta: float) -> float | str:
 
 
 def looked_up(fed: Federation, of: Callable[[Local, str], T], prior: str) -> T | None:
-    """What the server's own prior says; None if it has no device to look at it."""
+    """Query the server's own prior; None if the server has no device for it."""
     if fed.work is no_device:
         return None
     found: T = fed.work(lambda me: run(of, prior))
@@ -625,18 +624,18 @@ def looked_up(fed: Federation, of: Callable[[Local, str], T], prior: str) -> T |
 
 
 def fitting(fed: Federation, prior: str) -> list[str]:
-    """What to say of what is done to images for the prior, if anything is."""
+    """Return a warning about changes to images on their way into the prior, if there are any."""
     changes = looked_up(fed, _changes, prior)
     return [] if changes is None else [f"for the prior {changes}"]
 
 
 def travelling(key: Key) -> int:
-    """A seed of 53 bits for a key: what every reader of JSON takes for the same whole number."""
+    """Return a seed of 53 bits for a key: every JSON reader parses it as the same whole number."""
     return key.number() >> 10
 
 
 def lowered(client: ClientId) -> str:
-    """What to say of a client whose counts were scaled down."""
+    """Return a warning about each client whose counts were scaled down."""
     return f"client {client} says it has more than twice as many examples as any other, and counts for twice as many"
 
 
@@ -645,12 +644,12 @@ def _lists(prompts: Prompts) -> tuple[list[int], list[int]]:
 
 
 def _rounded(value: float | None) -> float | None:
-    # A client may say anything.
+    # A client may report anything.
     return None if value is None or not math.isfinite(value) else round(value, 4)
 
 
 def noised(embeddings: Tensor, start: Tensor, clip: float, std: float, key: Key) -> Tensor:
-    """Embeddings no further than `clip` from where they began, with noise (eq. 3').
+    """Clip embeddings to a distance of `clip` from their start, and add noise (eq. 3').
 
     >>> noised(torch.tensor([[3.0, 4.0]]), torch.zeros(2), 1.0, 0.0, Key(0))
     tensor([[0.6000, 0.8000]])
@@ -662,7 +661,7 @@ def noised(embeddings: Tensor, start: Tensor, clip: float, std: float, key: Key)
 
 
 def shown(embeddings: Tensor) -> tuple[Tensor, str]:
-    """Embeddings as info holds them: as they are, or in the coordinates in which they vary most, and what these are."""
+    """Return embeddings for info, as they are or in their principal coordinates, and the name of the coordinates."""
     number, width = embeddings.shape
     if number * width <= SHOWN:
         return embeddings, "embedding"

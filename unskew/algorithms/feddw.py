@@ -1,4 +1,4 @@
-"""FedDW: the classifier's class relations are pulled to the federation's soft labels; a term for any other method too.
+"""FedDW: a term, for any method, that pulls the classifier's class relations towards the federation's soft labels.
 
 J. Liu, Y. Wang, N. Wang, J. Yang, X. Tao, "FedDW: Distilling Weights through Consistency Optimization in Heterogeneous
 Federated Learning", arXiv 2412.04521, 2024.  Equation numbers are the paper's.
@@ -93,16 +93,16 @@ class Decay:
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """Gaussian noise on what a client says of its labels; neighbouring data sets differ by one example.
+    """Gaussian noise on a client's soft labels and counts; neighbouring data sets differ by one example.
 
     Attributes:
         noise_multiplier: Standard deviation of the noise over the sensitivity sqrt(2); give this or `epsilon`.
-        epsilon: What all uploads of a client may cost together; sets the noise for `uploads` of them.
-        delta: The probability that goes with it; below one over a client's examples.
-        uploads: How many a client is asked for in a run; afterwards SL lives on the others.  None is no limit.
+        epsilon: Privacy budget of all uploads of a client together; sets the noise for `uploads` of them.
+        delta: Probability that belongs to epsilon; below one over a client's number of examples.
+        uploads: Number of uploads asked of a client in a run; afterwards SL relies on the others.  None is no limit.
 
     Raises:
-        ConfigError: If the noise is not given by exactly one of the two, or a budget is to last for ever.
+        ConfigError: If the noise is not given by exactly one of the two, or a budget has no number of uploads.
     """
 
     noise_multiplier: Annotated[float, Gt(0.0)] | None = None
@@ -123,7 +123,7 @@ class LabelNoise:
 
     @property
     def multiplier(self) -> float:
-        """The noise multiplier in force.
+        """Return the noise multiplier in force.
 
         Raises:
             ConfigError: If it follows from epsilon, and the accountant is not installed.
@@ -136,7 +136,7 @@ class LabelNoise:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise on each number of an upload."""
+        """Return the standard deviation of the noise on each number of an upload."""
         return math.sqrt(2.0) * self.multiplier
 
 
@@ -146,9 +146,9 @@ class DW:
 
     Attributes:
         mu: Strength; 0 trains without the term, but SL is kept and shown.  L_reg is a mean over C^2 entries: the paper
-            has .1, and 10 for 100 classes.
-        mu_decay: How mu falls with the rounds; None keeps it.
-        sl_history: "current" makes SL of this round's uploads (eq. 7), "cumulative" of all so far.
+            uses .1, and 10 for 100 classes.
+            mu_decay: Decay of mu over the rounds; None keeps it constant.
+            sl_history: "current" computes SL from this round's uploads (eq. 7), "cumulative" from all so far.
         sl_momentum: Share of the old SL in the new one.
         bias: "zero" holds the classification layer's bias at zero, as the paper has none; "keep" trains it.
         layer: Name of the classification layer, or of its weight; without a name it is the network's own.
@@ -165,7 +165,7 @@ class DW:
     dp: LabelNoise | None = None
 
     def mu_at(self, round: int) -> float:
-        """mu in force in round `round`, counted from 1."""
+        """Return mu in round `round`, counted from 1."""
         if self.mu_decay is None:
             return self.mu
         return self.mu * float(self.mu_decay.factor ** (round // self.mu_decay.every))
@@ -173,7 +173,7 @@ class DW:
 
 # ---------------------------------------------------------------- mathematics
 def class_relations(weight: Tensor) -> Tensor:
-    """CR: softmax of each row of W W^T, (classes, classes).
+    """Compute CR: softmax of each row of W W^T, (classes, classes).
 
     >>> class_relations(torch.eye(2))
     tensor([[0.7311, 0.2689],
@@ -195,17 +195,17 @@ class ClassRelation:
 
 
 def sent_of(fits: Sequence[Fitted], reply: Any, layer: str) -> Params:
-    """Of several trained models the one whose `layer` is in the reply, the last such; if none is, the last."""
+    """Choose among trained models the last whose `layer` is in the reply; if there is none, the last of all."""
     sent = {id(t) for _, t in leaves(reply) if isinstance(t, Tensor)}
     return next((f.params for f in reversed(fits) if id(f.params.get(layer)) in sent), fits[-1].params)
 
 
 def add_soft_labels(sums: Tensor, batch: Batch) -> Tensor:
-    """Sums of predicted probabilities by true class, (classes, classes), one batch further (eq. 4)."""
+    """Add a batch to the sums of predicted probabilities by true class, (classes, classes) (eq. 4)."""
     return sums.index_add(0, batch.y, batch.logits.softmax(1) * batch.mask[:, None])
 
 
-# ---------------------------------------------------------------- what travels and what is kept
+# ---------------------------------------------------------------- messages and state
 @dataclass(frozen=True)
 class SoftLabels:
     """A client's sums of predictions by class, (classes, classes), and its examples of each class, (classes,)."""
@@ -216,7 +216,7 @@ class SoftLabels:
 
 @dataclass(frozen=True)
 class Totals:
-    """What SL rests on: sums and counts over uploads, float64, and how many uploads those were."""
+    """Basis of SL: sums and counts over uploads, float64, and the number of uploads."""
 
     sums: Tensor
     counts: Tensor
@@ -228,13 +228,13 @@ class Related:
     """The server's state.
 
     Attributes:
-        of: That of the method.
+        of: State of the method.
         layer: Name of the classification layer's weight.
         sl: SL, (classes, classes).
-        totals: What it rests on.
-        asked: Uploads asked for by client, where they are noised; what was asked for may have been seen.
-        refused: Uploads of the last round that were not taken.
-        idle: Whether clients replied in the last round, and none of them had trained the layer by `Sgd`.
+        totals: Sums and counts behind SL.
+        asked: Number of uploads requested by client, if they are noised; every request may have been answered.
+        refused: Uploads of the last round that were refused.
+        idle: True if clients replied in the last round but none of them had trained the layer by `Sgd`.
     """
 
     of: Any
@@ -248,7 +248,7 @@ class Related:
 
 @dataclass(frozen=True)
 class Informed:
-    """The method's message, SL beside it, and whether soft labels are wanted back."""
+    """The method's message, with SL, and a flag that asks for soft labels in return."""
 
     of: Any
     sl: Tensor
@@ -257,7 +257,7 @@ class Informed:
 
 @dataclass(frozen=True)
 class LabelledReply:
-    """The method's reply, soft labels if the client trained and was asked for them, and whether the term was in it."""
+    """The method's reply, soft labels if asked for and trained, and a flag that the term was in use."""
 
     of: Any
     soft: SoftLabels | None
@@ -265,7 +265,7 @@ class LabelledReply:
 
 
 def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
-    """Why an upload cannot be used; None if it can.
+    """Explain why an upload cannot be used; None if it can.
 
     Without noise each row is a sum of as many distributions as its class has examples: it must add up to the count, to
     one in a thousand.
@@ -292,15 +292,15 @@ def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
 
 
 def received(layout: Layout, message: Any) -> Params | None:
-    """The whole model in a message, which no data of the client's has touched since: the first of its fields that has
-    all tensors; None if there is none."""
+    """Find the whole model in a message, which does not yet depend on the client's data: the first field that has all
+    tensors; None if there is none."""
     names = {*layout.trainable, *layout.buffers}
     values = [message] if isinstance(message, dict) else [getattr(message, f) for f in field_names(message) or ()]
     return next((v for v in values if isinstance(v, dict) and v.keys() >= names), None)
 
 
 def noised(soft: SoftLabels, sigma: float, key: Key) -> SoftLabels:
-    """Sums and counts, each number with noise of standard deviation `sigma`."""
+    """Add noise of standard deviation `sigma` to each number of the sums and counts."""
 
     def blur(t: Tensor, key: Key) -> Tensor:
         return t + sigma * key.normal(*t.shape).to(t)
@@ -309,10 +309,10 @@ def noised(soft: SoftLabels, sigma: float, key: Key) -> SoftLabels:
 
 
 def renewed(sl: Tensor, totals: Totals, momentum: float, sigma: float) -> Tensor:
-    """SL after a round: means where there are examples, the old row elsewhere (eq. 7), mixed with the old matrix.
+    """Update SL after a round: means where there are examples, the old row elsewhere (eq. 7), mixed with the old SL.
 
-    Under noise the count of a class that nobody holds is noise: up to three standard deviations count as nothing.  What
-    the division leaves is no distribution then, and is projected to one.
+    Under noise the count of a class that no client holds is pure noise: up to three standard deviations count as zero.
+    The quotient is then not a distribution, and is projected onto the simplex.
     """
     floor = 3.0 * sigma * math.sqrt(totals.uploads)
     held = totals.counts > floor
@@ -325,14 +325,14 @@ def renewed(sl: Tensor, totals: Totals, momentum: float, sigma: float) -> Tensor
 
 # ---------------------------------------------------------------- the classification layer
 def weight_of(layout: Layout, layer: str) -> str | None:
-    """Name of the classification layer's weight; `layer` may name the layer or the weight, or nothing."""
+    """Find the name of the classification layer's weight; `layer` may name the layer or the weight, or nothing."""
     if not layer:
         return layout.classifier
     return layer if layer in layout.trainable else f"{layer}.weight"
 
 
 def classifier(layout: Layout, params: Params, classes: int, who: str, layer: str = "") -> str:
-    """Name of the weight, (classes, features), of the linear layer that makes the logits.
+    """Find the name of the weight, (classes, features), of the linear layer that makes the logits.
 
     Raises:
         ConfigError: If the model has no such layer, or there are not two classes.
@@ -356,9 +356,9 @@ def classifier(layout: Layout, params: Params, classes: int, who: str, layer: st
     )
 
 
-# ---------------------------------------------------------------- driving somebody else's generator
+# ---------------------------------------------------------------- driving another method's generator
 def through(gen: Any, request: Callable[[Any], Any], answer: Callable[[Any, Any], Any]) -> Generator[Any, Any, Any]:
-    """`yield from gen`, with each request and its answer rewritten; failures reach the author's own `yield`."""
+    """Run `yield from gen` with each request and its answer rewritten; failures reach the author's own `yield`."""
     if not isinstance(gen, types.GeneratorType):
         return gen
     try:
@@ -407,10 +407,10 @@ class WithDW(ABC):
 
     @abstractmethod
     def init(self, params: Params, fed: Federation) -> Any:
-        """The method's initial state, and one-hot soft labels.
+        """Return the method's initial state, and one-hot soft labels.
 
         Raises:
-            ConfigError: If the model's last layer is not linear, there is one class in all, or noise is asked for where
+            ConfigError: If the model's last layer is not linear, there is only one class, or noise is asked for where
                 clients are not sent a whole model.
         """
         who = "FedDW" if type(self.of) is FedAvg else f"the class-relation term of {type(self.of).__name__}"
@@ -422,7 +422,7 @@ class WithDW(ABC):
         return self.state(of, layer, sl, nothing(sl), {}, (), False)
 
     def rehearse(self, of: Any, fed: Federation) -> None:
-        """Refuse under noise what the first round would ask first; what is asked later is refused then."""
+        """Refuse under noise the first requests of the first round in advance; later ones are refused when made."""
         plan = self.of.round(of, self.without_bias(fed))
         want = next(plan, None)
         plan.close()
@@ -431,7 +431,7 @@ class WithDW(ABC):
                 self.whole(fed.layout, want.step, client, message)
 
     def whole(self, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
-        """The model that soft labels under noise are made by; None if it is still with another client.
+        """Find the model for soft labels under noise; None if it is still with another client.
 
         Raises:
             ConfigError: If there is none in the message, or it never left the client.
@@ -446,7 +446,7 @@ class WithDW(ABC):
         return model
 
     def round(self, state: Related, fed: Federation) -> Plan[Any]:
-        """The method's round: SL goes along with what is asked, and is renewed by what comes back (eq. 7)."""
+        """Run the method's round: SL is sent with each request, and updated from the replies (eq. 7)."""
         heard: dict[ClientId, SoftLabels] = {}
         asked, refused, pulled = dict(state.asked), [], []
         limit = self.dw.dp.uploads if self.dw.dp is not None else None
@@ -455,7 +455,7 @@ class WithDW(ABC):
             if not isinstance(want, Ask) or want.step not in self.informed:
                 return want
             message = self.informed[want.step]
-            # What many clients are sent stays one object: it is counted once, and handed to workers once.
+            # A message for many clients stays one object: it is counted once, and handed to workers once.
             made: dict[tuple[int, bool], Informed] = {}
             to = {}
             for c, m in want.to.items():
@@ -494,10 +494,10 @@ class WithDW(ABC):
         return self.state(of, state.layer, sl, totals, asked, tuple(refused), idle)
 
     def work(self, name: str, me: Me, msg: Informed, mine: Any) -> Step[tuple[LabelledReply, Any]]:
-        """A step of the method with the term in each of its optimisations; then this client's soft labels (eq. 4).
+        """Run a step of the method with the term in each of its optimisations; then compute soft labels (eq. 4).
 
-        They are those of the model just trained, of several the last that is in the reply as it was trained, or the
-        last if none is; under noise of the one received, in which this step's training is not.
+        They are computed by the model just trained (of several, the last that is in the reply unchanged, or the last
+        if none is); under noise by the model received, on which this step's training has no influence.
         """
         fits: list[Fitted] = []
         pulled: list[Sgd] = []
@@ -522,7 +522,7 @@ class WithDW(ABC):
         dp = self.dw.dp
         if fits and msg.report:
             model = sent_of(fits, reply, weight) if dp is None else self.whole(me.layout, name, me.id, msg.of)
-            assert model is not None  # what was held by another client has come
+            assert model is not None  # values held by another client have arrived
             sums = yield from fold(add_soft_labels, model, torch.zeros_like(msg.sl))
             soft = SoftLabels(sums, me.histogram.to(msg.sl))
             if dp is not None:
@@ -530,20 +530,20 @@ class WithDW(ABC):
         return self.reported[name](reply, soft, bool(pulled)), kept
 
     def admit(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
-        """Refuse what the method refuses; soft labels that cannot be used cost nobody the rest of a reply."""
+        """Refuse what the method refuses; unusable soft labels do not invalidate the rest of a reply."""
         if hasattr(self.of, "admit"):
             self.of.admit(step, reply.of if step in self.reported else reply, model, layout)
 
     def serve(self, state: Related, client: ClientId | None) -> Params | None:
-        """The method's model."""
+        """Return the method's model."""
         model: Params | None = self.of.serve(state.of, client)
         return model
 
     def info(self, state: Related) -> tuple[object, ...]:
-        """The method's own info, and beside it SL, CR, class norms, refused uploads, their cost and who saw what.
+        """Report the method's own info, and SL, CR, class norms, refused uploads, privacy cost and what each party saw.
 
-        Matrices of up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F of the global model, if the
-        method has one.
+        Matrices are given for up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F for the global
+        model, if the method has one.
         """
         own = parts(self.of.info(state.of)) if hasattr(self.of, "info") else ()
         told = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
@@ -565,7 +565,7 @@ class WithDW(ABC):
         return (*(replace(p, privacy=both) if isinstance(p, Embeddings | Mixtures) else p for p in own), term)
 
     def spent(self, state: Related) -> Privacy:
-        """What the uploads have cost the client that was asked most often, and what each party saw."""
+        """Report the privacy loss of the client that was asked most often, and what each party saw."""
         if self.dw.dp is None:
             server = "each participant's class counts and its sums of predictions by class, as they are"
             return Privacy("no guarantee", server, _CLIENTS_SEE)
@@ -585,24 +585,24 @@ class WithDW(ABC):
 
     @property
     def prior(self) -> str | None:
-        """The latent diffusion model that the method needs, for a run to look for it before it begins."""
+        """Name of the latent diffusion model that the method needs, so that a run can check for it before it begins."""
         prior: str | None = getattr(self.of, "prior", None)
         return prior
 
     @property
     def needs_domains(self) -> str:
-        """The method's setting that goes by the data's domains; empty if none does."""
+        """Name of the method's setting that depends on the data's domains; empty if none does."""
         setting: str = getattr(self.of, "needs_domains", "")
         return setting
 
     @property
     def pooled(self) -> bool:
-        """True if the method is a bound that trains one client on everybody's data."""
+        """True if the method is a bound that trains one client on pooled data."""
         return bool(getattr(self.of, "pooled", False))
 
     # ------------------------------------------------------------------ the bias
     def bias_of(self, layout: Layout) -> str | None:
-        """Name of the bias that is held at zero; None if there is none, or it is to be kept."""
+        """Return the name of the bias that is held at zero; None if there is none, or it is kept."""
         weight = weight_of(layout, self.dw.layer)
         if self.dw.bias == "keep" or weight is None or not weight.endswith("weight"):
             return None
@@ -610,12 +610,12 @@ class WithDW(ABC):
         return bias if bias in layout.trainable else None
 
     def unbiased(self, layout: Layout, params: Params) -> Params:
-        """A model with zeros for the bias."""
+        """Set the bias of a model to zero."""
         bias = self.bias_of(layout)
         return params if bias is None else {**params, bias: torch.zeros_like(params[bias])}
 
     def without_bias(self, who: Any) -> Any:
-        """What a client or the server knows of models that are yet to be made, with zeros for the bias."""
+        """Replace a client's or the server's source of initial models by one with zeros for the bias."""
         if self.bias_of(who.layout) is None:
             return who
         if isinstance(who, Me):
@@ -623,7 +623,7 @@ class WithDW(ABC):
         return replace(who, initialise=lambda key: self.unbiased(who.layout, who.initialise(key)))
 
     def held(self, layout: Layout, want: Any) -> Any:
-        """A request that leaves the bias alone."""
+        """Restrict a request so that it does not train the bias."""
         bias = self.bias_of(layout)
         if bias is None or not isinstance(want, Sgd):
             return want
@@ -647,10 +647,10 @@ _CLIENTS_SEE = (
 
 
 def together(own: Privacy | None, term: Privacy) -> Privacy:
-    """What a method's own info and the term's say of privacy, as one statement: both are sent, so both count.
+    """Combine the privacy statements of a method and of the term into one: both are sent, so both count.
 
-    Each party saw what it sees of the one and of the other.  If both have an epsilon, they add up, and so do their
-    deltas; if only one has, there is no guarantee for the whole, and `covers` has the number and what it is about.
+    Each party saw both kinds of messages.  If both have an epsilon, they add up, and so do their deltas; if only one
+    has, there is no guarantee for the whole, and `covers` gives the number and what it covers.
     """
     if own is None:
         if isinstance(term.epsilon, str):
@@ -671,26 +671,26 @@ def together(own: Privacy | None, term: Privacy) -> Privacy:
 
 
 def nothing(sl: Tensor) -> Totals:
-    """Totals of no upload."""
+    """Return the totals of no uploads."""
     zeros = torch.zeros_like(sl, dtype=torch.float64)
     return Totals(zeros, zeros[0], 0)
 
 
 def rounded(t: Tensor) -> Any:
-    """A vector or matrix as tuples, to 5 digits."""
+    """Convert a vector or matrix to tuples, rounded to 5 digits."""
     values = t.double().mul(1e5).round().div(1e5).tolist()
     return tuple(tuple(row) if isinstance(row, list) else row for row in values)
 
 
 # ---------------------------------------------------------------- a method's types with the term's beside them
 def _record(name: str, base: type, of: Any) -> Any:
-    """A record like `base` whose field `of` has a type: the wire builds what annotations name, and nothing else."""
+    """Make a record like `base` whose field `of` has this type: the wire builds only types that annotations name."""
     return make_dataclass(name, [("of", of)], bases=(base,), frozen=True, namespace={"__module__": __name__})
 
 
 @functools.cache
 def _kind_for(method: type) -> type[WithDW]:
-    """WithDW for algorithms of one class: annotated with its types, and able to do what it is able to do."""
+    """Make a WithDW for methods of one class: annotated with its types, and with its optional methods."""
     name = f"{method.__name__}WithDW"
     hints = typing.get_type_hints(method.init, include_extras=True)  # type: ignore[attr-defined]
     if "return" not in hints:
@@ -706,7 +706,7 @@ def _kind_for(method: type) -> type[WithDW]:
         said = typing.get_type_hints(fn, include_extras=True)
         returns = said.get("return")
         answer = get_args(get_args(returns)[2]) if get_origin(returns) is Generator else ()
-        if len(said) != 4 or len(answer) != 2:  # no training, or a step that the wire is about to refuse
+        if len(said) != 4 or len(answer) != 2:  # no training, or a step that the wire will refuse
             made[step_name] = _plain_step(step_name, said)
             continue
         _, message, memory = (of for who, of in said.items() if who != "return")
@@ -748,25 +748,25 @@ def _plain_step(name: str, said: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _personalise(self: WithDW, me: Me, params: Params | None, mine: Any) -> Step[Params]:
-    """The method's personal model; the bias is left alone, and there is no term: no SL is at hand."""
+    """Return the method's personal model; the bias is not trained, and without SL there is no term."""
     begun = self.of.personalise(self.without_bias(me), params, mine)
     model: Params = yield from through(begun, lambda want: self.held(me.layout, want), lambda _, got: got)
     return model
 
 
-# ---------------------------------------------------------------- how they are made
+# ---------------------------------------------------------------- makers
 def with_term(of: Any, dw: DW = DW()) -> WithDW:
-    """The algorithm `of` with the class-relation term; `with_term(FedAvg())` is FedDW.
+    """Add the class-relation term to the method `of`; `with_term(FedAvg())` is FedDW.
 
     Raises:
         ConfigError: If it has the term already, or noise is asked for and the accountant is not installed.
-        ProtocolError: If the algorithm does not say what its state is.
+        ProtocolError: If the method does not annotate its state.
     """
     return _kind_for(type(of))(of, dw)  # type: ignore[arg-type]  # mypy takes a type[Any] for unhashable
 
 
 def with_dw(method: Callable[..., Any]) -> Callable[..., WithDW]:
-    """What makes "NAME+dw" of what makes NAME: the same options, and a table `dw` for the term's own.
+    """Turn the maker of NAME into that of "NAME+dw": the same options, and a table `dw` for the term's own.
 
     Raises:
         ConfigError: If the method has an option of that name.
@@ -786,15 +786,15 @@ Preset = Literal["paper", "code"]
 _ADAM = SgdConfig(lr=1e-3, optimizer="adam", local_epochs=5, batch_size=128)
 
 PRESETS: dict[str, Mapping[str, Any]] = {
-    # The paper's text; everything but the optimiser is what FedDW does by itself.
+    # The paper's text; everything but the optimiser is FedDW's default.
     "paper": {"local": _ADAM},
     # What the released code did.
     "code": {
         "local": _ADAM,
         "mu_decay": Decay(9, 0.1),  # mu is divided by 10 in rounds 9, 18, ...: there is hardly a term after round 17
         "sl_history": "cumulative",  # uploads are never forgotten: the first, softest models count as much as the last
-        "sl_momentum": 0.5,  # half of the old matrix stays
-        "bias": "keep",  # no network of the code is without one
+        "sl_momentum": 0.5,  # half of the old matrix is kept
+        "bias": "keep",  # every network in the code has one
     },
 }
 
@@ -818,10 +818,10 @@ def FedDW(
 
     Args:
         local: The clients' optimisation.
-        mu, mu_decay, sl_history, sl_momentum, bias, layer, dp: As in DW.
-        weighting, personal, server: As in FedAvg.
-        preset: Settings to begin with: "paper" is the paper's text, "code" what the released code did; None is the text
-            with the local optimisation of every other method.
+        mu, mu_decay, sl_history, sl_momentum, bias, layer, dp: Settings of the term, as in DW.
+        weighting, personal, server: Settings as in FedAvg.
+        preset: Base settings: "paper" is the paper's text, "code" the released code; None is the text with the local
+            optimisation of every other method.
 
     Raises:
         ConfigError: If noise is asked for and the accountant is not installed.

@@ -1,8 +1,8 @@
-"""One-shot by Gaussian mixtures: clients send how the latents of each label are spread, everybody samples from that.
+"""One-shot by Gaussian mixtures: clients send mixtures of each label's latents, and all clients sample from them.
 
 M. Beitollahi et al., "Parametric Feature Transfer: One-shot Federated Learning with Foundation Models", 2024.  Equation
-numbers are this file's.  It is the cheap rival of FedDistr (feddistr.py): the same prior, its encoder and decoder only,
-and nothing is learned by gradients before the classifier.
+numbers are this file's.  It is the cheap rival of FedDistr (feddistr.py): of the same prior it uses only encoder and
+decoder, and nothing is learned by gradients before the classifier.
 
 Notation   z      latent of a client's image, z = E(x), D numbers;  E, decoder  the prior's
            c      a component: a cluster of one label's latents at one client, with n_c images
@@ -15,7 +15,7 @@ Server     the same with the images alone: the global model
 Departures The paper trains a linear head on features of a foundation model, which is all its clients have in common.
            Here latents are decoded to images, so that the task's own network is trained and methods can be compared.
            Mixtures are k-means clusters, not fitted by EM; covariances are diagonal.
-Counts     no client counts for more than twice what the next has in total, whatever it says
+Counts     no client's total count exceeds twice that of the next largest, whatever it reports
 Later      Rounds after the first change nothing, and say so.
 """
 
@@ -58,7 +58,7 @@ _OVER = "FedPFT is over after its first round: the later rounds of this experime
 # ---------------------------------------------------------------- messages
 @dataclass(frozen=True)
 class ComponentsRequest:
-    """A call for components."""
+    """A request for components."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Components:
 
 @dataclass(frozen=True)
 class Mixture:
-    """All clients' components, and the seed that images are made from."""
+    """All clients' components, and the seed of the images."""
 
     components: Components
     seed: int
@@ -86,8 +86,8 @@ class ClassifierDone:
 
 @dataclass(frozen=True)
 class FedPFTState:
-    """The server's state: the global model if there is one, what was distributed; of the last round, what was refused
-    and what the user should know.
+    """The server's state: the global model if there is one, the components distributed, and the last round's refusals
+    and warnings.
     """
 
     params: Params | None
@@ -98,7 +98,7 @@ class FedPFTState:
 
 # ---------------------------------------------------------------- on the clients
 def summary(local: Local, prior: str, most: int) -> Components:
-    """A client's components (eq. 1)."""
+    """Compute a client's components (eq. 1)."""
     means: list[Tensor] = []
     variances: list[Tensor] = []
     labels: list[int] = []
@@ -123,21 +123,21 @@ def summary(local: Local, prior: str, most: int) -> Components:
 
 @dataclass(frozen=True)
 class Decode:
-    """Examples decoded from components, with this device's own beside them or not (eq. 2)."""
+    """Decodes examples from components, with or without this device's own (eq. 2)."""
 
     prior: str
     images: int
     own: bool
 
     def __call__(self, local: Local, mixture: Mixture) -> Examples:
-        """The examples."""
+        """Return the examples."""
         return mixed(local, *self.made(local, mixture), self.own)
 
     def made(self, local: Local, mixture: Mixture) -> tuple[Tensor, Tensor]:
-        """`images` inputs of each label and their labels.
+        """Generate `images` inputs of each label, and their labels.
 
         Raises:
-            DataError: If components are not of the prior's latents.
+            DataError: If components do not have the shape of the prior's latents.
         """
         imagery, parts = local.imagery(self.prior), mixture.components
         g = (Key(mixture.seed) / "images").generator()
@@ -165,11 +165,11 @@ class FedPFT:
     """One round of Gaussian mixtures.
 
     Attributes:
-        prior: As in FedDistr.
-        m: Components of a label at most; each has 12 images on average at least.
-        images: Made of each label.
-        classifier: Optimisation of the classifier, from scratch; `[local]` does not reach it.
-        server_model: Whether the server trains a global model, on images alone, on a device of its own.
+        prior: Prior, as in FedDistr.
+        m: Maximum number of components of a label; each has at least 12 images on average.
+        images: Number of images made of each label.
+        classifier: Optimisation of the classifier, from scratch; `[local]` does not apply to it.
+        server_model: True to train a global model on the server's own device, on images only.
     """
 
     prior: str = "built-in"
@@ -179,11 +179,11 @@ class FedPFT:
     server_model: bool = True
 
     def init(self, params: Params, fed: Federation) -> FedPFTState:
-        """The initial model, and nothing known."""
+        """Return the initial model, without components."""
         return FedPFTState(params if self.server_model else None, None)
 
     def round(self, state: FedPFTState, fed: Federation) -> Plan[FedPFTState]:
-        """In round 1 all of it, later nothing."""
+        """Run the whole method in round 1, nothing later."""
         if state.components is not None:
             return replace(state, ignored=(), warnings=(_OVER,))
         replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), ComponentsRequest()))
@@ -209,31 +209,31 @@ class FedPFT:
 
     @step
     def summarise(self, me: Me, msg: ComponentsRequest, mine: Params | None) -> Step[tuple[Components, Params | None]]:
-        """This client's components (eq. 1)."""
+        """Return this client's components (eq. 1)."""
         return (yield from run(summary, self.prior, self.m)), mine
 
     @step
     def learn(self, me: Me, msg: Mixture, mine: Params | None) -> Step[tuple[ClassifierDone, Params | None]]:
-        """A classifier on sampled images and this client's own (eq. 2); it stays here."""
+        """Train a classifier on sampled images and this client's own (eq. 2); it stays here."""
         return ClassifierDone(), (yield from self.taught(me, msg, own=True))
 
     def taught(self, me: Me, mixture: Mixture, own: bool) -> Step[Params]:
-        """A classifier from the common initial model."""
+        """Train a classifier from the common initial model."""
         examples = yield from run(Decode(self.prior, self.images, own), mixture)
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted.params
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This client's own classifier; without one the global model, and at first the common initial one."""
+        """Return this client's own classifier; without one the global model, and at first the common initial one."""
         yield from ()
         return mine or params or me.initial
 
     def serve(self, state: FedPFTState, client: ClientId | None) -> Params | None:
-        """The global model, if the server trains one."""
+        """Return the global model, if the server trains one."""
         return state.params
 
     def info(self, state: FedPFTState) -> Mixtures:
-        """How many components there are of each label, refused uploads, and who saw what."""
+        """Report the number of components of each label, refused uploads, and what each party saw."""
         labels = [] if state.components is None else state.components.labels.tolist()
         return Mixtures(
             components={y: labels.count(y) for y in sorted(set(labels))},
@@ -255,7 +255,7 @@ def _width(local: Local, prior: str) -> int:
 
 
 def unusable(replies: dict[ClientId, Components], classes: int, width: int | None, most: int) -> dict[ClientId, str]:
-    """Why components of some clients cannot be used, by client; `width` and `most` are as in `alignment.faults`."""
+    """Explain why some clients' components cannot be used, by client; `width`, `most` are as in `alignment.faults`."""
     found = {c: "means and variances differ in shape" for c, r in replies.items() if r.means.shape != r.variances.shape}
     for c, r in replies.items():
         if c not in found and not bool((r.variances.float().isfinite() & (r.variances >= 0)).all()):

@@ -1,11 +1,11 @@
-"""Gossip averaging (D-PSGD): nobody in the middle; every client trains, and averages with its neighbours.
+"""Gossip averaging (D-PSGD): no server; every client trains, and averages with its neighbours.
 
 X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu, "Can Decentralized Algorithms Outperform Centralized
 Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", NeurIPS 2017, Algorithm 1.  Equation
 numbers are this file's.
 
 Notation   x_i  client i's own model, in its memory; the common initial model at first
-           y_i  what local training makes of x_i
+           y_i  x_i after local training
            W    mixing matrix of the graph: symmetric, rows and columns sum to 1 (server/graphs.py)
 Round      y_i = LocalSGD(x_i; F_i)
            together        x_i <- sum_j W_ij x_j + (y_i - x_i)                                       (1)
@@ -14,14 +14,14 @@ Wire       No model goes up or down; 2 e models from device to device for the e 
            has beside them is control: a few hundred bytes per client that say who sends to whom.
 Published  Eq. 1 with one step is Algorithm 1: the gradient is taken at x_i while the neighbours' models arrive.  The
            authors allow the other order, eq. 2, which is the default here: on a complete graph it is FedAvg with
-           uniform weights, for every client, as long as everybody takes part.
+           uniform weights, for every client, as long as all clients take part.
 Means      Either order leaves the mean over clients where the mean of the y_i is.
 Departures A round is as much local training as in any other method, not one step.  The graph joins the round's cohort
            in the order of client numbers; with everybody in it, it is the same graph in every round.  In eq. 1 buffers
            stay y_i's: a difference of variances may be negative.
-Losses     A client that was not heard of is left out on both sides of its links and the weight stays at home, which
-           keeps the mean.  A client that trained but cannot be reached to mix stays at y_i while its neighbours count
-           it in: then the mean moves.  Absent clients keep their model.
+Losses     A client that did not reply is left out on both sides of its links, and its neighbours keep that weight for
+           their own models, which preserves the mean.  A client that trained but cannot be reached to mix stays at y_i
+           while its neighbours include it: then the mean moves.  Absent clients keep their model.
 """
 
 from dataclasses import dataclass
@@ -36,14 +36,14 @@ from unskew.tree import Params
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A client's model, for its neighbours; it stays on the client until one of them is sent it."""
+    """A client's model, for its neighbours; it stays on the client until it is sent to one of them."""
 
     model: Carried
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The neighbours' models, and the client's own as it was when they were shown (eq. 1); None if it is still that."""
+    """The neighbours' models, and the client's own from the same moment (eq. 1); None if it has not changed since."""
 
     near: Links
     before: Carried | None
@@ -54,7 +54,7 @@ class Gossip:
     """Decentralised averaging over a graph.
 
     Attributes:
-        graph: Who is next to whom.
+        graph: Graph of the clients.
         mixing: Weights of neighbours: "metropolis" or "laplacian".
         order: "train-then-mix" (eq. 2) or "together" (eq. 1).
         local: The clients' optimisation.
@@ -66,11 +66,11 @@ class Gossip:
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Nothing:
-        """There is no server that could have a state."""
+        """Return the empty state: there is no server."""
         return Nothing()
 
     def round(self, state: Nothing, fed: Federation) -> Plan[Nothing]:
-        """Let the cohort train, then let neighbours meet."""
+        """Train the cohort, then average with neighbours."""
         cohort = fed.sample()
         # The run's key, not the round's: the network stays where it is.
         w = mixing_matrix(self.graph(len(cohort), Key(fed.key.seed) / "graph"), self.mixing)
@@ -84,7 +84,7 @@ class Gossip:
 
     @step
     def train(self, me: Me, msg: Nothing, mine: Params | None) -> Step[tuple[OwnModel, Params | None]]:
-        """Go on from this client's own model; show what the order asks for."""
+        """Train this client's own model; offer the one that `order` asks for."""
         x = mine or me.initial
         y = yield from sgd(x, self.local)
         return OwnModel(Keep(x if self.order == "together" else y)), y
@@ -101,10 +101,10 @@ class Gossip:
         return Nothing(), {n: t if n in me.layout.buffers else z[n] + (t - x[n]) for n, t in y.items()}
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
-        """This client's own model."""
+        """Return this client's own model."""
         yield from ()
         return mine or me.initial
 
     def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
-        """None: whoever could serve a mean over the network would have to see every model first."""
+        """Return None: to serve a mean over the network, a server would have to see every model."""
         return None

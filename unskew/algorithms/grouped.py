@@ -1,6 +1,6 @@
 """Grouped: FedAvg inside given groups, each with a model of its own.
 
-No paper's method but every clustered one's question asked by hand: what would these clients have if they trained
+It is not from a paper, but asks by hand the question of every clustered method: what if these clients trained
 together?  Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization Performance in
 Cross-Silo Federated Learning", IEEE Transactions on Mobile Computing, 2024, compare five such patterns in Table II.
 
@@ -8,8 +8,8 @@ Notation   C    a group: the groups are disjoint, and every client is in one
            w_C  its parameters and buffers;  S the round's cohort;  n_k training examples of client k
 Round      y_k = LocalSGD(w_C; F_k) for k in S, C the group of k
            w_C <- sum_k n_k y_k / sum_k n_k over the k of C that replied; unchanged if there is none
-Limits     One group of all clients is FedAvg.  Every client in a group of its own, and all of them asked, is training
-           alone.
+Limits     One group of all clients is FedAvg.  Every client in a group of its own, with full participation, is
+           independent training.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ Groups = tuple[tuple[ClientId, ...], ...]
 
 @dataclass(frozen=True)
 class Models:
-    """The server's state: one model for each group, and who is in it."""
+    """The server's state: the groups, and one model for each."""
 
     groups: Groups
     models: tuple[Params, ...]
@@ -40,7 +40,7 @@ class Grouped:
     Attributes:
         groups: Clients by number, such as ((0, 1), (2,)); None is one group of all.
         local: The clients' optimisation.
-        weighting: In a group's mean: "samples" weights a client by its training examples, "uniform" weights all alike.
+        weighting: In a group's mean "samples" weights a client by its training examples, "uniform" weights all equally.
         personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
     """
 
@@ -50,7 +50,7 @@ class Grouped:
     personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Models:
-        """The common initial model for every group.
+        """Return the common initial model for every group.
 
         Raises:
             ConfigError: If the groups do not hold every client exactly once.
@@ -61,7 +61,7 @@ class Grouped:
         return Models(groups, (shared,) * len(groups))
 
     def round(self, state: Models, fed: Federation) -> Plan[Models]:
-        """Send each client of a cohort its group's model, average what comes back inside groups."""
+        """Send each client of a cohort its group's model, and average the replies within groups."""
         to_group = {
             c: Weights(model) for members, model in zip(state.groups, state.models, strict=True) for c in members
         }
@@ -75,26 +75,26 @@ class Grouped:
 
     @step
     def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
-        """As in FedAvg, from the group's model."""
+        """Train the group's model, as in FedAvg."""
         return (yield from self.plain.train(me, msg, mine))
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The group's model with this client's own tensors in their place."""
+        """Return the group's model with this client's own tensors in their place."""
         return (yield from self.plain.personalise(me, params, mine))
 
     @property
     def plain(self) -> FedAvg:
-        """The method that a client runs inside its group."""
+        """Return the method that a client runs inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
     def serve(self, state: Models, client: ClientId | None) -> Params | None:
-        """A client's group's model; for the world at large there is one only if there is one group."""
+        """Return the model of a client's group; a global model only if there is just one group."""
         if client is None:
             return state.models[0] if len(state.groups) == 1 and not self.personal else None
         return next(w for members, w in zip(state.groups, state.models, strict=True) if client in members)
 
     def info(self, state: Models) -> ClientGroups:
-        """Who trains with whom."""
+        """Report the groups."""
         return ClientGroups(groups=tuple(map(tuple, state.groups)))
 
 
@@ -102,7 +102,7 @@ def check(groups: Groups, clients: tuple[ClientId, ...]) -> None:
     """Refuse groups that do not hold every client exactly once.
 
     Raises:
-        ConfigError: If a group is empty, a client is not there, in two groups, or in none.
+        ConfigError: If a group is empty, or a client is unknown, in two groups, or in none.
     """
     if not all(groups):
         raise ConfigError(f"groups must have members, got an empty group in {_shown(groups)}; leave it out")
