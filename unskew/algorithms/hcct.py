@@ -1,4 +1,4 @@
-"""HCCT: clients that gain from one another form groups, and each group trains its own model.
+"""HCCT: clients that benefit from each other form groups, and each group trains its own model.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithms 1 and 2.  Equation numbers in
 brackets are the paper's; server/cluster.py has the mathematics of the partition.
@@ -9,19 +9,19 @@ Notation   w_C     model of group C;  w_i  client i's model after local training
 Round t    1  groups: Algorithm 2 on the g of round t - 1; in round 1 every client alone
            2  w_C <- D-weighted mean of its members' present models                             (Algorithm 1, line 16)
            3  w_i <- LocalSGD(w_C; F_i) for every client
-           4  w_C <- D-weighted mean of the w_i of its members that were heard of
+           4  w_C <- D-weighted mean of the w_i of its members that replied
               Evaluated is w_C after step 4, on each client's own data.
-HCCT-E     Only the layer that tells most counts in g: the one with the largest variance between clients beside the
-           square of the clients' mean, K being the Gram matrix of that layer alone,
+HCCT-E     Only the most informative layer counts in g: the one with the largest variance between clients relative to
+           the square of the clients' mean, K being the Gram matrix of only that layer,
            score = mean_coordinates Var_i(g) / mean_coordinates Mean_i(g)^2 = N tr K / (1^T K 1) - 1    (in place of 19)
 HCCT-P     `personal` tensors, the head, stay with each client: they are not sent, not averaged and not compared.
 Newcomers  A client that is in no group trains, in the round it comes, from the mean of all present models, alone; its
            gradient places it in the next round in the group with the largest benefit, if that is positive (15), (16).
-State      One model per group, and between rounds the Gram matrix: gradients are gone when a round is over.
-Absent     A client that was not asked, or lost, goes where the larger part of its group (by examples) goes; its group
-           trains on without it.
-Alone      One whose training diverged says so: it is averaged with nobody, and alone in the next partition.  So is one
-           whose update is zero, which counts in its group's mean, as in FedAvg.
+State      One model per group, and between rounds the Gram matrix: gradients are discarded when a round is over.
+Absent     A client that was not asked, or was lost, goes where the larger part of its group (by examples) goes; its
+group trains on without it.
+Alone      A client whose training diverged reports it: it is not averaged, and is alone in the next partition.  So is
+           one whose update is zero, but that counts in its group's mean, as in FedAvg.
 Departures Algorithm 1 uses g^t before there is any: g^(t-1) decides.  Its gradient is one of parameters; the released
            code compares whole state dictionaries, where BatchNorm's statistics and counters drown everything else
            (`include_buffers`), and copies the first member's statistics into the group (`group_buffers`).  Under
@@ -63,16 +63,16 @@ from unskew.server.cluster import Alpha, Merge, Placed
 from unskew.tree import Params, weighted_mean
 
 SHOWN = 100
-"""Clients up to which a round's info has the cosine of every two, and the merges beyond the partition."""
+"""Largest number of clients for which a round's info has all cosines, and the merges beyond the partition."""
 
 Groups = tuple[tuple[ClientId, ...], ...]
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Who is there: clients below `start` at first; after every `every` rounds `number` more come and `leaving` go.
+    """Schedule of presence: at first clients below `start`; every `every` rounds `number` more arrive and `leaving` go.
 
-    They come and go in the order of their numbers.  Somebody always stays.
+    They arrive and leave in the order of their numbers.  At least one always stays.
     """
 
     start: Annotated[int, Ge(1)]
@@ -81,7 +81,7 @@ class Arrivals:
     leaving: Annotated[int, Ge(0)] = 0
 
     def present(self, round: int, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
-        """Of all clients those that are there in a round, counted from 1."""
+        """Return the clients that are present in a round, counted from 1."""
         times = max(round - 1, 0) // self.every
         came = min(len(clients), self.start + times * self.number)
         return tuple(clients[min(times * self.leaving, came - 1) : came])
@@ -90,7 +90,7 @@ class Arrivals:
 # ---------------------------------------------------------------- messages and state
 @dataclass(frozen=True)
 class LocalUpdate:
-    """A client's model after local training, the examples it was trained on, and the mini-batch steps that took.
+    """A client's model after local training, the examples it was trained on, and the number of mini-batch steps.
 
     If training diverged, `steps` is None and the model the one it was sent.
     """
@@ -102,14 +102,14 @@ class LocalUpdate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a round says about who resembles whom.
+    """Evidence from a round about the similarity of clients.
 
     Attributes:
-        clients: Who replied, ascending.
+        clients: Clients that replied, ascending.
         n: Their training examples.
         gram: Gram matrix of their gradients, (clients, clients) float64; NaN for replies that could not be used.
-        unusable: Why they could not.
-        new: Those of `clients` that were in no group.
+        unusable: Reasons why they could not, by client.
+        new: Members of `clients` that were in no group.
     """
 
     clients: tuple[ClientId, ...]
@@ -121,15 +121,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class HCCTInfo:
-    """How the groups of a round came about.
+    """Record of how the groups of a round were formed.
 
     Attributes:
-        basis: What they were judged by; None in the first round.
+        basis: Evidence they are based on; None in the first round.
         history: Merges of Algorithm 2, if it ran, by client number.
         beyond: Merges it stopped before.
         placed: Newcomers.
         alone: Clients that could not be compared, and why.
-        warnings: For the user.
+        warnings: Messages to the user.
     """
 
     basis: Evidence | None = None
@@ -145,15 +145,16 @@ class Coalitions:
     """The server's state.
 
     Attributes:
-        groups: Members ascending, groups in the order of their smallest members; clients never heard of are in none.
-        models: One for each group.
-        mean: Weighted mean of all clients' models: what a newcomer begins with.
-        initial: w^0, where newcomers begin with that.
-        n: Training examples of each client that was heard of.
-        evidence: Of the round that led here; it decides the next groups.
-        layer: What HCCT-E chose.
-        clients: How many there are in all.
-        info: Of the round that led here.
+        groups: Members ascending, groups in the order of their smallest members; clients that never replied are in
+            none.
+        models: One model for each group.
+        mean: Weighted mean of all clients' models: a newcomer's initial model.
+        initial: w^0, if newcomers start from it.
+        n: Training examples of each client that has replied.
+        evidence: Evidence from the last round; it decides the next groups.
+        layer: Layer that HCCT-E chose.
+        clients: Number of all clients.
+        info: Record of the last round.
     """
 
     groups: Groups
@@ -171,7 +172,7 @@ class Coalitions:
 Preset = Literal["paper", "code"]
 
 PRESETS: dict[str, Mapping[str, Any]] = {
-    # Table III; alpha, local epochs and rounds depend on the task and are set beside the preset.
+    # Table III; alpha, local epochs and rounds depend on the task and are set in addition to the preset.
     "paper": {"local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64)},
     "code": {
         "local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64),
@@ -180,7 +181,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "group_buffers": "first",  # the average of a group copies BatchNorm's statistics from its first member
         "averaged_heads": True,  # HCCT-P's heads are averaged at the start of the next round
         "score": "published",  # HCCT-E: variance over signed mean of all entries
-        "placement": "recluster",  # a newcomer's gradient joins the list, and everybody is partitioned anew
+        "placement": "recluster",  # a newcomer's gradient joins the list, and all clients are partitioned anew
         "newcomer_start": "initial",  # a newcomer's gradient is taken at w^0, other clients' are not
     },
 }
@@ -194,28 +195,29 @@ class HCCT:
 
     Attributes:
         local: The clients' optimisation.
-        alpha: What a small group costs, in examples: two clients of D examples whose gradients have cosine c merge from
+        alpha: Cost of a small group, in examples: two clients of D examples whose gradients have cosine c merge from
             alpha = D (2 - sqrt(2 + 2 c)) on.  One for all, one for each client, or "size" for alpha_i = D_i.
-        groups: Merge on to, or stop short at, so many groups; None lets the benefits decide.
+        groups: Fixed number of groups to merge to; None lets the benefits decide.
         warmup: Groups of round 1: "singletons" (the paper) or one "global" group (the code).
-        recluster_every: Rounds between two partitions, the first in round 2.
-        one_shot: No partition after the first.
-        weighting: Of models in a group's mean: by "samples" or "uniform".  Utilities always count samples.
-        layer: What is compared: "all" trainable parameters, those of the layer that is "telling" most (HCCT-E), or
-            tensors by a word of `Layout.select` or the start of their names.
-        score: Of the telling layer: "scale_free", or as "published", variance over mean of all entries, signed.
+        recluster_every: Number of rounds between two partitions, the first in round 2.
+        one_shot: True for no partition after the first.
+        weighting: Weights of models in a group's mean: by "samples" or "uniform".  Utilities always count samples.
+        layer: Tensors to compare: "all" trainable parameters, those of the most "telling" layer (HCCT-E), or tensors
+            by a word of `Layout.select` or the start of their names.
+        score: Score that finds the telling layer: "scale_free", or as "published", the signed variance over mean of all
+            entries.
         include_buffers: Compare BatchNorm's statistics and batch counters too, where `layer` is "all".
         group_buffers: BatchNorm's statistics of a group: the "mean", or those of its "first" member.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
         leave_one_out: Compare a client with the rest of its group only; an ablation.
         personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
-        averaged_heads: `personal` tensors are averaged and compared like all others, and a client's own serve its use
-            of the model only.
-        arrivals: Who is there in which round; None is everybody always.
+        averaged_heads: True to average and compare `personal` tensors like all others; a client's own are then only
+            for its use of the model.
+        arrivals: Schedule of the clients' presence; None keeps all clients present.
         placement: Newcomers join a group by (15), (16), "greedy", or wait for the next partition, "recluster".
-        newcomer_start: What a newcomer first trains: the present "average" model, or the "initial" one.
-        preset: Settings to begin with: "paper" is Algorithm 1 with the paper's optimiser, "code" what the released code
-            did; None is Algorithm 1 with the experiment's optimiser.
+        newcomer_start: Model that a newcomer first trains: the present "average" model, or the "initial" one.
+        preset: Base settings: "paper" is Algorithm 1 with the paper's optimiser, "code" the released code; None is
+            Algorithm 1 with the experiment's optimiser.
 
     Raises:
         ConfigError: If alpha is negative or not finite, or `groups` less than one.
@@ -248,11 +250,11 @@ class HCCT:
 
     # ------------------------------------------------------------------ the server
     def init(self, params: Params, fed: Federation) -> Coalitions:
-        """The initial model.
+        """Return the initial model.
 
         Raises:
-            ConfigError: If there are more groups, or other numbers of alpha, than clients; if more clients are to be
-                there at the start than exist; or if no tensor that travels is left to compare.
+            ConfigError: If there are more groups than clients, or not as many alphas; if more clients are to be present
+                at the start than exist; or if no tensor that travels is left to compare.
         """
         n = len(fed.clients)
         if self.groups is not None and self.groups > n:
@@ -272,7 +274,7 @@ class HCCT:
         return Coalitions(first, models, shared, initial, {}, None, None, n, HCCTInfo())
 
     def round(self, state: Coalitions, fed: Federation) -> Plan[Coalitions]:
-        """Regroup by the last round's gradients, train every group's model, average inside groups."""
+        """Regroup by the last round's gradients, train every group's model, average within groups."""
         present = self.present(fed)
         groups, info = self.regroup(state, fed.round, present)
         models = self.carried(state, groups, fed.layout)
@@ -302,11 +304,11 @@ class HCCT:
         return Coalitions(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
 
     def present(self, fed: Federation) -> tuple[ClientId, ...]:
-        """Who is there in this round."""
+        """Return the clients present in this round."""
         return fed.clients if self.arrivals is None else self.arrivals.present(fed.round, fed.clients)
 
     def cohort(self, fed: Federation, present: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
-        """Who is asked: the round's cohort, of those that are there."""
+        """Return the clients to ask: the members of the round's cohort that are present."""
         if len(present) == len(fed.clients):
             return fed.sample()
         there = set(present)
@@ -314,7 +316,7 @@ class HCCT:
 
     # ------------------------------------------------------------------ groups
     def regroup(self, state: Coalitions, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, HCCTInfo]:
-        """The groups of this round and how they came about."""
+        """Form the groups of this round, with a record of how."""
         there = set(present)
         before = tuple(g for g in (tuple(c for c in g if c in there) for g in state.groups) if g)
         basis = state.evidence
@@ -351,7 +353,7 @@ class HCCT:
             alone = {**{name[i]: why for i, why in found.alone.items()}, **alone}
         else:
             row_of = {c: i for i, c in enumerate(clients)}
-            # Who cannot be compared stays where it is, which `_with_absent` sees to.
+            # A client that cannot be compared stays where it is: see `_with_absent`.
             usable = {c for c in clients if c not in came and bool(k[row_of[c], row_of[c]] > 0)}
             by_row = [g for g in ([row_of[c] for c in g if c in usable] for g in before) if g]
             chosen = settled
@@ -369,7 +371,7 @@ class HCCT:
         return groups, HCCTInfo(basis, history, beyond, placed, alone, warnings)
 
     def warnings(self, groups: Groups, compared: int) -> tuple[str, ...]:
-        """What a user may not have meant."""
+        """Return warnings about settings that the user may not have meant."""
         if self.groups is not None or compared < 2:
             return ()
         if len(groups) == 1:
@@ -379,7 +381,7 @@ class HCCT:
         return ()
 
     def carried(self, state: Coalitions, groups: Groups, layout: Layout) -> tuple[Params, ...]:
-        """Model of each group: the mean of its members' present models (Algorithm 1, line 16)."""
+        """Return the model of each group: the mean of its members' present models (Algorithm 1, line 16)."""
         old = {c: k for k, members in enumerate(state.groups) for c in members}
         out = []
         for members in groups:
@@ -390,30 +392,30 @@ class HCCT:
         return tuple(out)
 
     def blend(self, models: Sequence[Params], weights: list[float], layout: Layout) -> Params:
-        """Mean of models; the very same one if it is the only one, alike if nobody in them was ever heard of."""
+        """Average models; a single one is returned as it is, and weights are equal if no client has ever replied."""
         if len(models) == 1:
             return models[0]
         mean = weighted_mean(models, weights if any(weights) else [1.0] * len(models))
         return self.with_buffers(mean, models[0], layout)
 
     def mean_of(self, replies: Mapping[ClientId, LocalUpdate], layout: Layout) -> Params:
-        """A group's model after local training."""
+        """Return a group's model after local training."""
         models = [r.params for r in replies.values()]
         mean = average(models, [r.n for r in replies.values()], self.weighting)
         return self.with_buffers(mean, models[0], layout)
 
     def with_buffers(self, mean: Params, first: Params, layout: Layout) -> Params:
-        """The mean, with the buffers of the first member if those are wanted."""
+        """Return the mean, with the first member's buffers if the settings ask for them."""
         if self.group_buffers == "mean":
             return mean
         return {name: first[name] if name in layout.buffers else t for name, t in mean.items()}
 
     def weight(self, n: Mapping[int, int], client: ClientId) -> float:
-        """Of a client's model in means; a client never heard of has trained nothing."""
+        """Return the weight of a client's model in means; a client that never replied has none."""
         return (1.0 if self.weighting == "uniform" else float(n[client])) if client in n else 0.0
 
     def mean_model(self, groups: Groups, models: tuple[Params, ...], n: Mapping[int, int], before: Params) -> Params:
-        """Mean of all clients' models."""
+        """Return the mean of all clients' models."""
         weights = [sum(self.weight(n, c) for c in members) for members in groups]
         if len(models) == 1:
             return models[0]
@@ -427,7 +429,7 @@ class HCCT:
         heard: Mapping[ClientId, LocalUpdate],
         starts: Mapping[ClientId, Params],
     ) -> tuple[str | None, Tensor]:
-        """The layer HCCT-E goes by, and the Gram matrix of the gradients, in the order of `heard`."""
+        """Return the layer HCCT-E uses, and the Gram matrix of the gradients, in the order of `heard`."""
         ends = [r.params for r in heard.values()]
         froms = [starts[c] for c in heard]
         if not ends:
@@ -458,7 +460,7 @@ class HCCT:
         return layer, gram
 
     def compared(self, layout: Layout, shared: Params, layer: str | None) -> tuple[str, ...]:
-        """Tensors whose displacements make up a gradient; `layer` is HCCT-E's, once it is known."""
+        """Return the tensors whose displacements make up a gradient; `layer` is HCCT-E's, once known."""
         if layer is not None:
             return self.layers(layout, shared)[layer]
         if self.layer in ("all", "telling"):
@@ -470,7 +472,7 @@ class HCCT:
         return tuple(name for name in shared if name in wanted)
 
     def layers(self, layout: Layout, shared: Params) -> dict[str, tuple[str, ...]]:
-        """Trainable tensors by the module they belong to."""
+        """Group trainable tensors by the module they belong to."""
         found: dict[str, tuple[str, ...]] = {}
         for name in layout.trainable:
             if name in shared:
@@ -491,7 +493,7 @@ class HCCT:
         return LocalUpdate(travels, me.n, done.steps), only(done.params, personal)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The group's model with this client's own tensors in their place."""
+        """Return the group's model with this client's own tensors in their place."""
         yield from ()
         if self.averaged_heads:
             return {**params, **mine} if mine else params
@@ -499,11 +501,11 @@ class HCCT:
 
     @property
     def plain(self) -> FedAvg:
-        """The method that a client runs inside its group."""
+        """Return the method that a client runs inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
     def serve(self, state: Coalitions, client: ClientId | None) -> Params | None:
-        """A client's group's model, the mean of all to a client in no group; for the world if there can be only one."""
+        """Return a client's group's model, or the mean of all for a client in no group; a global one only if unique."""
         if client is None:
             one = self.groups == 1 and self.warmup == "global" and self.arrivals is None
             return state.mean if one and (self.averaged_heads or not self.personal) else None
@@ -512,9 +514,9 @@ class HCCT:
 
     # ------------------------------------------------------------------ info
     def info(self, state: Coalitions) -> JudgedGroups:
-        """The groups of the last round, and what they were judged by: the gradients of the round before.
+        """Report the groups of the last round, and their basis: the gradients of the round before.
 
-        The utility is that of (9) that decides, None for clients nothing is known of.
+        The utility is that of (9) that decides, None for clients without evidence.
         """
         last, basis = state.info, state.info.basis
         utility: list[float | None] = [None] * state.clients
@@ -522,7 +524,7 @@ class HCCT:
         if basis is not None:
             row = {c: i for i, c in enumerate(basis.clients)}
             alpha = tuple(self.alpha[c] for c in basis.clients) if isinstance(self.alpha, tuple) else self.alpha
-            # Who does not move agrees with nobody, and is in a group of several only until the next partition.
+            # A client that does not move agrees with no other, and is in a larger group only until the next partition.
             moved = {c for c, i in row.items() if bool(basis.gram[i, i] > 0)}
             groups = [[row[c] for c in g if c in (moved if len(g) > 1 else row)] for g in state.groups]
             by_row = cluster.utilities(
@@ -556,7 +558,7 @@ _NOBODY_GAINS = (
 
 
 def telling(gram: Tensor) -> float:
-    """How much a layer tells clients apart: N tr K / (1^T K 1) - 1, >= 0, whatever the gradients' scale.
+    """Score how well a layer distinguishes clients: N tr K / (1^T K 1) - 1, >= 0, whatever the gradients' scale.
 
     >>> telling(torch.eye(2, dtype=torch.float64))
     1.0
@@ -566,12 +568,12 @@ def telling(gram: Tensor) -> float:
         return 0.0
     square = whole / n**2  # of the clients' mean gradient
     between = max(trace / n - square, 0.0)
-    # Where the mean is nothing beside the differences, they are a trillion times as much.
+    # Where the mean is negligible beside the differences, their ratio is capped at a trillion.
     return between / max(square, 1e-12 * (between + square))
 
 
 def published_score(starts: Sequence[Params], ends: Sequence[Params], names: Sequence[str]) -> float:
-    """The released code's score of a layer: for each tensor variance over mean of all clients' entries, signed."""
+    """Compute the released code's score of a layer: for each tensor the signed variance over mean of all entries."""
     score = 0.0
     for name in names:
         total = square = count = 0.0
@@ -583,7 +585,7 @@ def published_score(starts: Sequence[Params], ends: Sequence[Params], names: Seq
 
 
 def _unusable(reply: LocalUpdate, start: Params) -> str | None:
-    """Why a reply cannot be averaged, if it cannot."""
+    """Explain why a reply cannot be averaged, if it cannot."""
     for name, t in start.items():
         if name not in reply.params:
             return f"its model has no tensor {name}"
@@ -599,7 +601,7 @@ def _unusable(reply: LocalUpdate, start: Params) -> str | None:
 
 
 def _spread(gram: Tensor, clients: Sequence[ClientId], heard: Mapping[ClientId, LocalUpdate]) -> Tensor:
-    """The Gram matrix with rows and columns of NaN for the others that replied."""
+    """Extend the Gram matrix by rows and columns of NaN for the others that replied."""
     if len(heard) == len(clients):
         return gram
     at = [i for i, c in enumerate(clients) if c in heard]
@@ -609,7 +611,7 @@ def _spread(gram: Tensor, clients: Sequence[ClientId], heard: Mapping[ClientId, 
 
 
 def _with_absent(before: Groups, fresh: list[list[ClientId]], n: Mapping[int, int]) -> Groups:
-    """New groups, completed by clients that were not compared: each goes where most of its group went, by examples."""
+    """Add clients that were not compared to new groups: each goes where most of its group went, by examples."""
     where = {c: k for k, members in enumerate(fresh) for c in members}
     for members in before:
         absent = [c for c in members if c not in where]
@@ -637,7 +639,7 @@ def _shown(merge: Merge) -> GroupMerge:
 
 
 def _finite(value: float, digits: int | None = None) -> float | None:
-    """A number JSON can hold."""
+    """Return the number if JSON can hold it."""
     if not math.isfinite(value):
         return None
     return value if digits is None else round(value, digits)

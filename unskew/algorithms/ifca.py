@@ -12,15 +12,14 @@ Server     model      theta_j <- sum_{S_j} omega_k y_k / sum_{S_j} omega_k, unch
            gradient   theta_j <- theta_j + sum_{S_j} omega_k (y_k - theta_j) / sum_{all M} omega_k       (4)
 Starts     Independent draws: equal models would tie in (1), all clients would choose model 0, and from then on the
            others would win only where that one is worse than an untrained model.  Equal starts are refused;
-           `start = "identical"` has them all the same, which is what HCCT's released code does and where the IFCA row
-           of its tables comes from.
-Shared     With `clustered = ["head"]` clusters differ in their heads only; the rest is one body, averaged over all who
-           replied.  The authors' program for FEMNIST starts so too, but then lets every cluster go its own way.
+           `start = "identical"` allows them, as in HCCT's released code, which produced the IFCA row of its tables.
+Shared     With `clustered = ["head"]` clusters differ in their heads only; the rest is one body, averaged over all
+           replies.  The authors' program for FEMNIST starts like that too, but then trains every cluster separately.
 Departures The paper's gradient variant sends one gradient; with one full-batch local step (4) is that variant, with
            more steps it is (3) slowed down by the cluster's share.  The authors test a client on the cluster with the
            lowest test loss, which looks at labels; here a client uses the cluster of its last choice, made on training
-           data.  One never heard from is served the model that most clients chose.  Their CIFAR program draws all
-           starts again until no cluster is small; here, other seeds do.
+           data.  A client that never replied is served the model that most clients chose.  Their CIFAR program redraws
+           all starts until no cluster is small; here another seed does that.
 """
 
 from collections import Counter
@@ -60,11 +59,11 @@ class Clusters:
     """The server's state.
 
     Attributes:
-        models: Of each cluster, whole.
-        chosen: The last choice of every client heard from so far.
-        heard: Clients heard from in this round.
-        tied: Those among them for whom the best models were equally good.
-        ignored: Clients whose reply named no cluster.
+        models: Complete model of each cluster.
+        chosen: Last choice of every client that has replied so far.
+        heard: Clients that replied in this round.
+        tied: Clients among them for which the best models were equally good.
+        ignored: Clients whose reply did not name a cluster.
     """
 
     models: tuple[Params, ...]
@@ -76,7 +75,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Menu:
-    """All models: what they share once, and what each cluster has to itself."""
+    """All models: their shared tensors once, and each cluster's own."""
 
     shared: Params
     own: tuple[Params, ...]
@@ -84,7 +83,7 @@ class Menu:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trained model, its training examples, the cluster it is for, and whether another was just as good."""
+    """A trained model, its training examples, the chosen cluster, and whether another was equally good."""
 
     params: Params
     n: SampleCount
@@ -97,13 +96,13 @@ class IFCA:
     """The iterative federated clustering algorithm.
 
     Attributes:
-        clusters: How many models, K_c.
-        clustered: Tensors that each cluster has to itself; the others are shared by all.
+        clusters: Number of models, K_c.
+        clustered: Tensors that each cluster has of its own; the others are shared by all.
         averaging: "model" is eq. 3, "gradient" eq. 4.
         start: "distinct" draws every model, "identical" copies one; see above.
         local: The clients' optimisation.
         weighting: "uniform" as published, "samples" by training examples, as in HCCT's tables.
-        personal: Tensors that stay with each client, as in FedAvg; a client judges every cluster with its own.
+        personal: Tensors that stay with each client, as in FedAvg; a client evaluates every cluster with its own.
     """
 
     clusters: Annotated[int, Ge(1)] = 4
@@ -115,7 +114,7 @@ class IFCA:
     personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Clusters:
-        """One model per cluster; the first is the common initial model.
+        """Return one model per cluster; the first is the common initial model.
 
         Raises:
             ConfigError: If two of them are the same though they should not be.
@@ -124,7 +123,7 @@ class IFCA:
         return Clusters(starts(params, fed, self.clusters, self.start, fed.layout.select(self.clustered), "IFCA"), {})
 
     def round(self, state: Clusters, fed: Federation) -> Plan[Clusters]:
-        """Send all models to a cohort; average what comes back within its cluster (eq. 3, 4)."""
+        """Send all models to a cohort; average the replies within their clusters (eq. 3, 4)."""
         shared = shared_names(fed.layout, self.clustered)
         first, *_ = state.models
         menu = Menu({n: first[n] for n in first if n in shared}, tuple(without(m, shared) for m in state.models))
@@ -158,17 +157,17 @@ class IFCA:
         return Chosen(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
 
     def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
-        """The cluster's model with this client's own tensors in their place."""
+        """Return the cluster's model with this client's own tensors in their place."""
         yield from ()
         return completed(me, params, me.layout.select(self.personal), mine)
 
     def mean(self, replies: Sequence[Chosen], names: Collection[str]) -> Params:
-        """Mean of the named tensors over all who replied."""
+        """Average the named tensors over all replies."""
         parts = [{n: t for n, t in r.params.items() if n in names} for r in replies]
         return average(parts, [r.n for r in replies], self.weighting)
 
     def moved(self, model: Params, j: int, replies: Sequence[Chosen], shared: Collection[str]) -> Params:
-        """Model `j` after its members' replies, but for what is shared (eq. 3, 4)."""
+        """Update model `j` from its members' replies, except its shared tensors (eq. 3, 4)."""
         members = [r for r in replies if r.cluster == j]
         if not members:
             return model
@@ -181,14 +180,14 @@ class IFCA:
         return {n: t + change[n] if n in change else t for n, t in model.items()}
 
     def serve(self, state: Clusters, client: ClientId | None) -> Params | None:
-        """The model that this client chose last; for the world at large, if there is only one."""
+        """Return the model that this client chose last; a global model only if there is just one."""
         if client is None:
             return state.models[0] if self.clusters == 1 and not self.personal else None
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 
     def info(self, state: Clusters) -> ChosenGroups:
-        """Who is in which cluster by the last choice, who was heard from, and ties."""
+        """Report the clusters by last choice, the clients that replied, and ties."""
         warnings = identical_starts(self.start, self.clusters, "IFCA")
         if self.clusters > 1 and len(state.chosen) > 1 and len(set(state.chosen.values())) == 1:
             warnings.append(
@@ -208,18 +207,18 @@ class IFCA:
 
 # ---------------------------------------------------------------- choosing
 def add_loss(total: Tensor | float, batch: Batch) -> Tensor | float:
-    """The sum of losses, one batch further."""
+    """Add a batch to the sum of losses."""
     return total + (batch.loss * batch.mask).double().sum()
 
 
 def train_loss(me: Me, params: Params) -> Step[float]:
-    """F_k: mean task loss over all of this client's training data, in evaluation mode."""
+    """Compute F_k: mean task loss over all of this client's training data, in evaluation mode."""
     start: Tensor | float = 0.0
     return float((yield from fold(add_loss, params, start))) / me.n
 
 
 def train_losses(me: Me, models: Sequence[Params]) -> Step[list[float]]:
-    """F_k of every model; of a single one it does not matter, and no pass is made."""
+    """Compute F_k of every model; for a single model it does not matter, and no pass is made."""
     if len(models) == 1:
         return [0.0]
     losses = []
@@ -229,7 +228,7 @@ def train_losses(me: Me, models: Sequence[Params]) -> Step[list[float]]:
 
 
 def nearest(losses: Sequence[float], n: int) -> tuple[int, ...]:
-    """The `n` models with the smallest losses, ascending; ties go to the lowest number.
+    """Return the `n` models with the smallest losses, ascending; ties go to the lowest number.
 
     >>> nearest([0.5, 0.2, 0.2, 0.1], 2)
     (1, 3)
@@ -238,7 +237,7 @@ def nearest(losses: Sequence[float], n: int) -> tuple[int, ...]:
 
 
 def most_common(choices: Iterable[int], n: int) -> tuple[int, ...]:
-    """The `n` models chosen most often, ascending; ties and what nobody chose go to the lowest number.
+    """Return the `n` models chosen most often, ascending; ties, and choices of none, go to the lowest number.
 
     >>> most_common([2, 2, 1], 2)
     (1, 2)
@@ -250,11 +249,11 @@ def most_common(choices: Iterable[int], n: int) -> tuple[int, ...]:
     return tuple(sorted(sorted(every, key=lambda j: (-count[j], j))[:n]))
 
 
-# ---------------------------------------------------------------- beginning
+# ---------------------------------------------------------------- initial models
 def starts(
     params: Params, fed: Federation, clusters: int, start: Start, clustered: Collection[str], who: str
 ) -> tuple[Params, ...]:
-    """Initial models: the common one, then others that differ from it in the `clustered` tensors.
+    """Make initial models: the common one, then others that differ from it in the `clustered` tensors.
 
     Raises:
         ConfigError: If two are the same though they should not be.
@@ -277,12 +276,12 @@ def starts(
 
 
 def shared_names(layout: Layout, clustered: Sequence[str]) -> frozenset[str]:
-    """Tensors that are the same in all clusters."""
+    """Return the names of tensors that are the same in all clusters."""
     return layout.select(("all",)) - layout.select(clustered)
 
 
 def identical_starts(start: Start, clusters: int, who: str) -> list[str]:
-    """What must be said of models that began as copies."""
+    """Return a warning about models that began as copies."""
     if start == "distinct" or clusters == 1:
         return []
     return [

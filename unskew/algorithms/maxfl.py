@@ -6,9 +6,9 @@ Learning", TMLR 2024.  Equation numbers are this file's.
 
 Notation   F_k      mean loss on client k's training data, in evaluation mode
            rho_k    client k's requirement: w appeals to it iff F_k(w) < rho_k
-           what_k   a model that client k trained alone from the common initial one, for a short time
+           what_k   a model that client k briefly trained by itself from the common initial one
            S        clients that replied;  sigma the logistic function
-Aim        max_w of how many find w appealing, made smooth: min_w 1/N sum_k sigma(F_k(w) - rho_k)
+Aim        max_w of the number of clients to which w appeals, smoothed: min_w 1/N sum_k sigma(F_k(w) - rho_k)
 `maxfl`    z_k = F_k(w) - rho_k at the received w,  q_k = sigma(z_k) (1 - sigma(z_k))                   (1)
            y_k = LocalSGD(w; F_k)
            w <- w + server_lr / (sum_S q_k + epsilon) sum_S q_k (y_k - w)                            (2)
@@ -17,7 +17,7 @@ Aim        max_w of how many find w appealing, made smooth: min_w 1/N sum_k sigm
            they all may be far, and w would stay where it is, so the first `warmup` rounds are FedAvg.
 `maxfl_hcct`  The baseline of HCCT's tables.  Each round a client takes the global model w and decides:
            F_k(w) < rho_k     it trains w and sends the result; w <- mean of what was sent, by examples (4)
-           otherwise          it goes on alone with its own model, which is w if it was in the group before
+           otherwise          it continues with its own model, which is w if it was in the group before
            rho_k is eq. 3, or a fixed loss, or as in HCCT's code ||what_k - w||^2, a squared distance  (5)
 Departures What is open in the first paper: epsilon = .01, server_lr = 1, 5 rounds of warm-up and one round's worth of
            training alone are ours.  Buffers take FedAvg's mean and do not count in (5); HCCT's code has them in it.
@@ -47,7 +47,7 @@ from unskew.tree import Params, require_names, weighted_sum
 
 @dataclass(frozen=True)
 class ModelToJudge:
-    """The global model, and whether it is to be judged; in the warm-up it is not."""
+    """The global model, and whether clients should evaluate it; during warm-up they do not."""
 
     params: Params
     judge: bool
@@ -55,21 +55,21 @@ class ModelToJudge:
 
 @dataclass(frozen=True)
 class Appeal:
-    """How much the global model's loss counts for a client (eq. 1), float64, and whether it is good enough."""
+    """Weight of the global model's loss at a client (eq. 1), float64, and whether the model is good enough."""
 
     q: Float[Tensor, ""]  # not a float: its size on the wire depends on its digits
     met: bool
 
 
-# ---------------------------------------------------------------- the original
+# ---------------------------------------------------------------- as published
 @dataclass(frozen=True)
 class Appealing:
     """The server's state.
 
     Attributes:
         params: The model.
-        appeals: What clients said of the one before in this round.
-        ignored: Clients that were to judge it and did not.
+        appeals: Clients' evaluations of the previous model in this round.
+        ignored: Clients that should have evaluated it and did not.
     """
 
     params: Params
@@ -79,7 +79,7 @@ class Appealing:
 
 @dataclass(frozen=True)
 class Judged:
-    """A trained model, its training examples, and what the client says of the received one."""
+    """A trained model, its training examples, and the client's evaluation of the received model."""
 
     params: Params
     n: SampleCount
@@ -88,7 +88,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A client's memory: its requirement, and the model it is from if that is to be used."""
+    """A client's memory: its requirement, and the model behind it if that is to be used."""
 
     rho: float
     model: Params | None
@@ -100,15 +100,16 @@ class MAXFL:
 
     Attributes:
         rho: The clients' requirement: "solo_loss" is eq. 3, a number the same loss for all.
-        solo_rounds: How many rounds' worth of local work eq. 3 trains alone.
-        warmup: Rounds of FedAvg at first.
-        server_lr: Server learning rate; of parameters.
+        solo_rounds: Amount of local work behind eq. 3, in rounds.
+        warmup: Number of initial rounds of FedAvg.
+        server_lr: Server learning rate of the parameters.
         epsilon: Added to the sum of weights.
-        preferred: Let each client use the better of the global model and the one it trained alone, on training data.
+        preferred: Let each client use the better, on its training data, of the global model and its locally trained
+            one.
         local: The clients' optimisation.
 
     Raises:
-        ConfigError: If clients are to prefer a model that they do not train.
+        ConfigError: If clients are asked to prefer a model that they do not train.
     """
 
     rho: float | Literal["solo_loss"] = "solo_loss"
@@ -127,11 +128,11 @@ class MAXFL:
             )
 
     def init(self, params: Params, fed: Federation) -> Appealing:
-        """The initial model."""
+        """Return the initial model."""
         return Appealing(params, {})
 
     def round(self, state: Appealing, fed: Federation) -> Plan[Appealing]:
-        """Send the model to a cohort; go where those go for whom it is neither good enough nor hopeless (eq. 2)."""
+        """Send the model to a cohort; follow mostly clients for which it is nearly good enough (eq. 2)."""
         judge = fed.round > self.warmup
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelToJudge(state.params, judge)))
         valid = {c: r for c, r in replies.items() if r.appeal is not None or not judge}
@@ -151,7 +152,7 @@ class MAXFL:
 
     @step
     def train(self, me: Me, msg: ModelToJudge, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
-        """Train from the received model; judge it (eq. 1)."""
+        """Train from the received model, and evaluate it (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
             return Judged(y, me.n, None), mine
@@ -166,22 +167,22 @@ class MAXFL:
         return Judged(y, me.n, Appeal(torch.tensor(slope(z), dtype=torch.float64), z < 0.0)), mine
 
     def admit(self, step: str, reply: Judged, model: Params, layout: Layout) -> None:
-        """Refuse a weight that is no slope of the logistic function."""
+        """Refuse a weight that is not a slope of the logistic function."""
         if reply.appeal is not None and not 0.0 <= float(reply.appeal.q) <= 0.25:
             raise WireError(f"a weight must be 0 to 0.25, got {float(reply.appeal.q):g}")
 
     def personalise(self, me: Me, params: Params, mine: Requirement | None) -> Step[Params]:
-        """The global model; with `preferred` this client's own if that is no worse."""
+        """Return the global model; with `preferred` this client's own if that is no worse."""
         if mine is None or mine.model is None:
             return params
         return params if (yield from train_loss(me, params)) < mine.rho else mine.model
 
     def serve(self, state: Appealing, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
     def info(self, state: Appealing) -> Appeals:
-        """What each client heard from counted, and how many found the model they were sent good enough."""
+        """Report the weight of each client that replied, and the share for which the model was good enough."""
         a = state.appeals
         total = sum(float(appeal.q) for appeal in a.values())
         warnings = []
@@ -200,7 +201,7 @@ class MAXFL:
 
 
 def slope(z: float) -> float:
-    """sigma'(z) = sigma(z) (1 - sigma(z)): 1/4 at 0, even, without overflow (eq. 1).
+    """Compute sigma'(z) = sigma(z) (1 - sigma(z)): 1/4 at 0, even, without overflow (eq. 1).
 
     >>> slope(0.0), slope(1000.0)
     (0.25, 0.0)
@@ -216,9 +217,9 @@ class Group:
 
     Attributes:
         params: The group's model.
-        joined: For every client heard from so far, whether it was in the group in its last round.
-        heard: Clients heard from in this round.
-        judged: Whether they had a choice.
+        joined: True for each client that was in the group in its last round; has every client that has replied.
+        heard: Clients that replied in this round.
+        judged: True if they had a choice.
     """
 
     params: Params
@@ -229,7 +230,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Decided:
-    """A trained model for the group, or nothing from a client that trains alone; and its training examples."""
+    """A trained model for the group, or nothing from a client outside it; and its training examples."""
 
     params: Params | None
     n: SampleCount
@@ -240,10 +241,10 @@ class Alone:
     """A client's memory.
 
     Attributes:
-        own: Its model while it trains alone; in the group its own tensors, if it has any.
+        own: Its model while it is outside the group; inside, its own tensors, if it has any.
         rho: Its requirement by eq. 3, once known.
-        prior: What it trained alone at first, for eq. 5.
-        alone: Whether it trains alone.
+        prior: Model it trained by itself at first, for eq. 5.
+        alone: True while it is outside the group.
     """
 
     own: Params | None
@@ -258,11 +259,11 @@ class MAXFL_HCCT:
 
     Attributes:
         threshold: "solo_loss" is eq. 3, "sqdist" eq. 5, a number a loss that is the same for all; infinity, which a
-            file cannot say, has everybody in the group, and minus infinity nobody.
-        solo_rounds: How many rounds' worth of local work eq. 3 and 5 train alone.
-        warmup: Rounds at first in which all are in the group.
-        local: The clients' optimisation.
-        weighting: Of the group's models: "samples" by training examples, "uniform" all alike.
+            file cannot express, puts all clients in the group, and minus infinity none.
+            solo_rounds: Amount of local work behind eq. 3 and 5, in rounds.
+            warmup: Number of initial rounds in which all clients are in the group.
+            local: The clients' optimisation.
+            weighting: Weights of the group's models: "samples" by training examples, "uniform" all equal.
         personal: Tensors that stay with each client, as in FedAvg, also from joining to leaving and back.
     """
 
@@ -274,11 +275,11 @@ class MAXFL_HCCT:
     personal: tuple[str, ...] = ()
 
     def init(self, params: Params, fed: Federation) -> Group:
-        """The initial model, without what stays on clients."""
+        """Return the initial model, without the tensors that stay on clients."""
         return Group(without(params, fed.layout.select(self.personal)), {})
 
     def round(self, state: Group, fed: Federation) -> Plan[Group]:
-        """Offer the model to a cohort; average what those send who take it (eq. 4)."""
+        """Offer the model to a cohort; average the models of the clients that join (eq. 4)."""
         judge = fed.round > self.warmup
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelToJudge(state.params, judge)), at_least=0)
         sent = {c: r.params for c, r in replies.items() if r.params is not None}
@@ -301,12 +302,12 @@ class MAXFL_HCCT:
         return Decided(sent, me.n), Alone(kept, mine.rho, mine.prior, not joins)
 
     def admit(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
-        """Refuse parts of a model: who joins alone has nobody whose model says which are missing."""
+        """Refuse incomplete models: if only one client joins, no other model shows which parts are missing."""
         if reply.params is not None:
             require_names(reply.params, without(model, layout.select(self.personal)), "a model")
 
     def with_requirement(self, me: Me, mine: Alone) -> Step[Alone]:
-        """This client's memory, with what its requirement is made of."""
+        """Return this client's memory, completed by the basis of its requirement."""
         if not isinstance(self.threshold, str) or mine.rho is not None or mine.prior is not None:
             return mine
         alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
@@ -315,24 +316,24 @@ class MAXFL_HCCT:
         return Alone(mine.own, (yield from train_loss(me, alone)), None, mine.alone)
 
     def requirement(self, me: Me, params: Params, mine: Alone) -> float:
-        """rho_k: a number, or by eq. 3 or 5."""
+        """Return rho_k: a number, or by eq. 3 or 5."""
         if mine.prior is not None:
             return squared_distance(mine.prior, params, me.layout.trainable)
         return mine.rho if mine.rho is not None else float(self.threshold)
 
     def personalise(self, me: Me, params: Params, mine: Alone | None) -> Step[Params]:
-        """The group's model, or this client's own while it trains alone."""
+        """Return the group's model, or this client's own while it is outside the group."""
         yield from ()
         if mine is not None and mine.alone and mine.own is not None:
             return mine.own
         return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)
 
     def serve(self, state: Group, client: ClientId | None) -> Params | None:
-        """The group's model; as long as parts of it live on clients there is none for the world at large."""
+        """Return the group's model; None for the server itself while parts of the model live on clients."""
         return None if client is None and self.personal else state.params
 
     def info(self, state: Group) -> ChosenGroups:
-        """The group first, then everybody who trains alone, by what they decided last."""
+        """Report the group first, then every client outside it, by their last decisions."""
         together = tuple(c for c in sorted(state.joined) if state.joined[c])
         groups = (together, *((c,) for c in sorted(state.joined) if not state.joined[c]))
         warnings = []
@@ -351,5 +352,5 @@ class MAXFL_HCCT:
 
 
 def squared_distance(a: Mapping[str, Any], b: Mapping[str, Any], names: tuple[str, ...]) -> float:
-    """||a - b||^2 over the named tensors."""
+    """Compute ||a - b||^2 over the named tensors."""
     return float(sum((a[n] - b[n]).double().square().sum() for n in names))

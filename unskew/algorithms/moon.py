@@ -13,7 +13,7 @@ Departures The paper appends a projection head (two layers, to 256) to the encod
            here are what enters the network's classification layer: a projection head is the last part of a network's
            body, if it has one.  Methods must be compared on one network either way.
            A client without a model of its own trains as in FedAvg: with z_p = z_g the gradient is zero as well.
-           A reply that is lost leaves the client its model: it is its own, whether it was heard of or not.
+           A client whose reply is lost keeps its model: it is its own, whether or not the server received it.
            Reference models run in evaluation mode, on received BatchNorm statistics, and are never changed.
 """
 
@@ -54,7 +54,7 @@ class Contrast:
 
 
 def masked_mean(each: Tensor, mask: Tensor) -> Tensor:
-    """Mean over a batch's examples, padding left out; 0 where there is nothing else."""
+    """Average over a batch's examples without padding; 0 if there is only padding."""
     return (each * mask).sum() / mask.sum().clamp(min=1.0)
 
 
@@ -65,8 +65,8 @@ class MOON(Averaging):
     Attributes:
         mu: Strength; 0 is FedAvg.  The paper takes 5 on CIFAR-10 and 1 on CIFAR-100.
         temperature: T.
-        buffer: How many of its own models a client remembers; the paper has one.
-        local, weighting, server: As in FedAvg.
+        buffer: Number of its own models that a client remembers; the paper has one.
+        local, weighting, server: Settings as in FedAvg.
     """
 
     mu: Annotated[float, Ge(0.0)] = 1.0

@@ -1,12 +1,12 @@
-"""One-shot averaging: clients train to the end once, their models are averaged once.
+"""One-shot averaging: clients train once, for long, and their models are averaged once.
 
 N. Guha, A. Talwalkar, V. Smith, "One-Shot Federated Learning", 2019; the averaging among its variants.
 
 Notation   w    the common initial model: averaging models from different starts is meaningless
            S    the cohort, n_k training examples of client k
-           R    how many rounds' worth of local work is done at once
+           R    amount of local work that is done at once, in rounds
 Round 1    y_k = LocalSGD(w; F_k) for k in S, R times as long;  w <- sum_k n_k y_k / sum_k n_k
-Later      Nothing: the experiment may go on for the sake of others, this method has ended.
+Later      Nothing: the experiment may go on for other methods, but this one has ended.
 Departures The paper trains to convergence; R makes that a budget, to compare with R rounds of other methods.  Its main
            variant is an ensemble of the clients' outputs, which is not one set of parameters and so nothing that a
            method here can serve; it and its distillation are left out.
@@ -26,14 +26,14 @@ class OneShot(Averaging):
     """FedAvg of a single round with long local training.
 
     Attributes:
-        rounds_worth: How many times the epochs or steps of `local` are trained; 1 is FedAvg with a single round.
-        local, weighting, server: As in FedAvg.
+        rounds_worth: Factor on the epochs or steps of `local`; 1 is FedAvg with a single round.
+        local, weighting, server: Settings as in FedAvg.
     """
 
     rounds_worth: Annotated[int, Ge(1)] = 20
 
     def round(self, state: Averaged, fed: Federation) -> Plan[Averaged]:
-        """FedAvg's round, once; later rounds change nothing."""
+        """Run FedAvg's round, once; later rounds change nothing."""
         return state if fed.round > 1 else (yield from super().round(state, fed))
 
     @step
@@ -43,7 +43,7 @@ class OneShot(Averaging):
 
 
 def longer(local: SgdConfig, times: int) -> SgdConfig:
-    """`local` with `times` as many epochs or steps."""
+    """Multiply the epochs or steps of `local` by `times`."""
     if local.local_steps is not None:
         return replace(local, local_steps=times * local.local_steps)
     return replace(local, local_epochs=times * (local.local_epochs or 1))

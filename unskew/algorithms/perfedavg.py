@@ -1,4 +1,4 @@
-"""Per-FedAvg: a start that is good after one step on the data of whoever takes it.
+"""Per-FedAvg: an initial model that is good after one step on any client's data.
 
 A. Fallah, A. Mokhtari, A. Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, Algorithm 1.  Equation numbers are this file's.
@@ -13,8 +13,8 @@ Client     w^ = A(w; D),  v = g(w^; D'),  w <- w - beta J v                     
                          which is v - alpha [g(w + delta v; D'') - g(w - delta v; D'')] / (2 delta)
            exact         J v = v - alpha H v                                                         (4)
 Server     w <- mean of the clients' w, uniform as published
-Own model  A(w), `adapt_steps` inner steps on the client's training data; with none it is w itself, which is nobody's
-           model yet.  Each is on a batch as in training: with `batch_size` unset on all of the data, as in the paper.
+Own model  A(w), `adapt_steps` inner steps on the client's training data; with none it is w itself, which is not yet
+           adapted.  Each is on a batch as in training: with `batch_size` unset on all of the data, as in the paper.
 Steps      tau of eq. 1.  `local_steps` counts them; `local_epochs` are as many as FedAvg would take.  Every batch is
            drawn afresh and full, or all of the data where that is less, so none can be half empty.  A step sees two
            batches of examples, under eq. 3 and 4 four times a batch.
@@ -80,10 +80,10 @@ class PerFedAvg(Averaging):
         alpha: Learning rate of the inner step; 0 is FedAvg on the batches D'.
         order: "first" leaves the second derivative out, "hessian_free" takes it by differences, "exact" by autograd.
         delta: Length of the differences, relative to v.
-        adapt_steps: Inner steps before a client uses the model.
+        adapt_steps: Number of inner steps before a client uses the model.
         local: Plain SGD; its learning rate is beta.
-        weighting: "uniform" weights all clients alike, "samples" by training examples.
-        server: As in FedAvg.
+        weighting: "uniform" weights all clients equally, "samples" by training examples.
+        server: Server rule, as in FedAvg.
 
     Raises:
         ConfigError: If `local` is not plain SGD.
@@ -105,7 +105,7 @@ class PerFedAvg(Averaging):
 
     @step
     def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
-        """tau meta-steps (eq. 1)."""
+        """Take tau meta-steps (eq. 1)."""
         outer, beta = replace(self.local, local_epochs=None, local_steps=1), self.local.lr_at(me.round)
         w = msg.params
         for s in range(self.meta_steps(me.n)):
@@ -120,7 +120,7 @@ class PerFedAvg(Averaging):
         return Trained(w, me.n), None
 
     def meta_steps(self, n: int) -> int:
-        """tau of a client with `n` examples."""
+        """Return tau for a client with `n` examples."""
         if self.local.local_steps is not None:
             return self.local.local_steps
         batches = n / (self.local.batch_size or n)
@@ -129,24 +129,24 @@ class PerFedAvg(Averaging):
     # ------------------------------------------------------------------ the inner step and its Jacobian
     @property
     def inner(self) -> SgdConfig:
-        """The inner step."""
+        """Return the optimisation of the inner step."""
         return replace(self.local, lr=self.alpha, lr_schedule=Constant(), local_epochs=None, local_steps=1)
 
     def ahead(self, w: Params, draw: str, *terms: Term, **aux: Params) -> Step[Params]:
-        """A(w; D)."""
+        """Compute A(w; D)."""
         if not self.alpha:
             return w
         fitted: Fitted = yield Sgd(w, self.inner, terms, aux, draw=draw)
         return fitted.params
 
     def differenced(self, w: Params, v: Params, draw: str) -> Step[Params]:
-        """J v by differences (eq. 3)."""
+        """Compute J v by differences (eq. 3)."""
         up = yield from self.ahead({**w, **{n: w[n] + self.delta * d for n, d in v.items()}}, draw)
         down = yield from self.ahead({**w, **{n: w[n] - self.delta * d for n, d in v.items()}}, draw)
         return {n: (up[n] - down[n]) / (2.0 * self.delta) for n in v}
 
     def exact(self, w: Params, v: Params, draw: str) -> Step[Params]:
-        """J v by a second derivative (eq. 4)."""
+        """Compute J v by a second derivative (eq. 4)."""
         # Both with the term, so that both are met in the same way: other dropout masks would be taken for curvature.
         up = yield from self.ahead(w, draw, Curvature(), direction={n: -d for n, d in v.items()})
         down = yield from self.ahead(w, draw, Curvature(), direction=v)
@@ -155,7 +155,7 @@ class PerFedAvg(Averaging):
 
     # ------------------------------------------------------------------ use
     def personalise(self, me: Me, params: Params, mine: None) -> Step[Params]:
-        """A(w) on this client's training data."""
+        """Return A(w) on this client's training data."""
         if not self.alpha or not self.adapt_steps:
             return params
         return (yield from sgd(params, replace(self.inner, local_steps=self.adapt_steps)))

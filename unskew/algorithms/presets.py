@@ -1,8 +1,8 @@
 """Settings that go together: a method as its paper or its published code ran it, and variants that differ in defaults.
 
-A class or function that makes a method takes its hyperparameters as keyword arguments.  `presets` gives it one more,
-`preset`, which names a table of settings to begin with; `variant` makes a method of its own from another by changing
-defaults.  Neither repeats a signature, and what the caller gives wins.
+A class or function that makes a method takes its hyperparameters as keyword arguments.  `presets` adds one more,
+`preset`, which names a table of base settings; `variant` makes a new method from another by changing defaults.
+Neither repeats a signature, and the caller's own arguments take precedence.
 """
 
 import functools
@@ -23,8 +23,8 @@ Tables = Mapping[str, Mapping[str, Any]]
 def presets(tables: Tables) -> Callable[[Make], Make]:
     """Let the parameter `preset` of a method choose a table of settings; arguments that are given win over the table.
 
-    A table holds values of other parameters by name.  A value is replaced whole: a `local` that is given keeps nothing
-    of the preset's.
+    A table holds values of other parameters by name.  A value is replaced as a whole: a given `local` keeps nothing of
+    the preset's.
 
     >>> @presets({"paper": {"rate": 0.5}})
     ... def method(rate: float = 0.1, steps: int = 1, preset: str | None = None) -> tuple[float, int]:
@@ -52,13 +52,13 @@ def presets(tables: Tables) -> Callable[[Make], Make]:
 
 
 def settings(make: Callable[..., Any], preset: str | None) -> Mapping[str, Any]:
-    """The settings that take the place of defaults of `make` under a preset.
+    """Return the settings that replace defaults of `make` under a preset.
 
     Raises:
         ConfigError: If it has no such preset.
     """
     tables = tables_of(make)
-    if preset is None or not tables:  # without tables, an option of that name is the method's own affair
+    if preset is None or not tables:  # without tables, an option of that name belongs to the method itself
         return {}
     if preset not in tables:
         raise ConfigError(f"no preset is called {preset!r}{meant(preset, tables)} (there are: {', '.join(tables)})")
@@ -66,7 +66,7 @@ def settings(make: Callable[..., Any], preset: str | None) -> Mapping[str, Any]:
 
 
 def variant(make: Callable[P, A], name: str, about: str, **defaults: Any) -> Callable[P, A]:
-    """A method called `name`: `make` with other defaults.
+    """Make a method called `name` from `make` by changing defaults.
 
     >>> variant(dict, "Pair", "Two numbers.", a=1, b=2)(b=3)
     {'a': 1, 'b': 3}
@@ -88,7 +88,7 @@ def described(
     defaults: Mapping[str, Any] | None = None,
     extra: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Callable[..., A]:
-    """`made` with a name, and with the signature of `make`: other defaults, extra parameters (annotation, default)."""
+    """Give `made` a name and the signature of `make`, with other defaults, extra parameters (annotation, default)."""
     defaults, extra = defaults or {}, extra or {}
     hints = annotations(make)
     known = inspect.signature(make).parameters.values()
@@ -108,11 +108,11 @@ def described(
 
 
 def tables_of(make: Callable[..., Any]) -> Tables:
-    """The presets of a class or function that makes a method, by name."""
+    """Return the presets of a class or function that makes a method, by name."""
     tables: Tables = getattr(make.__init__ if inspect.isclass(make) else make, "__presets__", {})
     return tables
 
 
 def annotations(make: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters of a class or function, bounds included."""
+    """Return the types of the parameters of a class or function, bounds included."""
     return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take out of each local step what is peculiar to the client.
+"""SCAFFOLD: control variates remove the client's own drift from each local step.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1.  Equation numbers are this file's.
@@ -15,10 +15,10 @@ Server     x <- x + server_lr / M sum_i (y_i - x)                               
            c <- c + 1/N sum_i (c_i+ - c_i)                                                         (5)
 Means      Uniform, as published; `weighting = "samples"` weights eq. 4 by examples, and eq. 5 stays as it is.
 Departures Under momentum the paper's divisor K eta would inflate c_i; ||a||_1 makes eq. 3 a mean of gradients again.
-           A client remembers its variate from before its last reply too, and the server says which reply it heard last:
-           a reply that got lost never happened, so c = mean(c_i) holds whatever is lost (one integer per message).
+           A client also remembers its variate from before its last reply, and the server says which it received last:
+           a lost reply has no effect, so c = mean(c_i) holds whatever is lost (one integer per message).
            Weight decay: in eq. 3 the gradient contains decay * y, c_i then belongs to F_i + decay/2 ||y||^2; eq. 2 has
-           grad F_i alone.  The steps contain the decay either way, once: from c - c_i the common part cancels.
+           only grad F_i.  The steps contain the decay either way, once: from c - c_i the common part cancels.
            Eq. 2 is taken in evaluation mode.  Buffers have no variate and take the uniform mean.
 """
 
@@ -58,7 +58,7 @@ class Controlled:
     Attributes:
         params: The model.
         c: Mean of the clients' control variates.
-        heard: The last round each client was heard from; clients never heard from are missing.
+        heard: Round of each client's last reply; clients that never replied are missing.
     """
 
     params: Params
@@ -68,7 +68,7 @@ class Controlled:
 
 @dataclass(frozen=True)
 class Control:
-    """Model and control variate for one client, and the last round the server heard from it; 0 is never."""
+    """Model and control variate for one client, and the round of its last reply; 0 is none."""
 
     params: Params
     c: Params
@@ -77,7 +77,7 @@ class Control:
 
 @dataclass(frozen=True)
 class ControlledUpdate:
-    """How far a client's model (buffers included) and its control variate went, and its examples if they weigh."""
+    """Changes of a client's model (buffers included) and control variate, and its examples if means use them."""
 
     dy: Params
     dc: Params
@@ -86,7 +86,7 @@ class ControlledUpdate:
 
 @dataclass(frozen=True)
 class Variate:
-    """A client's memory: its control variate, the one before, and the round that made the difference."""
+    """A client's memory: its control variate, the one before, and the round between the two."""
 
     c: Params
     before: Params
@@ -107,14 +107,14 @@ class SCAFFOLD:
     """Stochastic controlled averaging.
 
     Attributes:
-        option: How a client renews its variate: "II" from its displacement, "I" by a full gradient at the received
-            model, which costs a pass over the data and goes with any optimiser.
-        server_lr: Server learning rate.
-        local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
-        weighting: Of the models: "uniform" as published, or "samples".
+        option: Update of a client's variate: "II" from its displacement, "I" by a full gradient at the received model,
+            which costs a pass over the data and works with any optimiser.
+            server_lr: Server learning rate.
+            local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
+            weighting: Weights of the models: "uniform" as published, or "samples".
 
     Raises:
-        ConfigError: If option II is asked for with an optimiser whose displacement is no sum of gradients.
+        ConfigError: If option II is used with an optimiser whose displacement is not a sum of gradients.
     """
 
     option: Literal["I", "II"] = "II"
@@ -127,11 +127,11 @@ class SCAFFOLD:
             require_linear(self.local, "SCAFFOLD's option II")
 
     def init(self, params: Params, fed: Federation) -> Controlled:
-        """The initial model, c = 0."""
+        """Return the initial model, c = 0."""
         return Controlled(params, zeros_like({n: params[n] for n in self.controlled(fed.layout)}), {})
 
     def round(self, state: Controlled, fed: Federation) -> Plan[Controlled]:
-        """Send model and variate to a cohort; move both by what comes back (eq. 4, 5)."""
+        """Send model and variate to a cohort; update both from the replies (eq. 4, 5)."""
         to = {c: Control(state.params, state.c, state.heard.get(c, 0)) for c in fed.sample()}
         replies = yield from ask(self.train, to)
         mean = average([r.dy for r in replies.values()], [r.n or 0 for r in replies.values()], self.weighting)
@@ -142,7 +142,7 @@ class SCAFFOLD:
 
     @step
     def train(self, me: Me, msg: Control, mine: Variate | None) -> Step[tuple[ControlledUpdate, Variate | None]]:
-        """Corrected local training, then a new variate (eq. 1 to 3)."""
+        """Train with the correction, then compute a new variate (eq. 1 to 3)."""
         c_i = self.variate(msg, mine)
         correction = map_params(torch.sub, msg.c, c_i)
         y = yield from fit(msg.params, self.local, Correction(), correction=correction)
@@ -157,28 +157,28 @@ class SCAFFOLD:
         return ControlledUpdate(dy, map_params(torch.sub, new, c_i), n), Variate(new, c_i, me.round)
 
     def admit(self, step: str, reply: ControlledUpdate, model: Params, layout: Layout) -> None:
-        """Refuse what has not moved the whole model, other variates than there are, or no examples where they weigh."""
+        """Refuse incomplete models, variates of other tensors, and missing example counts if means use them."""
         require_names(reply.dy, model, "how far a model went")
         require_names(reply.dc, self.controlled(layout), "how far a variate went")
         if self.weighting == "samples" and reply.n is None:
             raise WireError("a reply must say how many examples are behind it, got none")
 
     def variate(self, msg: Control, mine: Variate | None) -> Params:
-        """This client's variate as far as the server knows of it."""
+        """Return this client's variate as of the last reply the server received."""
         if mine is None:
             return zeros_like(msg.c)
         return mine.c if msg.heard == mine.round else mine.before
 
     def controlled(self, layout: Layout) -> tuple[str, ...]:
-        """Parameters that have a variate: those that local training may change."""
+        """Return the parameters that have a variate: those that local training may change."""
         chosen = layout.select(self.local.trainable)
         return tuple(n for n in layout.trainable if n in chosen)
 
     def serve(self, state: Controlled, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
 def full_gradient(local: Local, params: Params) -> Params:
-    """grad F_i(x) (eq. 2)."""
+    """Compute grad F_i(x) (eq. 2)."""
     return local.gradient(params)

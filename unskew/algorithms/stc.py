@@ -1,11 +1,11 @@
-"""STC: updates travel both ways as the largest entries, their signs and one magnitude; what is left out is not lost.
+"""STC: both ways, only the largest entries of updates travel, as signs and one magnitude; the rest is kept for later.
 
 F. Sattler, S. Wiedemann, K.-R. Müller, W. Samek, "Robust and Communication-Efficient Federated Learning From Non-i.i.d.
 Data", IEEE TNNLS 2020, Algorithm 2.  Equation numbers are this file's; server/ternary.py has the compression itself.
 
 Notation   W      global parameters; every client that takes part has a replica of them
            D_k    W_k - W, client k's update
-           A_k    what client k has not sent yet, kept between rounds, 0 at first;  A  the same on the server
+           A_k    client k's residual, not sent yet, kept between rounds, 0 at first;  A  the same on the server
            C_p    sparse ternary compression, which keeps a share p of the entries
            S, M   clients that replied, their number
 Client     A_k <- A_k + D_k;  u_k = C_p_up(A_k);  A_k <- A_k - u_k                                   (1)
@@ -14,10 +14,10 @@ Replicas   W <- W + u on every client that gets u, with the same bits as on the 
 Absentees  A client that missed updates is sent these, one by one, or the whole model, whichever is smaller: a sum of
            ternary updates is no longer ternary and takes more bits than they do.  The server keeps the last updates as
            long as all of them together are smaller than the model (payloads, without the wire's headers), at p = 1/400
-           about 1100; older ones nobody would be sent.  Before round 1 a replica is what each client builds for itself.
-Departures A reply that got lost never happened: the client remembers A_k from before too, and the server says which
-           reply it heard last, as in SCAFFOLD; so (4) holds whatever is lost.
-               sum of all u_k received + A_k = sum of all D_k heard of;  sum of all u + A = sum of all means   (4)
+           about 1100; older ones would never be sent.  Before round 1 each client builds its replica by itself.
+Departures A lost reply has no effect: the client also remembers A_k from before, and the server says which reply it
+           received last, as in SCAFFOLD; so (4) holds whatever is lost.
+           sum of all u_k received + A_k = sum of all D_k of these replies;  sum of all u + A = sum of all means   (4)
            The model starts from fresh momentum in every round; the published simulator keeps it.
            The paper takes one mini-batch step a round, `local_steps = 1`; here `local` says, as for every method.
            Buffers are not compressed: they travel whole, down and up, and take the mean; the published code leaves them
@@ -48,10 +48,10 @@ class Broadcast:
 
     Attributes:
         params: The model.
-        residual: A, what it has not sent yet.
-        recent: The last updates, oldest first, as many as are smaller than the model together.
-        version: How many updates there were.
-        heard: The version at which each client was last heard from; clients never heard from are missing.
+        residual: A, not sent yet.
+        recent: The last updates, oldest first, as many as are together smaller than the model.
+        version: Number of updates so far.
+        heard: Version at which each client last replied; clients that never replied are missing.
     """
 
     params: Params
@@ -63,13 +63,13 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class News:
-    """What makes a client's replica the server's model.
+    """Message that brings a client's replica up to the server's model.
 
     Attributes:
-        version: Of the model.
-        heard: The version at which the server last heard from this client; -1 is never.
+        version: Version of the model.
+        heard: Version at which this client last replied; -1 is never.
         updates: The last updates up to `version`, oldest first.
-        whole: Tensors as they are: the buffers, and all others if they are smaller than the updates missed.
+        whole: Uncompressed tensors: the buffers, and all others if they are smaller than the updates missed.
     """
 
     version: int
@@ -95,7 +95,7 @@ class Replica:
         params: The model at `version`.
         residual: A_k after the update of that version.
         before: A_k before it.
-        version: How many of the server's updates are in `params`.
+        version: Number of the server's updates in `params`.
     """
 
     params: Params
@@ -110,8 +110,8 @@ class STC:
 
     Attributes:
         p_up, p_down: Share of the entries that travels to and from the server.
-        ternary: One magnitude for all entries of a block; without it their values.  `p = 1` without it is FedAvg.
-        flatten: Compress the whole update as one block; without it each tensor, of which one entry travels at least.
+        ternary: Send one magnitude for all entries of a block; without it their values.  `p = 1` without it is FedAvg.
+        flatten: Compress the whole update as one block; without it each tensor, with at least one entry each.
         local: The clients' optimisation, any.
         weighting: "uniform" as published, "samples" by training examples.
     """
@@ -134,14 +134,14 @@ class STC:
         return Scheme(self.p_down, self.ternary, self.flatten)
 
     def init(self, params: Params, fed: Federation) -> Broadcast:
-        """The initial model, of which everybody has a replica."""
+        """Return the initial model, of which every client has a replica."""
         return Broadcast(params, zeros_like(self.compressed(params, fed.layout)), (), 0, {})
 
     def round(self, state: Broadcast, fed: Federation) -> Plan[Broadcast]:
-        """Bring a cohort up to date; compress the mean of what comes back, and send that next time (eq. 2).
+        """Bring a cohort up to date; compress the mean of the replies, to be sent next time (eq. 2).
 
         Raises:
-            WireError: If a reply is no compressed update, naming the client.
+            WireError: If a reply is not a compressed update; names the client.
         """
         cohort = fed.sample()
         # Clients at the same version are sent the same object, which is counted once.
@@ -164,7 +164,7 @@ class STC:
 
     @step
     def train(self, me: Me, msg: News, mine: Replica | None) -> Step[tuple[Upload, Replica | None]]:
-        """Local training from the updated replica, then a compressed update (eq. 1, 3)."""
+        """Train the updated replica, then compress the update (eq. 1, 3)."""
         w = self.updated(me, msg, mine)
         before = self.residual(me, msg, mine)
         y = yield from sgd(w, self.local)
@@ -175,7 +175,7 @@ class STC:
         return Upload(update, buffers, me.n), Replica(w, residual, before, msg.version)
 
     def news(self, state: Broadcast, heard: int, layout: Layout) -> News:
-        """What a client must be told that was last heard from at version `heard`."""
+        """Return the message for a client that last replied at version `heard`."""
         missed = state.version - max(heard, 0)
         buffers = {n: state.params[n] for n in layout.buffers} if state.version else {}
         if missed > len(state.recent):
@@ -184,14 +184,14 @@ class STC:
         return News(state.version, heard, updates, buffers)
 
     def updated(self, me: Me, msg: News, mine: Replica | None) -> Params:
-        """This client's replica at the server's version (eq. 3).
+        """Bring this client's replica to the server's version (eq. 3).
 
         Raises:
-            ProtocolError: If what came does not lead there from what this client has.
+            ProtocolError: If the message does not lead there from this client's version.
         """
         params, version = (me.initial, 0) if mine is None else (mine.params, mine.version)
         compressed = self.compressed(params, me.layout)
-        # A client whose last reply got lost is further on than the server knows, and has some of the updates already.
+        # A client whose last reply was lost is ahead of what the server knows, and has some of the updates already.
         news = msg.updates[len(msg.updates) - min(msg.version - version, len(msg.updates)) :]
         if version + len(news) != msg.version and not msg.whole.keys() >= compressed.keys():
             raise ProtocolError(
@@ -203,40 +203,40 @@ class STC:
         return {n: msg.whole.get(n, t) for n, t in params.items()}
 
     def residual(self, me: Me, msg: News, mine: Replica | None) -> Params:
-        """A_k as far as the server knows of it."""
+        """Return A_k as of the last reply the server received."""
         if mine is None:
             return zeros_like(self.compressed(me.initial, me.layout))
         return mine.residual if msg.heard == mine.version else mine.before
 
     def received(self, update: Sparse, like: Params, client: ClientId, round: int) -> Params:
-        """A client's update; what comes from another machine is checked."""
+        """Decompress a client's update, with checks, since it comes from another machine."""
         try:
             return decompress(update, like, self.up)
         except WireError as error:
             raise WireError(f"round {round}, client {client}: {error}") from None
 
     def admit(self, step: str, reply: Upload, model: Params, layout: Layout) -> None:
-        """Refuse what does not decompress, or lacks buffers, before the plan meets it."""
+        """Refuse replies that cannot be decompressed, or lack buffers, before the plan uses them."""
         decompress(reply.update, self.compressed(model, layout), self.up)
         if reply.buffers.keys() != set(layout.buffers):
             raise WireError(f"an upload brings the buffers {list(layout.buffers)}, got {list(reply.buffers)}")
 
     def compressed(self, params: Params, layout: Layout) -> Params:
-        """What is compressed: parameters that local training may change."""
+        """Return the tensors that are compressed: parameters that local training may change."""
         return {n: params[n] for n in corrected(layout, self.local)}
 
     def serve(self, state: Broadcast, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
 def applied(params: Params, update: Params) -> Params:
-    """`params` plus an update of some of them."""
+    """Add an update of some tensors to `params`."""
     return {n: t + update[n] if n in update else t for n, t in params.items()}
 
 
 def kept(updates: tuple[Sparse, ...], limit: int) -> tuple[Sparse, ...]:
-    """The last updates, as many as have less than `limit` bytes together."""
+    """Return the last updates, as many as have together less than `limit` bytes."""
     total = 0
     for i, update in enumerate(reversed(updates)):
         total += payload(update)
@@ -246,5 +246,5 @@ def kept(updates: tuple[Sparse, ...], limit: int) -> tuple[Sparse, ...]:
 
 
 def payload(message: Sparse | Params) -> int:
-    """Bytes of a message's tensors."""
+    """Count the bytes of a message's tensors."""
     return sum(t.numel() * t.element_size() for _, t in leaves(message) if isinstance(t, Tensor))

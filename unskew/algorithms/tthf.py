@@ -1,4 +1,4 @@
-"""TT-HF: inside clusters devices average with their neighbours, between rare global aggregations of one device each.
+"""TT-HF: devices average with neighbours in their cluster, between rare global averages of one device per cluster.
 
 F. P.-C. Lin, S. Hosseinalipour, S. S. Azam, C. G. Brinton, N. Michelusi, "Semi-Decentralized Federated Learning with
 Cooperative D2D Local Model Aggregations", IEEE JSAC 2021.  Equation numbers are this file's.
@@ -9,7 +9,7 @@ Notation   w       global model, sent to all devices at the beginning of a round
                    (server/graphs.py)
            tau     local steps or epochs of a round, as `local` counts them
            Gamma_c D2D exchanges of cluster c at one D2D instant
-           Y_c     how far the models of cluster c lie apart
+           Y_c     spread of the models of cluster c
 Local      w_i <- w_i - eta g_i(w_i)                                                                 (1)
 D2D        Z <- V_c^Gamma_c Z, row i of Z the model of device i, one exchange with the neighbours at a time     (2)
 Adaptive   Gamma_c = max{0, ceil(log(eta phi / (s_c Y_c)) / log lambda_c)}                           (3)
@@ -27,8 +27,8 @@ Departures Several epochs may take the place of steps; `local` is a round's whol
            which asks for ever more exchanges as Y_c grows.  Y_c is the published estimate, which is never above the
            largest distance between two models, so eq. 3 may ask for fewer exchanges than its derivation needs.
            Buffers are averaged with the rest; the paper's networks have none.
-Losses     Who is not heard of at the beginning of a round is out of it, and rho_c counts the others.  Later, a device
-           whose reply is lost stays where it was, also for its neighbours; then the cluster's mean moves.
+Losses     A device that does not reply at the beginning of a round is out of it, and rho_c counts the others.  Later, a
+           device whose reply is lost keeps its model, also for its neighbours; then the cluster's mean moves.
 """
 
 import math
@@ -71,9 +71,9 @@ class Aggregated:
 
     Attributes:
         params: The model.
-        drawn: The devices it was made of.
+        drawn: Devices whose models were averaged.
         exchanges: Gamma_c of each cluster at each D2D instant of the round.
-        bounded: Whether eq. 3 asked for more than that.
+        bounded: True if eq. 3 asked for more than that.
     """
 
     params: Params
@@ -84,7 +84,7 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class Leg:
-    """Where a device begins, and for how many steps or epochs."""
+    """A device's starting model, and its number of steps or epochs."""
 
     model: Carried
     units: int
@@ -92,7 +92,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """What is known of a device: the handle of its model, its examples, and ||w_i||_inf if eq. 3 needs it."""
+    """A device's report: the handle of its model, its examples, and ||w_i||_inf if eq. 3 needs it."""
 
     model: Carried
     n: SampleCount
@@ -122,16 +122,16 @@ class TTHF:
         cluster_size: Devices per cluster; where they do not divide the cohort, sizes differ by one and none is larger.
         d2d_every: Steps or epochs, as `local` counts them, between D2D instants; None is a quarter of the round, as
             published (5 of 20 steps).
-        gamma: D2D exchanges at each such instant; with `phi` at most so many.  0 leaves D2D out.
+            gamma: Number of D2D exchanges at each such instant; with `phi` their maximum.  0 leaves D2D out.
         phi: Tolerance of eq. 3, which then chooses the exchanges of each cluster; None takes `gamma`.
         d2d_before_global: Average inside clusters at the global instant too, which the paper does not.
-        graph: Who is next to whom in a cluster.
+        graph: Graph of the devices in a cluster.
         mixing: "laplacian", as published, or "metropolis".
         weighting: "uniform" weights a cluster by its devices, "samples" by their training examples.
         local: A round's local work, tau.
 
     Raises:
-        ConfigError: If D2D is wanted and no D2D instant falls into a round.
+        ConfigError: If D2D is enabled but no D2D instant falls into a round.
     """
 
     cluster_size: Annotated[int, Ge(1)] = 5
@@ -154,11 +154,11 @@ class TTHF:
             )
 
     def init(self, params: Params, fed: Federation) -> Aggregated:
-        """The initial model."""
+        """Return the initial model."""
         return Aggregated(params)
 
     def round(self, state: Aggregated, fed: Federation) -> Plan[Aggregated]:
-        """Train in parts, with D2D in between; then draw a device of each cluster and average those."""
+        """Train in parts, with D2D in between; then draw a device of each cluster and average their models."""
         cohort = fed.sample()
         clusters = divide(cohort, self.cluster_size)
         # The run's key, not the round's: devices stay where they are.
@@ -192,7 +192,7 @@ class TTHF:
         held: Mapping[ClientId, DeviceModel],
         exchanges: Sequence[int],
     ) -> Plan[dict[ClientId, DeviceModel]]:
-        """V_c^Gamma_c for each cluster (eq. 2), an exchange of all clusters at a time."""
+        """Apply V_c^Gamma_c in each cluster (eq. 2), one exchange of all clusters at a time."""
         now = dict(held)
         for done in range(max(exchanges)):
             models = {c: mine.model for c, mine in now.items()}
@@ -203,7 +203,7 @@ class TTHF:
                 for c, near in links(v_c, cluster, models).items()
                 if near.models
             }
-            if to:  # a device that is a cluster of its own has nobody to talk to
+            if to:  # a device that is a cluster of its own has no neighbours
                 replies = yield from ask(self.exchange, to, at_least=0)
                 now.update({c: replace(now[c], model=r.model) for c, r in replies.items()})
         return now
@@ -211,7 +211,7 @@ class TTHF:
     def exchanges(
         self, clusters: Sequence[Cluster], v: Sequence[Tensor], held: Mapping[ClientId, DeviceModel], eta: float
     ) -> list[int]:
-        """Gamma_c, before it is bounded."""
+        """Return Gamma_c, before it is bounded."""
         if self.phi is None:
             return [self.gamma] * len(clusters)
         wanted = []
@@ -223,7 +223,7 @@ class TTHF:
 
     @step
     def train(self, me: Me, msg: Leg, mine: None) -> Step[tuple[DeviceModel, None]]:
-        """A part of the round's local work (eq. 1)."""
+        """Do a part of the round's local work (eq. 1)."""
         assert isinstance(msg.model, dict)
         in_steps = self.local.local_steps is not None
         local = replace(self.local, local_steps=msg.units) if in_steps else replace(self.local, local_epochs=msg.units)
@@ -233,18 +233,18 @@ class TTHF:
 
     @step
     def exchange(self, me: Me, msg: Exchange, mine: None) -> tuple[Exchanged, None]:
-        """One exchange with the neighbours (eq. 2)."""
+        """Average with the neighbours once (eq. 2)."""
         assert isinstance(msg.own, dict)
         return Exchanged(Keep(mixed(msg.own, msg.near))), None
 
     def work(self) -> tuple[int, Literal["steps", "epochs"]]:
-        """tau and its unit."""
+        """Return tau and its unit."""
         if self.local.local_steps is not None:
             return self.local.local_steps, "steps"
         return self.local.local_epochs or 1, "epochs"
 
     def parts(self) -> tuple[int, ...]:
-        """The steps or epochs between instants; the global instant ends the last.
+        """List the steps or epochs between instants; the global instant ends the last.
 
         >>> TTHF(local=SgdConfig(local_steps=20)).parts()
         (5, 5, 5, 5)
@@ -256,7 +256,7 @@ class TTHF:
         return (every,) * (tau // every) + ((tau % every,) if tau % every else ())
 
     def info(self, state: Aggregated) -> Exchanges:
-        """Who was drawn, and the exchanges of each cluster at each D2D instant."""
+        """Report the devices drawn, and the exchanges of each cluster at each D2D instant."""
         bounded = f"TT-HF's phi asked for more D2D exchanges than gamma = {self.gamma} allows"
         return Exchanges(
             drawn=tuple(state.drawn),
@@ -265,12 +265,12 @@ class TTHF:
         )
 
     def serve(self, state: Aggregated, client: ClientId | None) -> Params | None:
-        """The global model."""
+        """Return the global model."""
         return state.params
 
 
 def divide(cohort: Sequence[ClientId], size: int) -> tuple[Cluster, ...]:
-    """Clusters of neighbours in number: as few as `size` allows, sizes as equal as that allows.
+    """Divide devices into clusters of consecutive numbers: as few as `size` allows, with sizes as equal as possible.
 
     >>> divide((0, 1, 2, 3, 4, 5, 6), 3)
     ((0, 1, 2), (3, 4), (5, 6))
@@ -282,13 +282,13 @@ def divide(cohort: Sequence[ClientId], size: int) -> tuple[Cluster, ...]:
 
 
 def draw(clusters: Sequence[Cluster], key: Key) -> Cluster:
-    """One device of each cluster, each as likely as the other (eq. 4)."""
+    """Draw one device of each cluster, all equally likely (eq. 4)."""
     picks = [torch.randint(len(c), (), generator=(key / i).generator()) for i, c in enumerate(clusters)]
     return tuple(c[int(pick)] for c, pick in zip(clusters, picks, strict=True))
 
 
 def adaptive(tolerance: float, size: int, gap: float, contraction: float) -> int:
-    """Gamma_c (eq. 3): exchanges after which s_c Y_c has shrunk to the tolerance.
+    """Compute Gamma_c (eq. 3): the number of exchanges after which s_c Y_c has shrunk to the tolerance.
 
     Args:
         tolerance: eta phi.
