@@ -22,6 +22,7 @@ Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)            
            a private draw: in a deployment it comes from a secret of the client's
            one example changes only embeddings of its own label, at most m of them, each by at most 2 R: m Gaussian
            mechanisms of multiplier sigma / 2.  Counts, and the distance of the nearest copy, are not sent then
+Departures Embeddings carry a label: without it the generated images would have none; clusters lie within a label.
            v begins at one place for all: from random places embeddings of like images end far apart.  m is 3, or fewer
            for fewer than 12 images each: with the built-in prior one embedding is little more than a mean.  Images are
            jittered while the classifier is trained.  All clients, and the server, generate the same images: the noise

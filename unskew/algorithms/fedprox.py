@@ -8,6 +8,9 @@ Notation   mu   strength of the pull
 Local loss F_k(y) + mu/2 ||y - w||^2, with w the received model                                    (2)
 Cohort     "uniform" draws clients uniformly and weights their models by n_k: common practice, and FedAvg's rule;
            "size" draws them in proportion to n_k and weights their models equally: the paper's rule (Algorithm 2).
+Departures A cohort drawn by size has each client at most once.  Its plain mean is then slightly biased, and with full
+           participation it is the uniform mean.  The server does not know sizes by itself: each client declares its
+           own once, in a message that is counted like any other.
 """
 
 from dataclasses import dataclass

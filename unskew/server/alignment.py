@@ -12,14 +12,14 @@ Threshold  a matched pair is parallel if d_ij <= tau;
 Sets       parallel pairs, nearest first, join their sets, unless that would put two embeddings of one client together
 Kept       of each set the embedding with the largest n; the set's count is the sum of n               (3)
            a set of one is orthogonal to all others
-Departures (13) has no threshold, and a matching pairs everybody it can: of two clients without anything in common one
+Departures (13) has no threshold, and a matching pairs as many as it can: of two clients without anything in common one
            would lose its embeddings.  Embeddings of one client are clusters that it told apart itself, so half their
            distance is a yardstick; where no client has two of one label, two of any labels of one client are taken, and
            where no client has two, nothing is parallel.  The paper matches client 1 with every other; here all pairs
-           are matched, and sets are closed so that no client is in one twice.  A parallel pair that is missed costs
-           generation time, a wrong one loses a distribution: in doubt nothing is merged.
-Votes      In medians over clients each has one vote, whatever it sends.  Who is alone in having two of a label is held
-           to what all say of any labels; only who is alone in having two at all sets tau by itself.
+           are matched, and sets are closed so that no client is in one twice.  A missed parallel pair costs generation
+           time, a wrong one loses a distribution: in doubt nothing is merged.
+Votes      In medians over clients each has one vote, whatever it sends.  If only one client has two of a label, the values
+           of all clients for any labels are used; it sets tau by itself only if no other client has two at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,13 +34,13 @@ from torch import Tensor
 from unskew.errors import ConfigError
 
 MOST_PER_LABEL = 64
-"""Embeddings of one label that a client may send, where the method sets no bound."""
+"""Maximum number of embeddings of one label from a client, where the method sets no bound."""
 
 ABSURD = 20.0
-"""No embedding may be longer than this many times the usual: the median over clients of the median length of each."""
+"""Largest length of an embedding, in multiples of the median over clients of each client's median length."""
 
 AHEAD = 2
-"""A client may count for this many times what any other says it has in total."""
+"""Largest total count of a client, in multiples of the largest total of any other."""
 
 
 class Pair(NamedTuple):
@@ -53,14 +53,14 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Alignment:
-    """What belongs together.
+    """Result of the alignment.
 
     Attributes:
         sets: Numbers of the embeddings of each set, ascending; every embedding is in one.
         kept: The embedding that stands for each set.
         counts: Examples behind each set.
         tau: The threshold in force.
-        pairs: All that was matched, parallel or not.
+        pairs: All matched pairs, parallel or not.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -78,13 +78,13 @@ def align(
     tau: float | None = None,
     share: float = 0.5,
 ) -> Alignment:
-    """The sets of parallel embeddings and what is kept of them (eq. 1 to 3).
+    """Find the sets of parallel embeddings, and the embedding kept from each (eq. 1 to 3).
 
     Args:
         distances: (K, K), symmetric, at least 0.
         labels, counts, owners: y, n and k of each embedding.
         tau: The threshold; None is eq. 2.
-        share: Of the median in eq. 2.
+        share: Share of the median in eq. 2.
 
     Returns:
         Sets in the order of their first members.  The largest count is kept, in a tie the lowest client's embedding.
@@ -108,7 +108,7 @@ def align(
 
 
 def matched(distances: Tensor, labels: Sequence[int], owners: Sequence[int]) -> tuple[Pair, ...]:
-    """The pairs of the best matching of each pair of clients and label (eq. 1), nearest first."""
+    """Return the pairs of the best matching for each pair of clients and label (eq. 1), nearest first."""
     by_label: dict[int, dict[int, list[int]]] = {}
     for i, (y, k) in enumerate(zip(labels, owners, strict=True)):
         by_label.setdefault(y, {}).setdefault(k, []).append(i)
@@ -124,7 +124,7 @@ def matched(distances: Tensor, labels: Sequence[int], owners: Sequence[int]) -> 
 
 
 def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], share: float = 0.5) -> float:
-    """tau (eq. 2): `share` of how far apart one client's embeddings usually are; 0 where no client has two."""
+    """Compute tau (eq. 2): `share` of the usual distance of one client's embeddings; 0 if no client has two."""
     table = distances.double()
     alike: list[Tensor] = []
     any_label: list[Tensor] = []
@@ -140,10 +140,10 @@ def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], s
 
 
 def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
-    """The median over clients of the median of each client's values; None if nobody has any.
+    """Compute the median over clients of the median of each client's values; None if there are no values.
 
-    One vote a client: however many values one sends, it moves the result no further than to its neighbours' values.
-    What is `known` has a vote too, with which one liar of two clients, or a single one, is outvoted.
+    Each client has one vote: however many values it sends, it moves the result no further than to its neighbours'
+    values.  The `known` value has a vote too, which outvotes a single dishonest client, or one of two.
 
     >>> usual([torch.tensor([1.0]), torch.tensor([1e9])], known=2.0)
     2.0
@@ -157,10 +157,10 @@ def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
 
 
 def fair(counts: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Counts of each client, none of whom has in total more than twice what the next has; scaled down if need be.
+    """Scale counts down where necessary, so that no client's total is more than twice that of the next largest.
 
     Args:
-        counts: int64 (K,) of each client, 0 to 2**53.
+        counts: Counts of each client, int64 (K,), 0 to 2**53.
 
     >>> fair({0: torch.tensor([10, 20]), 1: torch.tensor([900, 300])})[1].tolist()
     [45, 15]
@@ -175,7 +175,7 @@ def fair(counts: Mapping[int, Tensor]) -> dict[int, Tensor]:
 
 
 def joined(parallel: Sequence[Pair], owners: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Sets that parallel pairs make, taken in the order given, no client in one twice."""
+    """Join parallel pairs into sets, in the order given, no client in one twice."""
     place = list(range(len(owners)))
     members = {i: {i} for i in place}
     for i, j, _ in parallel:
@@ -189,7 +189,7 @@ def joined(parallel: Sequence[Pair], owners: Sequence[int]) -> tuple[tuple[int, 
 
 
 def lengths_apart(embeddings: Tensor) -> Tensor:
-    """Euclidean distances of embeddings (K, width), (K, K) float64; 0 for equal ones, exactly."""
+    """Compute Euclidean distances of embeddings (K, width), (K, K) float64; exactly 0 for equal ones."""
     v = embeddings.double()
     return torch.stack([(v - one).square().sum(1).sqrt() for one in v]) if len(v) else v.new_empty(0, 0)
 
@@ -202,15 +202,15 @@ def faults(
     most: int = MOST_PER_LABEL,
     length: float | None = None,
 ) -> dict[int, str]:
-    """Why uploads of some clients cannot be used, by client.
+    """Explain why uploads of some clients cannot be used, by client.
 
     Args:
-        uploads: (embeddings, labels, counts) of each client, if it is honest (K, width) floating, (K,) and (K,) int64.
-        classes: Of the task.
-        width: Of an embedding; None is the one most clients sent, in a tie the lowest client's.
-        most: Embeddings of one label that a client may send.
-        length: Of an embedding that the server knows to be plausible; it has a vote in what is usual, as a client has,
-            and where votes are even the smaller one counts.
+        uploads: (embeddings, labels, counts) of each client; valid ones are (K, width) floating, (K,) and (K,) int64.
+        classes: Number of classes of the task.
+        width: Width of an embedding; None is the one most clients sent, in a tie the lowest client's.
+        most: Maximum number of embeddings of one label from a client.
+        length: Length of an embedding known to be plausible; it has a vote in what is usual, as a client
+            has, and where votes are even the smaller one counts.
     """
     found: dict[int, str] = {}
     for c, (v, y, n) in uploads.items():

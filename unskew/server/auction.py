@@ -1,4 +1,4 @@
-"""FedDif's auction: what a move is worth, what it costs, and who gets which model.
+"""FedDif's auction: the value of a move, its cost, and the assignment of models to clients.
 
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data" (FedDif).  (16b) to (18f) are constraints of the papers, other equation numbers are this file's.  Pure
@@ -20,10 +20,10 @@ Weight     V / B, diffusion efficiency in 1/(Hz s), for pairs that are allowed; 
            (16e)/(18e)  gamma >= gamma_min, or outage at most 5 %
            (16f)/(18f)  bandwidth: `admit`
 Outage     P = 1 - exp(-(2^gamma_min - 1) / SNR),  SNR = 2^gamma - 1                                 (5)
-Departures A pair without a positive weight is no edge: the assignment solver must match everybody, and a move that
-           gains nothing would be a transfer for nothing.  Eq. 5 as printed has the size of the model in the exponent
-           and is 1 for every link; gamma_min is what makes it a probability, and SNR is the mean that Rayleigh fading
-           varies about, which is what a probe's expected gamma tells.  The second price is computed by nobody.
+Departures A pair without a positive weight is not an edge: the assignment solver must match every model, and a move
+           that gains nothing would be a wasted transfer.  Eq. 5 as printed has the size of the model in the exponent
+           and is 1 for every link; with gamma_min it is a probability, and SNR is the mean under Rayleigh fading, which
+           follows from a probe's expected gamma.  The second price is never computed.
 """
 
 import math
@@ -45,12 +45,12 @@ OUTAGE = 0.05
 """Largest outage probability of a link that may carry a model."""
 
 ROUNDING = 1e-9
-"""A gain below this is rounding: two ways to the same distance."""
+"""Largest gain that counts as rounding: two ways to compute the same distance."""
 
 _BLOCK = 1 << 16  # shares in memory at once: what a cache holds
 
 
-# ---------------------------------------------------------------- what a move is worth
+# ---------------------------------------------------------------- the value of a move
 def valuations(
     psi: Tensor,
     sizes: Tensor,
@@ -59,15 +59,15 @@ def valuations(
     metric: Metric = "l2",
     reference: Tensor | None = None,
 ) -> Tensor:
-    """How much nearer to IID each model would come at each client (eq. 1), float64.
+    """Compute how much closer to IID each model would get at each client (eq. 1), float64.
 
     Args:
         psi: The models' degrees of learning, (models, classes).
-        sizes: Examples behind them, (models,).
+        sizes: Number of examples behind each, (models,).
         histograms: Class counts of the clients, (clients, classes).
-        target: What counts as IID, (classes,).
-        metric: Of the distance.
-        reference: W(psi) in eq. 1, (models,), if it is to be taken at another psi than the present one.
+        target: Distribution that counts as IID, (classes,).
+        metric: Metric of the distance.
+        reference: W(psi) in eq. 1, (models,), if it is to be taken at a psi other than the present one.
 
     Returns:
         (models, clients); negative where a model would lose, 0 where the difference is rounding.
@@ -79,27 +79,27 @@ def valuations(
 
 
 def gain(before: Tensor, after: Tensor) -> Tensor:
-    """How much nearer to IID, `before - after`; 0 where the difference is rounding."""
+    """Compute the gain `before - after`; 0 where the difference is rounding."""
     return torch.nn.functional.hardshrink(before - after, ROUNDING)
 
 
 def _l2_after(counts: Tensor, sizes: Tensor, histograms: Tensor, target: Tensor, _metric: Metric) -> Tensor:
-    """Eq. 2."""
+    """Compute eq. 2."""
     own = histograms.sum(-1)
     x, y = counts - sizes[:, None] * target, histograms - own[:, None] * target
     square = torch.addmm(x.square().sum(-1)[:, None] + y.square().sum(-1), x, y.T, alpha=2.0)
-    total = (sizes[:, None] + own).clamp_(min=1.0)  # nobody has seen anything: x and y are 0 as well
+    total = (sizes[:, None] + own).clamp_(min=1.0)  # no examples on either side: x and y are 0 as well
     return square.clamp_(min=0.0).sqrt_().div_(total)
 
 
 def _after(counts: Tensor, _sizes: Tensor, histograms: Tensor, target: Tensor, metric: Metric) -> Tensor:
-    """Eq. 1's second distance, some models at a time."""
+    """Compute eq. 1's second distance, some models at a time."""
     rows = max(_BLOCK // max(histograms.numel(), 1), 1)
     blocks = [iid_distance(shares(c[:, None] + histograms), target, metric) for c in torch.split(counts, rows)]
     return torch.cat(blocks)
 
 
-# ---------------------------------------------------------------- what may be sent
+# ---------------------------------------------------------------- permitted moves
 def outage(gamma: Tensor, gamma_min: float) -> Tensor:
     """Probability that a link of expected spectral efficiency `gamma` falls below `gamma_min` under fading (eq. 5).
 
@@ -110,7 +110,7 @@ def outage(gamma: Tensor, gamma_min: float) -> Tensor:
 
 
 def feasible(gamma: Tensor, gamma_min: float, rule: Feasibility) -> Tensor:
-    """Which links may carry a model, in the shape of `gamma` (16e, 18e); none without spectral efficiency."""
+    """Find the links that may carry a model, in the shape of `gamma` (16e, 18e); none without spectral efficiency."""
     least = gamma_min if rule in ("qos", "both") else 0.0
     if rule in ("outage", "both"):  # eq. 5 solved for gamma: one comparison instead of two exponentials
         least = max(least, math.log2(1.0 - (2.0**gamma_min - 1.0) / math.log1p(-OUTAGE)))
@@ -118,13 +118,13 @@ def feasible(gamma: Tensor, gamma_min: float, rule: Feasibility) -> Tensor:
 
 
 def edge_weights(values: Tensor, gamma: Tensor, bits: float, blocked: Tensor) -> Tensor:
-    """Diffusion efficiency of every move, 1/(Hz s), float64 (eq. 4).
+    """Compute the diffusion efficiency of every move, 1/(Hz s), float64 (eq. 4).
 
     Args:
-        values: Bids, (models, clients); NaN where none was heard.
+        values: Bids, (models, clients); NaN where none was received.
         gamma: Spectral efficiency from each model's holder to each client, (models, clients), bit/s/Hz.
         bits: S.
-        blocked: Pairs that may not be: holders, clients that had the model before, infeasible links.
+        blocked: Forbidden pairs: holders, clients that had the model before, infeasible links.
 
     Returns:
         (models, clients), 0 where there is no edge.
@@ -133,17 +133,17 @@ def edge_weights(values: Tensor, gamma: Tensor, bits: float, blocked: Tensor) ->
     return weights.masked_fill_(blocked | ~(weights > 0) | ~(values > 0), 0.0)
 
 
-# ---------------------------------------------------------------- who gets what
+# ---------------------------------------------------------------- the assignment
 def match(weights: Tensor) -> list[Pair]:
-    """The pairs of a matching of largest total weight, in the order of models; none without a positive weight.
+    """Find a matching of largest total weight, its pairs in the order of models; none without a positive weight.
 
     Args:
         weights: (models, clients).
     """
     table = weights.clamp(min=0.0).numpy()
     models, clients = table.shape
-    # Where every model gets a client, how good its best one is changes nothing, and the same for clients and models.
-    # With both taken off the solver starts near the end: three times as fast.
+    # If every model gets a client, subtracting its best weight changes nothing, and likewise for clients.
+    # With both subtracted the solver starts near the solution: three times as fast.
     cost = -table
     if models <= clients:
         cost -= cost.min(axis=1, keepdims=True, initial=np.inf)
@@ -154,16 +154,16 @@ def match(weights: Tensor) -> list[Pair]:
 
 
 def admit(pairs: Sequence[Pair], weights: Tensor, bandwidth: Tensor, budget: float | None) -> list[Pair]:
-    """The pairs that a budget has room for, the most efficient first; the rest waits (16f, 18f).
+    """Select the pairs that fit a budget, the most efficient first; the others wait (16f, 18f).
 
     Args:
         pairs: A matching.
         weights: (models, clients).
-        bandwidth: What each move costs (eq. 3), (models, clients), Hz s.
+        bandwidth: Cost of each move (eq. 3), (models, clients), Hz s.
         budget: Hz s for all of them together; None is no limit.
 
     Returns:
-        A part of `pairs`, in their order.  First come, first served: behind one that does not fit nobody is admitted.
+        A part of `pairs`, in their order.  After the first pair that does not fit, none is admitted.
     """
     if budget is None:
         return list(pairs)
@@ -176,18 +176,19 @@ def admit(pairs: Sequence[Pair], weights: Tensor, bandwidth: Tensor, budget: flo
     return [p for p in pairs if p in admitted]
 
 
-# ---------------------------------------------------------------- what a bid may be
+# ---------------------------------------------------------------- valid bids
 def bid_table(bids: Mapping[int, Tensor], models: int, clients: int, largest: float) -> tuple[Tensor, dict[int, str]]:
-    """The bids side by side, and why some of them cannot be bids.
+    """Collect the bids in a table, and explain why some are invalid.
 
     Args:
-        bids: What each client sent, by its number: one bid for each model, if it is honest.
-        models: How many models were on offer.
+        bids: Upload of each client, by its number: a valid one has one bid for each model.
+        models: Number of models on offer.
         clients: N.
-        largest: Largest IID distance there is: by no more can a model come nearer, or be taken further away.
+        largest: Largest possible IID distance: a bound on how much closer or further away a model can get.
 
     Returns:
-        (values, refused): (models, clients) float64, NaN where no bid was heard or it was refused; reasons by client.
+        (values, refused): (models, clients) float64, NaN where no bid was received or it was refused; reasons by
+        client.
     """
     refused: dict[int, str] = {}
     for n, bid in bids.items():

@@ -1,11 +1,11 @@
-"""Who should train with whom: HCCT's coalitions of clients, from the Gram matrix of their gradients.
+"""Partition of clients into HCCT's coalitions, from the Gram matrix of their gradients.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2.  Equation numbers in brackets
 are the paper's, those with a dash this file's.
 
 Notation   g_i    gradient of client i, any length;  K = G G^T, K_ij = <g_i, g_j>;  D_i  its training examples
            C      a group;  D_C = sum_{i in C} D_i;  S_C = sum_{i in C} D_i g_i, the group's gradient times D_C
-           alpha  what a small group costs, per client or one for all
+           alpha  cost of a small group, per client or one for all
 Utility    u_i = -alpha_i / D_C + cos(S_C, g_i),  i in C                                          (9)
 Benefit    B(A, B) = sum of u over A and B as one group, less the same as two                     (15)
 Algorithm  Begin with every client alone; merge the two groups with the largest B while it is positive.
@@ -25,7 +25,7 @@ Precision  Sums are float64.  A product of two float32 numbers is exact in float
            1e11 products (`EXACT_UP_TO`) that takes seconds too many: products of 16,384 columns are then summed in
            float32 and their sums in float64, which leaves an error of about 1e-7 and decides ties by it.
 Departures beta of (9) is left out: a merge keeps the number of clients, so it cancels in (15).  A merge is tested
-           before it is made (printed, the best pair merges first and is judged after, so that N groups can never be
+           before it is made (as printed, the best pair merges first and is tested after, so that N groups can never be
            the answer).  A client without a direction, its gradient zero or not finite, and one without examples stay
            alone.  Where the gradients of a group cancel, cosines with it are 0.
 """
@@ -45,7 +45,7 @@ from unskew.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Alpha = float | tuple[float, ...] | Literal["size"]
-"""alpha of (9): one for all, one for each client, or alpha_i = D_i."""
+"""Type of alpha in (9): one for all, one for each client, or alpha_i = D_i."""
 
 TIE = 1e-12
 CANCELLED = 1e-14
@@ -58,16 +58,16 @@ CHUNK_BYTES = 1 << 26
 
 # ---------------------------------------------------------------- the Gram matrix
 def gram(chunks: Iterable[Tensor], n: int) -> Tensor:
-    """K = G G^T, (n, n) float64 on the CPU, from gradients that arrive some columns at a time.
+    """Compute K = G G^T, (n, n) float64 on the CPU, from gradients that arrive some columns at a time.
 
-    Only the upper half is multiplied.  A row that is not finite spoils its own row and column of K and nothing else.
+    Only the upper half is multiplied.  A row that is not finite affects only its own row and column of K.
 
     Args:
         chunks: Columns of G, (n, width) each; products are taken in their element type.
-        n: Clients.
+        n: Number of clients.
     """
     total: Tensor | None = None
-    # Eight bands cost 9/16 of the whole product; below 256 rows a product is too small to be worth cutting.
+    # Eight bands cost 9/16 of the whole product; below 256 rows a product is too small to be worth dividing.
     band = max(256, -(-n // 8))
     for x in chunks:
         if total is None:
@@ -92,12 +92,12 @@ def displacements(
     chunk_bytes: int = CHUNK_BYTES,
     exact_up_to: int = EXACT_UP_TO,
 ) -> Iterator[Tensor]:
-    """`starts - ends` of each client over the named tensors, some columns at a time, (clients, width).
+    """Yield `starts - ends` of each client over the named tensors, some columns at a time, (clients, width).
 
     Args:
         starts, ends: Models by client.
-        names: Which tensors.
-        chunk_bytes: Most memory of a chunk.
+        names: Names of the tensors.
+        chunk_bytes: Maximum memory of a chunk, bytes.
         exact_up_to: Chunks are float64 where clients^2 times columns is no more than this, else float32.
     """
     n = len(ends)
@@ -114,20 +114,20 @@ def displacements(
 
 
 def cosines(k: Tensor) -> Tensor:
-    """Cosine of every two gradients, (n, n); NaN where one has no direction."""
+    """Compute the cosine of every two gradients, (n, n); NaN where one has no direction."""
     length = k.diagonal().sqrt()
     length = torch.where(length.isfinite() & (length > 0), length, torch.nan)
     return (k / length / length[:, None]).clamp(-1.0, 1.0)
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- results
 @dataclass(frozen=True)
 class Merge:
-    """Two groups became one.
+    """Merge of two groups.
 
     Attributes:
         first, second: Smallest members of the two, first < second.
-        benefit: (15).
+        benefit: Benefit by (15).
         utility: Sum of all clients' utilities afterwards.
     """
 
@@ -139,7 +139,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Who trains with whom.
+    """Partition of the clients into groups.
 
     Attributes:
         groups: Members ascending, groups in the order of their smallest members.
@@ -173,16 +173,16 @@ def partition(
     leave_one_out: bool = False,
     whole: bool = False,
 ) -> Grouping:
-    """Algorithm 2.
+    """Run Algorithm 2.
 
     Args:
         k: Gram matrix of the gradients, (clients, clients).
         n: Training examples of each client.
-        alpha: Of (9); finite, >= 0.
-        groups: Merge on to, or stop short at, so many groups, whatever the benefits; clients that cannot be compared
-            count, so there may be more.
-        leave_one_out: Compare a client with the rest of its group, not with a group that contains it; one alone agrees
-            with itself.  An ablation: O(N) a benefit in place of O(1).
+        alpha: alpha of (9); finite, >= 0.
+        groups: Fixed number of groups to merge to, whatever the benefits; clients that cannot be compared count, so
+            there may be more.
+        leave_one_out: Compare a client with the rest of its group, not with a group that contains it; a single client
+        agrees with itself.  An ablation: O(N) per benefit instead of O(1).
         whole: Report the merges beyond the result too.
 
     Raises:
@@ -235,19 +235,19 @@ def insert(
     *,
     leave_one_out: bool = False,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Placed, ...]]:
-    """Place newcomers one after the other into groups that stay what they are (15), (16).
+    """Place newcomers one after the other into groups that otherwise stay unchanged (15), (16).
 
-    Each joins the group whose benefit with it is largest if that is positive, else it begins a group of its own, which
-    the next may join.  Of benefits within 1e-12 that of the group with the smallest member counts.  Groups with a
-    member that cannot be compared are not joined.
+    Each joins the group with the largest benefit if that is positive, else it starts a group of its own, which the next
+    may join.  Among benefits within 1e-12 of each other the group with the smallest member wins.  Groups with a member
+    that cannot be compared are not joined.
 
     Args:
-        k, n, alpha, leave_one_out: As in `partition`, for everybody.
+        k, n, alpha, leave_one_out: As in `partition`, for all clients.
         groups: Groups of row numbers.
         newcomers: Row numbers that are in no group.
 
     Returns:
-        The groups with the newcomers in them, each in order, and what became of each newcomer.
+        The groups with the newcomers in them, each in order, and the placement of each newcomer.
     """
     k, weight = k.cpu(), alphas(alpha, n)
     found = [sorted(g) for g in sorted(map(sorted, groups))]
@@ -282,13 +282,13 @@ def utilities(
     *,
     leave_one_out: bool = False,
 ) -> dict[int, float]:
-    """The utility of each client in these groups (9), the one that decides; -inf for a client without examples."""
+    """Compute the utility of each client in these groups by (9), as Algorithm 2 does; -inf without examples."""
     weight = alpha if isinstance(alpha, np.ndarray) else alphas(alpha, n)
     out: dict[int, float] = {}
     table = k.cpu().numpy()
     for g in groups:
         rows = np.array(g, dtype=np.int64)
-        if len(rows) == 1:  # a client alone agrees with itself, whatever its gradient
+        if len(rows) == 1:  # a single client agrees with itself, whatever its gradient
             out[int(rows[0])] = _alone(weight[rows[0]], n[int(rows[0])])
             continue
         d = np.array([float(n[i]) for i in g])
@@ -300,7 +300,7 @@ def utilities(
 
 
 def alphas(alpha: Alpha, n: Sequence[int]) -> Floats:
-    """alpha_i of each client, (clients,).
+    """Return alpha_i of each client, (clients,).
 
     Raises:
         ConfigError: If one is negative or not finite, or there are not as many as clients.
@@ -316,7 +316,7 @@ def alphas(alpha: Alpha, n: Sequence[int]) -> Floats:
 
 
 def check_alpha(alpha: Any) -> None:
-    """Refuse what is no alpha.
+    """Refuse an invalid alpha.
 
     Raises:
         ConfigError: If one is negative or not finite, or a word other than "size".
@@ -330,7 +330,7 @@ def check_alpha(alpha: Any) -> None:
 
 
 def _no_direction(square: float, n: int) -> str | None:
-    """Why a client cannot be compared with others, if it cannot."""
+    """Explain why a client cannot be compared with others, if it cannot."""
     if not math.isfinite(square):
         return "its update is not finite"
     if square <= 0.0:
@@ -343,7 +343,7 @@ def _alone(alpha: float, n: int) -> float:
 
 
 def _similar(inner: Any, square: Any, d: Any, own: Any, scale: Any, leave_one_out: bool) -> Floats:
-    """Cosine of clients with their groups, elementwise.
+    """Compute the cosine of clients with their groups, elementwise.
 
     Args:
         inner: <g_i, S_C>.
@@ -360,10 +360,10 @@ def _similar(inner: Any, square: Any, d: Any, own: Any, scale: Any, leave_one_ou
 
 
 class _Groups:
-    """The groups of a partition in the making; one is known by the row of its first member.
+    """The groups of a partition under construction; each is identified by the row of its first member.
 
-    Benefits are kept above the diagonal of one matrix, with the largest of each row beside it.  A row whose largest
-    changed is not searched again before it could be the best of all: a bound is as good until then.
+    Benefits are kept above the diagonal of one matrix, along with the largest of each row.  A row whose largest changed
+    is not searched again until it could be the best of all: a bound suffices until then.
     """
 
     def __init__(self, k: Floats, d: Floats, a: Floats) -> None:
@@ -374,7 +374,7 @@ class _Groups:
         self.r = k * (d[None, :] / length[:, None])
         self.r += self.r.T.copy()
         self.q = k * np.outer(d, d)
-        # Diagonals beside the matrices: read along them, every number is a cache line of its own.
+        # Diagonals apart from the matrices: read from them, every number would be in a cache line of its own.
         self.rr, self.qq = self.r.diagonal().copy(), self.q.diagonal().copy()
         self.prepare(k, d)
         self.own = np.ones(len(d)) - a / d
@@ -387,22 +387,22 @@ class _Groups:
             self.search(i)
 
     def prepare(self, k: Floats, d: Floats) -> None:
-        """Whatever else a measure of similarity needs."""
+        """Prepare whatever else a measure of similarity needs."""
 
     @property
     def utility(self) -> float:
-        """Sum of all utilities."""
+        """Compute the sum of all utilities."""
         return float(self.own[self.there].sum())
 
     def benefits(self, i: int) -> Floats:
-        """B of group `i` with every group (2'); -inf with itself and with groups that are no more."""
+        """Compute B of group `i` with every group (2'); -inf with itself and with groups that no longer exist."""
         data = -(self.a[i] + self.a) / (self.d[i] + self.d)
         found: Floats = np.where(self.there, data + self.similar(i) - self.own[i] - self.own, -np.inf)
         found[i] = -np.inf
         return found
 
     def similar(self, i: int) -> Floats:
-        """Sum of the members' cosines in the union of group `i` with every group."""
+        """Compute the sum of the members' cosines in the union of group `i` with every group."""
         inner = 0.5 * self.rr[i] + 0.5 * self.rr + self.r[i]
         square = self.qq[i] + self.qq + 2.0 * self.q[i]
         there = square > CANCELLED * (self.length[i] + self.length) ** 2
@@ -410,7 +410,7 @@ class _Groups:
         return found
 
     def best(self) -> tuple[int, int, float]:
-        """The pair with the largest benefit, and that benefit; of tied pairs the one with the smallest members."""
+        """Find the pair with the largest benefit, and that benefit; of tied pairs the one with the smallest members."""
         while True:
             largest = self.bound.max()
             near = self.bound >= largest - TIE
@@ -424,7 +424,7 @@ class _Groups:
         return i, j, float(self.benefit[i, j])
 
     def merge(self, i: int, j: int) -> None:
-        """Make `j` a part of `i`, i < j."""
+        """Merge `j` into `i`, i < j."""
         self.own[i] += self.own[j] + self.benefit[i, j]
         for table in (self.r, self.q):
             table[i] += table[j]
@@ -446,7 +446,7 @@ class _Groups:
         self.search(i)
 
     def join(self, i: int, j: int) -> None:
-        """What a measure of similarity has to do when `j` becomes a part of `i`."""
+        """Update what a measure of similarity needs when `j` is merged into `i`."""
 
     def search(self, i: int) -> None:
         """Find the largest benefit of row `i`."""
@@ -458,7 +458,7 @@ class _Groups:
 
 
 class _LeaveOneOut(_Groups):
-    """As above, each client compared with the others of its group."""
+    """The groups of a partition under construction, each client compared with the others of its group."""
 
     def prepare(self, k: Floats, d: Floats) -> None:
         self.size, self.square = d.copy(), k.diagonal().copy()

@@ -1,4 +1,4 @@
-"""Degrees of learning, and how far one is from IID.
+"""Degrees of learning, and their distances from IID.
 
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data" (FedDif).  Equation numbers are this file's.  Pure functions, on clients and server alike.
@@ -16,8 +16,8 @@ Distance   l2    || psi - t ||_2                                                
            w1    the 1-Wasserstein distance over classes with ground metric |i - j|: sum_c |Psi_c - T_c| of the
                  cumulated shares, for classes that are in an order
 Lemma 2    after a chain of clients K the l2 distance is || sum_{i in K} (h_i - D_i t) ||_2 / sum_{i in K} D_i     (3)
-Departures The papers write W1 and mean eq. 2: their proofs and their code take the L2 norm.  What the released code
-           calls EMD treats the shares themselves as samples on a line; it is l1 / classes and is left out.
+Departures The papers write W1 and mean eq. 2: their proofs and their code take the L2 norm.  The released code's EMD
+           treats the shares themselves as samples on a line; it is l1 / classes and is left out.
 """
 
 from typing import Literal, get_args
@@ -31,15 +31,15 @@ Metric = Literal["l2", "l1", "tv", "kl", "js", "w1"]
 
 
 def iid_distance(psi: Tensor, target: Tensor, metric: Metric = "l2") -> Tensor:
-    """How far distributions are from the one that counts as IID (eq. 2 and the lines below it).
+    """Compute the distances of distributions from the one that counts as IID (eq. 2 and the lines below it).
 
     Args:
         psi: Class shares, (..., classes); on the simplex.
         target: Class shares, (classes,).
-        metric: See the module.
+        metric: Name of the metric, as in the module's docstring.
 
     Returns:
-        Distances, (...); infinite under kl where `psi` has a class that `target` has not.
+        Distances, (...); infinite under kl where `psi` has a class that `target` lacks.
 
     Raises:
         ConfigError: If there is no such metric.
@@ -69,21 +69,21 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def largest_distance(target: Tensor, metric: Metric = "l2") -> float:
-    """The largest distance any distribution can have: every metric is convex in psi, so a single class has it."""
+    """Compute the largest distance of any distribution: every metric is convex in psi, so a single class has it."""
     return float(iid_distance(torch.eye(len(target), dtype=target.dtype), target, metric).max())
 
 
 def shares(counts: Tensor) -> Tensor:
-    """Class shares of counts, (..., classes); uniform where there is nothing to share."""
+    """Turn counts into class shares, (..., classes); uniform where all counts are 0."""
     total = counts.sum(-1, keepdim=True)
     return torch.where(total > 0, counts / total.clamp(min=torch.finfo(counts.dtype).tiny), 1.0 / counts.shape[-1])
 
 
 def project(noisy: Tensor) -> Tensor:
-    """A distribution out of shares that noise took off the simplex: clipped at 0 and divided by the sum.
+    """Project noisy shares back onto the simplex: clip at 0 and divide by the sum.
 
     Args:
-        noisy: (..., classes).
+        noisy: Class shares with noise, (..., classes).
 
     Returns:
         The same shape, on the simplex; uniform where nothing positive is left.
@@ -95,17 +95,17 @@ def project(noisy: Tensor) -> Tensor:
 
 
 def learn(psi: Tensor, size: Tensor, histogram: Tensor) -> tuple[Tensor, Tensor]:
-    """(psi, D) after training on a client's data (eq. 1); psi is (..., classes), D (...,), the histogram (classes,)."""
+    """Update (psi, D) for training on a client's data (eq. 1): psi (..., classes), D (...,), `histogram` (classes,)."""
     now = size + histogram.sum(-1)
     return shares(size.unsqueeze(-1) * psi + histogram), now
 
 
 def chain_distance(histograms: Tensor, target: Tensor) -> Tensor:
-    """Lemma 2: the l2 distance after a chain of clients, in closed form (eq. 3).
+    """Compute the l2 distance after a chain of clients in closed form, by Lemma 2 (eq. 3).
 
     Args:
-        histograms: Of the clients of the chain, (clients, classes).
-        target: (classes,).
+        histograms: Class counts of the clients of the chain, (clients, classes).
+        target: Distribution that counts as IID, (classes,).
 
     Returns:
         A scalar.

@@ -1,10 +1,10 @@
-"""Who can talk to whom, and what neighbours make of each other's models.
+"""Communication graphs, and how neighbours average their models.
 
 L. Xiao, S. Boyd, "Fast Linear Iterations for Distributed Averaging", Systems & Control Letters 2004 (eq. 1, 3);
 L. Xiao, S. Boyd, S. Lall, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus", IPSN 2005
 (eq. 2).  Equation numbers are this file's.  Pure functions; randomness comes from a key that is handed in.
 
-Notation   A       adjacency, (n, n) bool: symmetric, nobody is next to themselves
+Notation   A       adjacency, (n, n) bool: symmetric, without loops
            d_i     degree of node i;  D_max the largest;  L = diag(d) - A the graph's Laplacian
            V       mixing matrix, (n, n) float64: z_i <- sum_j V_ij z_j in one exchange
            lambda  contraction of V
@@ -37,34 +37,34 @@ Mixing = Literal["laplacian", "metropolis"]
 # ---------------------------------------------------------------- graphs: called with n and a key, they give A
 @dataclass(frozen=True)
 class Complete:
-    """Everybody is next to everybody."""
+    """The complete graph: all nodes are neighbours."""
 
     name: Literal["complete"] = "complete"
 
     def __call__(self, n: int, key: Key) -> Bool[Tensor, "n n"]:
-        """A on n nodes; the key is not looked at."""
+        """Return A on n nodes; the key is not used."""
         return ~torch.eye(n, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Each node is next to the two beside it; two nodes are a pair."""
+    """A ring: each node has two neighbours; two nodes are a pair."""
 
     name: Literal["ring"] = "ring"
 
     def __call__(self, n: int, key: Key) -> Bool[Tensor, "n n"]:
-        """A on n nodes; the key is not looked at."""
+        """Return A on n nodes; the key is not used."""
         return _ring(n)
 
 
 @dataclass(frozen=True)
 class Torus:
-    """A grid whose opposite borders touch, as square as n allows; a prime number of nodes makes a ring."""
+    """A grid whose opposite borders are joined, as square as n allows; a prime number of nodes makes a ring."""
 
     name: Literal["torus"] = "torus"
 
     def __call__(self, n: int, key: Key) -> Bool[Tensor, "n n"]:
-        """A on n nodes, row by row; the key is not looked at."""
+        """Return A on n nodes, row by row; the key is not used."""
         rows = max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
         down, across = _ring(rows), _ring(n // rows)
         return _kron(down, torch.eye(n // rows)) | _kron(torch.eye(rows), across)
@@ -72,16 +72,16 @@ class Torus:
 
 @dataclass(frozen=True)
 class Geometric:
-    """Nodes scattered evenly over a unit square; those within `radius` of each other are neighbours.
+    """Nodes drawn uniformly from a unit square; those within `radius` of each other are neighbours.
 
-    If that leaves somebody cut off, the radius is as large as it takes and no larger.
+    If that leaves the graph disconnected, the radius is the smallest that connects it.
     """
 
     radius: Annotated[float, Gt(0.0)] = 0.5
     name: Literal["geometric"] = "geometric"
 
     def __call__(self, n: int, key: Key) -> Bool[Tensor, "n n"]:
-        """A on n nodes; the key decides where they are."""
+        """Return A on n nodes; the key decides where they are."""
         at = torch.rand(n, 2, dtype=torch.float64, generator=(key / "positions").generator())
         return _within(torch.linalg.vector_norm(at[:, None] - at[None], dim=-1), self.radius)
 
@@ -90,7 +90,7 @@ class Geometric:
 class ErdosRenyi:
     """Each pair of nodes is joined with probability `p`, independently.
 
-    If that leaves somebody cut off, p is as large as it takes for these draws and no larger; waiting for a connected
+    If that leaves the graph disconnected, p is the smallest that connects it with these draws; waiting for a connected
     draw would not end for a small p.
     """
 
@@ -98,23 +98,23 @@ class ErdosRenyi:
     name: Literal["erdos_renyi"] = "erdos_renyi"
 
     def __call__(self, n: int, key: Key) -> Bool[Tensor, "n n"]:
-        """A on n nodes; the key decides which pairs."""
+        """Return A on n nodes; the key decides which pairs are joined."""
         u = torch.rand(n, n, dtype=torch.float64, generator=(key / "pairs").generator()).triu(1)
         return _within(u + u.T, self.p)
 
 
 @dataclass(frozen=True)
 class Edges:
-    """A graph written down: the pairs that are joined, nodes counted from 0."""
+    """A given graph: the pairs that are joined, nodes counted from 0."""
 
     edges: tuple[tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]], ...]
     name: Literal["edges"] = "edges"
 
     def __call__(self, n: int, key: Key) -> Bool[Tensor, "n n"]:
-        """A on n nodes; the key is not looked at.
+        """Return A on n nodes; the key is not used.
 
         Raises:
-            ConfigError: If an edge leads outside or back to its own node, or somebody is cut off.
+            ConfigError: If an edge leads outside or back to its own node, or the graph is not connected.
         """
         a = torch.zeros(n, n, dtype=torch.bool)
         for i, j in self.edges:
@@ -143,12 +143,12 @@ def _kron(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _within(distance: Tensor, limit: float) -> Tensor:
-    """Pairs at most `limit` apart, or at most the limit that cuts nobody off if that is larger."""
+    """Return pairs at most `limit` apart, or at most the limit that connects all nodes if that is larger."""
     return (distance <= max(limit, _bottleneck(distance))).fill_diagonal_(False)
 
 
 def _bottleneck(distance: Tensor) -> float:
-    """The smallest limit that cuts nobody off: the longest edge of a minimum spanning tree (Prim)."""
+    """Find the smallest limit that connects all nodes: the longest edge of a minimum spanning tree (Prim)."""
     n = len(distance)
     joined = torch.zeros(n, dtype=torch.bool)
     nearest, node, longest = torch.full((n,), torch.inf, dtype=distance.dtype), 0, 0.0
@@ -162,10 +162,10 @@ def _bottleneck(distance: Tensor) -> float:
 
 
 def require_connected(a: Bool[Tensor, "n n"]) -> None:
-    """Check that everybody can be reached from everybody, if need be through others.
+    """Check that the graph is connected.
 
     Raises:
-        ConfigError: If not, naming who is cut off.
+        ConfigError: If not; names the nodes that are cut off.
     """
     reached = torch.zeros(len(a), dtype=torch.bool)
     reached[:1] = True
@@ -183,7 +183,7 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
 
 # ---------------------------------------------------------------- mixing matrices
 def laplacian(a: Bool[Tensor, "n n"], delta: float | None = None) -> Float[Tensor, "n n"]:
-    """V = I - delta L (eq. 1).
+    """Compute V = I - delta L (eq. 1).
 
     Args:
         a: Adjacency of a connected graph.
@@ -206,7 +206,7 @@ def laplacian(a: Bool[Tensor, "n n"], delta: float | None = None) -> Float[Tenso
 
 
 def metropolis(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """V of Metropolis weights (eq. 2): on a complete graph 1 / n everywhere, so that one exchange is the mean.
+    """Compute V of Metropolis weights (eq. 2): on a complete graph 1 / n everywhere, so that one exchange is the mean.
 
     Raises:
         ConfigError: If the graph is not connected.
@@ -218,12 +218,12 @@ def metropolis(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
 
 def mixing_matrix(a: Bool[Tensor, "n n"], rule: Mixing) -> Float[Tensor, "n n"]:
-    """V by eq. 1 (in the middle of its range) or eq. 2; raises as they do."""
+    """Compute V by eq. 1 (in the middle of its range) or eq. 2; raises as they do."""
     return laplacian(a) if rule == "laplacian" else metropolis(a)
 
 
 def contraction(v: Float[Tensor, "n n"]) -> float:
-    """lambda (eq. 3); below 1 for a connected graph, and the second largest modulus of an eigenvalue if V = V^T.
+    """Compute lambda (eq. 3): below 1 for a connected graph, the second largest modulus of an eigenvalue if V = V^T.
 
     >>> round(contraction(metropolis(Ring()(4, Key(0)))), 6)
     0.333333
@@ -234,7 +234,7 @@ def contraction(v: Float[Tensor, "n n"]) -> float:
 # ---------------------------------------------------------------- an exchange, as clients see it
 @dataclass(frozen=True)
 class Links:
-    """What one client is sent by its neighbours, and the weight of each; what is missing of 1 is the client's own."""
+    """Models that one client receives from its neighbours, and their weights; the rest of 1 is the client's own."""
 
     models: tuple[Carried, ...]
     weights: tuple[float, ...]
@@ -243,10 +243,10 @@ class Links:
 def links(
     v: Float[Tensor, "n n"], nodes: Sequence[ClientId], models: Mapping[ClientId, Carried]
 ) -> dict[ClientId, Links]:
-    """The exchange V among those who have a model to offer; who stands at node i is `nodes[i]`.
+    """Return the exchange V among clients that have a model to offer; the client at node i is `nodes[i]`.
 
-    A pair of which one has none drops out on both sides, and each keeps the weight: for a symmetric V what is left is
-    symmetric too, and the mean of those who take part is kept.
+    A pair in which one has no model drops out on both sides, and each keeps the weight: for a symmetric V the result is
+    symmetric too, and the participants' mean is preserved.
     """
     found: dict[ClientId, Links] = {}
     for me, row in zip(nodes, v.tolist(), strict=True):
@@ -257,7 +257,7 @@ def links(
 
 
 def mixed(own: Params, near: Links) -> Params:
-    """sum_j V_ij z_j, with the models that arrived."""
+    """Compute sum_j V_ij z_j from the models that arrived."""
     arrived = [m for m in near.models if isinstance(m, dict)]
     assert len(arrived) == len(near.models), "a step is given models, never the handles of models"
     return weighted_sum([own, *arrived], [1.0 - math.fsum(near.weights), *near.weights])

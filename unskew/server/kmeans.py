@@ -1,4 +1,4 @@
-"""Clusters of points: k-means from a key, and how many clusters there should be.
+"""Clusters of points: k-means from a key, and the choice of the number of clusters.
 
 S. P. Lloyd, "Least squares quantization in PCM", 1982; D. Arthur, S. Vassilvitskii, "k-means++", SODA 2007; the number
 of clusters by P. J. Rousseeuw, "Silhouettes", 1987.  Equation numbers are this file's.
@@ -6,7 +6,7 @@ of clusters by P. J. Rousseeuw, "Silhouettes", 1987.  Equation numbers are this 
 Notation   x_i    point i, any shape;  c_j  centre of cluster j;  a(i)  the cluster of point i
 Cost       sum_i ||x_i - c_a(i)||^2                                                                    (1)
 Silhouette s(i) = (b - a) / max(a, b): a is the mean distance to the others of i's cluster, b the least mean distance
-           to another cluster; 0 for a point that is alone                                             (2)
+           to another cluster; 0 for a single point                                                    (2)
 Departures All in float64, and the cheapest of a few restarts.  A cluster that runs empty is left out.  Clusters are
            numbered by size, the largest first, so that the numbers do not depend on the draw.
 """
@@ -18,18 +18,18 @@ from unskew.errors import DataError
 from unskew.keys import Key
 
 MOST_COMPARED = 1000
-"""Points of which silhouettes are taken at most: they need all pairs."""
+"""Maximum number of points for silhouettes, which need all pairs."""
 
 
 def kmeans(points: Tensor, clusters: int, key: Key, restarts: int = 4, rounds: int = 100) -> Tensor:
-    """The cluster of each point, (n,) int64 from 0; fewer clusters where fewer points differ.
+    """Assign each point to a cluster, (n,) int64 from 0; fewer clusters if fewer points differ.
 
     Args:
-        points: (n, ...), n >= 1.
-        clusters: At most this many.
-        key: Where the first centres come from.
-        restarts: Of which the cheapest counts (eq. 1).
-        rounds: Of Lloyd's at most.
+        points: Points, (n, ...), n >= 1.
+        clusters: Maximum number of clusters.
+        key: Key for the first centres.
+        restarts: Number of restarts, of which the cheapest counts (eq. 1).
+        rounds: Maximum number of Lloyd's iterations.
 
     Raises:
         DataError: If there is no point, a value is not finite, or no cluster is asked for.
@@ -51,7 +51,7 @@ def kmeans(points: Tensor, clusters: int, key: Key, restarts: int = 4, rounds: i
 
 
 def _spread(x: Tensor, clusters: int, key: Key) -> Tensor:
-    """First centres, each drawn in proportion to the squared distance from those before it."""
+    """Draw first centres, each in proportion to the squared distance from those before it."""
     g = key.generator()
     chosen = [int(torch.randint(len(x), (1,), generator=g))]
     nearest = (x - x[chosen[0]]).square().sum(1)
@@ -77,7 +77,7 @@ def _centres(x: Tensor, assignment: Tensor) -> Tensor:
 
 
 def _by_size(assignment: Tensor) -> Tensor:
-    """The same clusters, numbered by size; of equally large ones the one with the earlier member comes first."""
+    """Renumber clusters by size; among equally large ones the one with the earlier member comes first."""
     sizes = torch.bincount(assignment).tolist()
     first = [int((assignment == j).nonzero()[0]) for j in range(len(sizes))]
     order = sorted(range(len(sizes)), key=lambda j: (-sizes[j], first[j]))
@@ -85,11 +85,11 @@ def _by_size(assignment: Tensor) -> Tensor:
 
 
 def silhouette(points: Tensor, assignment: Tensor) -> float:
-    """Mean silhouette of a clustering (eq. 2), between -1 and 1; 0 with a single cluster.
+    """Compute the mean silhouette of a clustering (eq. 2), between -1 and 1; 0 with a single cluster.
 
     Args:
-        points: (n, ...).
-        assignment: (n,) int64 from 0, no number without a point.
+        points: Points, (n, ...).
+        assignment: Cluster of each point, (n,) int64 from 0, no number without a point.
     """
     x = points.detach().cpu().flatten(1).double()
     sizes = torch.bincount(assignment)
@@ -99,7 +99,7 @@ def silhouette(points: Tensor, assignment: Tensor) -> float:
     sums = torch.cdist(x, x) @ member
     own = sums.gather(1, assignment[:, None])[:, 0] / (sizes[assignment] - 1).clamp(min=1)
     other = (sums / sizes).masked_fill(member.bool(), torch.inf).amin(1)
-    # Two clusters of one place: nothing tells them apart.
+    # Two clusters in one place cannot be told apart.
     s = (other - own) / torch.maximum(other, own).clamp(min=torch.finfo(torch.float64).tiny)
     return float(torch.where(sizes[assignment] > 1, s, 0.0).mean())
 
@@ -107,15 +107,15 @@ def silhouette(points: Tensor, assignment: Tensor) -> float:
 def count_by_silhouette(
     points: Tensor, key: Key, most: int = 5, at_least: int = 20, least: float = 0.1, restarts: int = 4
 ) -> int:
-    """The number of clusters, 1 .. `most`, with the largest mean silhouette (eq. 2).
+    """Choose the number of clusters, 1 .. `most`, with the largest mean silhouette (eq. 2).
 
     Args:
-        points: (n, ...); of more than `MOST_COMPARED` as many are drawn.
-        key: Of the draw and of k-means.
-        most: Clusters at most.
-        at_least: Points that each cluster must have on average.
-        least: Below this silhouette there is one cluster.
-        restarts: Of k-means.
+        points: Points, (n, ...); from more than `MOST_COMPARED` that many are drawn.
+        key: Key for the draw and for k-means.
+        most: Maximum number of clusters.
+        at_least: Minimum number of points per cluster, on average.
+        least: Silhouette below which there is one cluster.
+        restarts: Number of restarts of k-means.
     """
     if len(points) > MOST_COMPARED:
         points = points[torch.randperm(len(points), generator=(key / "drawn").generator())[:MOST_COMPARED]]

@@ -1,4 +1,4 @@
-"""Server rules: what the mean of a round's models does to the global model.
+"""Server rules: how the mean of a round's models changes the global model.
 
 T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019 (momentum); S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2
@@ -34,16 +34,16 @@ class Moments:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the clients' models is the next global model, as in FedAvg."""
+    """Server rule of FedAvg: the mean of the clients' models is the next global model."""
 
     name: Literal["mean"] = "mean"
 
     def start(self, params: Params) -> Moments:
-        """Nothing to remember."""
+        """Return empty moments."""
         return Moments()
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """The mean; what it leaves out stays as it is."""
+        """Return the mean; tensors that it lacks stay as they are."""
         return {n: mean.get(n, t) for n, t in w.items()}, moments
 
 
@@ -54,7 +54,7 @@ class Momentum:
     Attributes:
         server_lr: Server learning rate.  With `beta = 0` and `server_lr = 1` the mean is taken as it is.
         beta: Momentum; Hsu et al. tune it up to 0.997.
-        nesterov: Nesterov's direction, which is the original's.
+        nesterov: True for Nesterov's direction, which is the original's.
     """
 
     server_lr: Rate = 1.0
@@ -63,11 +63,11 @@ class Momentum:
     name: Literal["momentum"] = "momentum"
 
     def start(self, params: Params) -> Moments:
-        """A velocity of zero for each of the trainable parameters `params`."""
+        """Return a velocity of zero for each of the trainable parameters `params`."""
         return Moments(zeros_like(params))
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """The model and its velocity after the round."""
+        """Return the model and its velocity after the round."""
         direction, m = momentum(update(w, mean, moments), moments.m, beta=self.beta, nesterov=self.nesterov)
         return moved(w, mean, direction, self.server_lr), Moments(m)
 
@@ -90,21 +90,21 @@ class Adaptive(ABC):
 
     @abstractmethod
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """The next second moment, from the square of the mean update."""
+        """Compute the next second moment from the square of the mean update."""
 
     def start(self, params: Params) -> Moments:
-        """m = 0 and v = v0 for each of the trainable parameters `params`."""
+        """Return m = 0 and v = v0 for each of the trainable parameters `params`."""
         v0 = self.tau**2 if self.v0 is None else self.v0
         return Moments(zeros_like(params), {n: torch.full_like(t, v0) for n, t in params.items()})
 
     def direction(self, delta: Params, moments: Moments) -> tuple[Params, Moments]:
-        """`m / (sqrt(v) + tau)` and the moments behind it: `m <- beta1 m + (1 - beta1) D`, v by the rule."""
+        """Compute `m / (sqrt(v) + tau)` and its moments: `m <- beta1 m + (1 - beta1) D`, v by the rule."""
         m = map_params(lambda m, d: self.beta1 * m + (1.0 - self.beta1) * d, moments.m, delta)
         v = map_params(lambda v, d: self.second(v, d.square()), moments.v, delta)
         return map_params(lambda m, v: m / (v.sqrt() + self.tau), m, v), Moments(m, v)
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """The model and its moments after the round."""
+        """Return the model and its moments after the round."""
         direction, moments = self.direction(update(w, mean, moments), moments)
         return moved(w, mean, direction, self.server_lr), moments
 
@@ -118,7 +118,7 @@ class Adagrad(Adaptive):
     name: Literal["adagrad"] = "adagrad"
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """`v + D^2`."""
+        """Compute `v + D^2`."""
         return v + square
 
 
@@ -130,7 +130,7 @@ class Adam(Adaptive):
     name: Literal["adam"] = "adam"
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """`beta2 v + (1 - beta2) D^2`."""
+        """Compute `beta2 v + (1 - beta2) D^2`."""
         return self.beta2 * v + (1.0 - self.beta2) * square
 
 
@@ -142,7 +142,7 @@ class Yogi(Adaptive):
     name: Literal["yogi"] = "yogi"
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """`v - (1 - beta2) D^2 sign(v - D^2)`."""
+        """Compute `v - (1 - beta2) D^2 sign(v - D^2)`."""
         return v - (1.0 - self.beta2) * square * torch.sign(v - square)
 
 
@@ -150,7 +150,7 @@ ServerRule = Mean | Momentum | Adagrad | Adam | Yogi
 
 
 def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -> tuple[Params, Params]:
-    """(direction, next m) of heavy-ball momentum, undamped: `m <- beta m + D`.
+    """Compute (direction, next m) of heavy-ball momentum, undamped: `m <- beta m + D`.
 
     The direction is m, or with `nesterov` `D + beta m`.
     """
@@ -159,10 +159,10 @@ def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -
 
 
 def update(w: Params, mean: Params, moments: Moments) -> Params:
-    """D: how far the parameters that have a moment went on average."""
+    """Compute D: the mean update of the parameters that have a moment."""
     return {n: mean[n] - w[n] for n in moments.m}
 
 
 def moved(w: Params, mean: Params, direction: Params, lr: float) -> Params:
-    """`w + lr direction`; what has no direction, such as a buffer, becomes the mean."""
+    """Compute `w + lr direction`; a tensor without a direction, such as a buffer, becomes the mean."""
     return {n: t + lr * direction[n] if n in direction else mean.get(n, t) for n, t in w.items()}

@@ -1,12 +1,12 @@
-"""What Gaussian noise on what clients send is worth, by Google's accountant `dp-accounting` (extra [dp]).
+"""Privacy of uploads with Gaussian noise, by Google's accountant `dp-accounting` (extra [dp]).
 
-Notation   z        noise multiplier: standard deviation of the noise over the L2 sensitivity of what is sent
-           T        times it is sent
+Notation   z        noise multiplier: standard deviation of the noise over the L2 sensitivity of an upload
+           T        number of uploads
            epsilon, delta   what all T together tell: of two neighbouring data sets no outcome is more probable under
                     one than e^epsilon times as under the other, but for delta
 Sum        T Gaussian mechanisms of multiplier z are together one of multiplier z / sqrt(T), exactly, also if each is
            chosen in view of what those before it gave, as long as its sensitivity is bounded whatever was chosen (1)
-Departures Nothing is gained from cohorts being drawn: who takes part is no secret of the clients here.
+Departures There is no amplification by sampling: which clients take part is not secret here.
 """
 
 import functools
@@ -18,7 +18,7 @@ from unskew.errors import ConfigError
 
 
 def require() -> Any:
-    """The accountant.
+    """Import the accountant.
 
     Raises:
         ConfigError: If it is not installed.
@@ -34,10 +34,10 @@ def require() -> Any:
 
 @functools.cache
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
-    """What `releases` uploads under noise of this multiplier cost together (eq. 1); 0 for none.
+    """Compute the epsilon of `releases` uploads together under noise of this multiplier (eq. 1); 0 for none.
 
     Args:
-        noise_multiplier: z, positive.
+        noise_multiplier: z; positive.
         releases: T, at least 0.
         delta: Between 0 and 1.
 
@@ -51,7 +51,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
 
 @functools.cache
 def noise_multiplier(epsilon: float, releases: int, delta: float) -> float:
-    """The least noise multiplier under which `releases` uploads cost at most `epsilon` (eq. 1).
+    """Compute the least noise multiplier under which `releases` uploads cost at most `epsilon` (eq. 1).
 
     Args:
         epsilon: Budget, positive.

@@ -1,4 +1,4 @@
-"""Sparse ternary compression: of an update, the largest entries, as positions, signs and one magnitude.
+"""Sparse ternary compression: an update's largest entries, as positions, signs and one magnitude.
 
 F. Sattler, S. Wiedemann, K.-R. Müller, W. Samek, "Robust and Communication-Efficient Federated Learning From Non-i.i.d.
 Data", IEEE TNNLS 2020, Algorithms 1, 3 and 4; S. W. Golomb, "Run-length encodings", 1966.  Equation numbers are this
@@ -6,7 +6,7 @@ file's.
 
 Notation   T    a block of n numbers: one tensor of the update, or with `flatten` all of it
            p    the share of its entries that travels
-           k    how many that are, max(floor(n p), 1)
+           k    number of these entries, max(floor(n p), 1)
            b    Golomb parameter: a gap is its quotient by 2^b, in unary, and b bits of remainder
            phi  golden ratio, (1 + sqrt 5) / 2
 Ternary    I = the k largest |T_i|;  mu = 1/k sum_I |T_i|;  the block becomes mu sign(T_i) on I, 0 elsewhere     (1)
@@ -21,7 +21,7 @@ Departures Exactly k entries: of equal ones the first are taken, where the publi
            are the rule, since what one client alone sent has one magnitude.
            An entry that is 0 is never sent: eq. 1 calls it 0, and a sign bit cannot.
            b follows the block's own share q, not the nominal p: a tensor of ten entries sends one, q is .1.
-           A block of which all is sent needs no positions.
+           A block that is sent completely needs no positions.
 """
 
 import math
@@ -44,7 +44,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scheme:
-    """Compression of an update; both sides know it.
+    """Settings of the compression; both sides know them.
 
     Attributes:
         p: Share of the entries that travels.
@@ -70,13 +70,13 @@ class Sparse:
     parts: dict[str, Tensor]
     counts: tuple[int, ...]
 
-    # What a guard of messages may find in `parts`, where it would look for tensors of the model.
+    # Names that validation allows in `parts`, where it would otherwise expect tensors of the model.
     part_names = frozenset({"code", "mu", "values"})
 
 
-# ---------------------------------------------------------------- which entries
+# ---------------------------------------------------------------- choice of entries
 def budget(n: int, p: float) -> int:
-    """k, the entries of a block of `n` that travel.
+    """Compute k, the number of entries of a block of `n` that travel.
 
     >>> budget(1200, 1 / 400), budget(10, 1 / 400), budget(100, 0.29)
     (3, 1, 29)
@@ -85,7 +85,7 @@ def budget(n: int, p: float) -> int:
 
 
 def largest(block: Tensor, k: int) -> Positions:
-    """Positions of the k largest magnitudes, ascending; of equal ones the first, and none that is 0.
+    """Find the positions of the k largest magnitudes, ascending; of equal ones the first, and none that is 0.
 
     Raises:
         DivergedError: If an entry is NaN or infinite.
@@ -106,7 +106,7 @@ def largest(block: Tensor, k: int) -> Positions:
 
 # ---------------------------------------------------------------- positions as bits
 def golomb_parameter(q: float) -> int:
-    """b for entries that are each chosen with probability q (eq. 2).
+    """Compute b for entries that are each chosen with probability q (eq. 2).
 
     >>> [golomb_parameter(q) for q in (1 / 400, 0.01, 0.1, 0.5)]
     [8, 6, 3, 0]
@@ -125,7 +125,7 @@ def position_bits(q: float) -> float:
 
 
 def pack(positions: Sequence[Positions], n: Sequence[int], signs: Bits | None = None) -> Bits:
-    """Positions in blocks of sizes `n`, each ascending, and a bit of sign per entry, as bytes."""
+    """Encode positions in blocks of sizes `n`, each ascending, and a sign bit per entry, as bytes."""
     quotients, remainders = [], []
     for at, size in zip(positions, n, strict=True):
         if 0 < len(at) < size:
@@ -141,13 +141,13 @@ def pack(positions: Sequence[Positions], n: Sequence[int], signs: Bits | None = 
 
 
 def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = True) -> tuple[list[Positions], Bits]:
-    """The inverse of `pack`: positions of each block, and the signs of all entries, 1 for minus.
+    """Decode the bytes of `pack`: positions of each block, and the signs of all entries, 1 for minus.
 
     Args:
-        code: Bytes from another machine; nothing in them is believed.
+        code: Bytes from another machine; untrusted.
         n: Sizes of the blocks.
         counts: Entries of each block.
-        signed: Whether there are signs.
+        signed: True if there are signs.
 
     Raises:
         WireError: If the bytes are not exactly such positions.
@@ -190,7 +190,7 @@ def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = T
 
 # ---------------------------------------------------------------- updates
 def compress(update: Params, scheme: Scheme) -> Sparse:
-    """The update as it travels (eq. 1); what it says is what `decompress` makes of it.
+    """Compress an update for sending (eq. 1); `decompress` gives the values it stands for.
 
     Raises:
         DivergedError: If an entry is NaN or infinite.
@@ -218,10 +218,10 @@ def compress(update: Params, scheme: Scheme) -> Sparse:
 
 
 def decompress(sparse: Sparse, like: Params, scheme: Scheme) -> Params:
-    """The update as it arrived, in the shapes and types of `like`.
+    """Decompress a received update, in the shapes and types of `like`.
 
     Raises:
-        WireError: If it is no update of such tensors compressed by `scheme`; it may come from anybody.
+        WireError: If it is not an update of such tensors compressed by `scheme`; it is untrusted.
     """
     blocks = _blocks(like, scheme)
     n = [len(t) for t in blocks]
@@ -262,7 +262,7 @@ def _blocks(update: Params, scheme: Scheme) -> list[Tensor]:
 
 
 def _widest(blocks: Sequence[Tensor]) -> torch.dtype:
-    """A type that holds the numbers of all blocks."""
+    """Return a type that holds the numbers of all blocks."""
     dtype = torch.float32 if not blocks else blocks[0].dtype
     for t in blocks:
         dtype = torch.promote_types(dtype, t.dtype)
