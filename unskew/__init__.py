@@ -1,4 +1,4 @@
-"""unskew: federated learning when clients' data do not agree.
+"""unskew: federated learning on heterogeneous (non-IID) client data.
 
     import unskew as us
 

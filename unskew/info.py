@@ -69,7 +69,7 @@ class Info:
 # ---------------------------------------------------------------- privacy
 @dataclass(frozen=True)
 class Privacy:
-    """Description of what each party saw, and of what is guaranteed about it.
+    """Privacy of a round: what each party saw, and the guarantee.
 
     Attributes:
         epsilon: Epsilon of differential privacy, or the reason why there is none.

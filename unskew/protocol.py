@@ -463,7 +463,7 @@ class Imagery(Protocol):
         ...
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
-        """Measure how differently noise is predicted under each two embeddings, (K, K)."""
+        """Measure the difference between the noise predicted under each pair of embeddings, (K, K)."""
         ...
 
 
@@ -548,7 +548,7 @@ Step = Generator[Sgd | Fold | Run, Any, T]
 
 @dataclass(frozen=True)
 class Ignored:
-    """A reply that a method refused, for the state of methods that refuse some."""
+    """A reply that a method refused; kept in the state of methods that can refuse replies."""
 
     client: int
     reason: str

@@ -203,7 +203,7 @@ TABLE: dict[str, MethodEntry] = {
 }  # fmt: skip
 
 ADDITIONS = {"dw": "unskew.algorithms.feddw:with_dw"}
-"""Functions that NAME+WORD applies to the maker of NAME, by word."""
+"""Functions that wrap the constructor of NAME in NAME+WORD, by WORD."""
 
 
 def resolve(name: str) -> Callable[..., Any]:

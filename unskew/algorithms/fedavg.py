@@ -137,7 +137,7 @@ class FedAvg(Averaging):
         return completed(me, params, me.layout.select(self.personal), mine)
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
-        """Return the global model; None for the server itself while parts of the model live on clients."""
+        """Return the global model; None for `client=None` while parts of the model stay on clients."""
         return None if client is None and self.personal else state.params
 
 

@@ -717,7 +717,7 @@ class FedDif:
     def admit(self, step: str, reply: HeldModel | Bids | Tally, model: Params, layout: Layout) -> None:
         """Refuse a training without its change of s_i where drift is regularised: eq. 5 needs all of them."""
         if isinstance(reply, HeldModel) and self.drift is not None and reply.ds is None:
-            raise WireError("a training must bring the change of its gradient state, got none")
+            raise WireError("a reply must carry the change of the gradient state, got none")
 
     def learned(self, me: Me, dol: DoL | None) -> Tensor:
         """Return the degree of learning after training here."""

@@ -65,7 +65,7 @@ class Curvature:
             ProtocolError: Where clients are trained side by side, which keeps no graph to differentiate twice.
         """
         if not batch.loss.requires_grad:
-            raise ProtocolError("Per-FedAvg's exact second derivative is not stacked; order = 'hessian_free' is")
+            raise ProtocolError("Per-FedAvg with order = 'exact' cannot be stacked; set order = 'hessian_free'")
         v = {n: d for n, d in aux["direction"].items() if params[n].requires_grad}
         loss = (batch.loss * batch.mask).sum() / batch.mask.sum()
         gradients = torch.autograd.grad(loss, [params[n] for n in v], create_graph=True, materialize_grads=True)

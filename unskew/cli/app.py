@@ -30,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Federated learning when clients' data do not agree: run methods, compare them, see what they cost.",
+    help="Federated learning on heterogeneous (non-IID) client data: run methods, compare them, see what they cost.",
 )
 
 
@@ -46,7 +46,7 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated learning when clients' data do not agree."""
+    """Federated learning on heterogeneous (non-IID) client data."""
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -48,7 +48,7 @@ def list_(
 
 
 def catalogue(kind: str) -> dict[str, str]:
-    """Everything of a kind: a line about each, by name."""
+    """Items of a kind, each with a one-line description, by name."""
     if kind == "methods":
         from unskew.algorithms import TABLE
 

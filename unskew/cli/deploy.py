@@ -54,7 +54,7 @@ deploy = typer.Typer(
     """,
 )
 
-Check = Annotated[bool, typer.Option("--check", help="Report what would stop it, and start nothing.")]
+Check = Annotated[bool, typer.Option("--check", help="Report problems that would prevent a start, and start nothing.")]
 
 
 def _say(text: str) -> None:

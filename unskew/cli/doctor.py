@@ -20,7 +20,7 @@ def doctor(
 ) -> None:
     """Look at Python, packages, extras, cores, memory, data and disk; say what is missing and what to do.
 
-    Exit code 1 only if something is broken that nothing works without.
+    The exit code is 1 only if unskew cannot run at all.
 
     [dim]unskew doctor[/]
     """

@@ -14,8 +14,8 @@ from unskew.errors import RunError
 def export(
     folder: Annotated[Path, typer.Argument()],
     method: Annotated[str | None, typer.Option(help="Label of the method, if the run has several.")] = None,
-    client: Annotated[str | None, typer.Option(help="Whose model, by number or name; else the global one.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the run; else its smallest.")] = None,
+    client: Annotated[str | None, typer.Option(help="Client, by number or name; default: the global model.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; default: the smallest of the run.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file; default METHOD-client3-seed0.safetensors.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ Settings = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.", exists=True, file_okay=False, resolve_path=True),
+    typer.Option(help="Folder of named data sets; else $UNSKEW_DATA.", exists=True, file_okay=False, resolve_path=True),
 ]
 Report = Annotated[bool, typer.Option(help="Write report.html when the run is done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

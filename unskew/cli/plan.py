@@ -31,7 +31,7 @@ def plan(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an experiment will cost before anything trains: bytes, memory, time; refuse what cannot be.
+    """Predict what an experiment will cost: bytes, time and memory; refuse one that cannot run.
 
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
     Bytes come from the methods' own plans, driven without training; time from

@@ -17,7 +17,7 @@ prior = typer.Typer(no_args_is_help=True, help="The built-in latent diffusion mo
 def train(
     out: Annotated[Path, typer.Option(help="The folder to write; it must not hold a prior yet.")] = Path("prior"),
     data_dir: DataDir = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     autoencoder_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     denoiser_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     quiet: Quiet = False,
@@ -65,7 +65,7 @@ def train(
 
 @prior.command()
 def show(
-    folder: Annotated[Path | None, typer.Option(help="Of a prior you trained; else the built-in one.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder of a trained prior; default: the built-in one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as it is, and nothing else.")] = False,
 ) -> None:
     """Check a prior's weights against its card, and print what they were trained on and how.

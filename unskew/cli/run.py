@@ -29,7 +29,7 @@ def run(
     with_bounds: Annotated[bool, typer.Option("--with-bounds", help="Add local only, FedAvg and pooled data.")] = False,
     track: Annotated[
         list[str] | None,
-        typer.Option("--track", metavar="NAME", help="Give the numbers to tensorboard, mlflow, wandb too."),
+        typer.Option("--track", metavar="NAME", help="Also log to tensorboard, mlflow or wandb."),
     ] = None,
     report: Report = True,
     quiet: Quiet = False,
@@ -67,7 +67,7 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument()],
     force: Annotated[
-        bool, typer.Option("--force", help="Go on although versions, device or executor changed; bits may differ.")
+        bool, typer.Option("--force", help="Resume although versions, device or executor changed; results may differ.")
     ] = False,
     report: Report = True,
     quiet: Quiet = False,

@@ -18,7 +18,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
     as_json: AsJson = False,
 ) -> None:
-    """Put runs that are done side by side: one table, one HTML page, and a word where they cannot be compared.
+    """Compare finished runs: one table and one HTML page, with the reason if they are not comparable.
 
     FOLDERS are those of two runs or more.
 

@@ -28,7 +28,7 @@ BYTES_FROM = 256 << 20
 """Bytes that images of your own would take as floats, from which on they stay bytes; below it, floats are faster."""
 
 MANY = 100
-"""Labels up to here count their classes themselves, so that a site which lacks some agrees with the others."""
+"""Largest label up to which all integers below are classes, so that a client that lacks some agrees with the others."""
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]

@@ -1,4 +1,4 @@
-"""From raw inputs to what a network takes: kept with a trained model, so that it can be used on new data."""
+"""Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

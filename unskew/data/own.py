@@ -191,7 +191,7 @@ def _labels(values: Any, place: str) -> _Array:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise DataError(
-            f"{place} must hold one label per example, got shape {labels.shape}; of one-hot rows give argmax(1)"
+            f"{place} must hold one label per example, got shape {labels.shape}; for one-hot labels give argmax(1)"
         )
     return labels
 

@@ -127,7 +127,7 @@ SOURCES: tuple[Source, ...] = (
     Source("folder:PATH", "your own arrays, one npy file each", "any", "x_train, y_train, x_test, y_test"),
     Source("hub:OWNER/NAME", "downloaded, extra [hub]; also hub:mnist, ...", "images or texts", "huggingface.co"),
 )
-"""Everything `load` knows, the offline default first."""
+"""Data sets that `load` knows, the offline default first."""
 
 _NAMED = {s.name: s for s in SOURCES if ":" not in s.name}
 

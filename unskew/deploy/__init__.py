@@ -1,1 +1,1 @@
-"""What an operator needs: certificates, folders, launching and stopping processes."""
+"""Tools for operators: certificates, folders, launching and stopping processes."""

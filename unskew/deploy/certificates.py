@@ -24,14 +24,14 @@ from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""In every server certificate: what runs beside the SuperLink reaches it there."""
+"""Names in every server certificate, for programs that run beside the SuperLink."""
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
 
 @dataclass(frozen=True, eq=False)
 class Authority:
-    """Who signs server certificates of one federation."""
+    """The certificate authority of one federation, which signs server certificates."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate

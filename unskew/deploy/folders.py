@@ -1,4 +1,4 @@
-"""What lies where in a deployment, and what is written there.
+"""Folder layout of a deployment, and functions that write it.
 
     FEDERATION/              made by `unskew deploy pack`, or by `--local` inside the run folder
         authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
@@ -199,7 +199,7 @@ def renew(folder: Path, names: Sequence[str] = ()) -> Path:
 
 
 def client_folder(federation: Path, client: int) -> Path:
-    """Where a client's folder lies in a federation's."""
+    """Path of a client's folder inside the federation's."""
     return federation / f"client-{client}"
 
 
@@ -282,7 +282,7 @@ def write_home(folder: Path, reached: Address | None = None) -> Path:
 
 
 def write_node_config(client: Path) -> Path:
-    """What the client's app is told: its folder.  A file, because a path may hold quotes and spaces."""
+    """Write the folder's path for the client's app, to a file because a path may hold quotes and spaces."""
     path = client / "node.toml"
     write_atomically(path, tomli_w.dumps({"folder": str(client.absolute())}))
     return path
@@ -302,7 +302,7 @@ def write_resident(client: Path, socket: Path) -> Path:
 
 
 def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:
-    """Which of Flower's nodes is which client, by the key that was registered: nodes.json."""
+    """Write nodes.json: the Flower node of each client, by its registered key."""
     write_atomically(server / "nodes.json", json.dumps({str(client): str(node) for client, node in nodes.items()}))
 
 

@@ -529,7 +529,7 @@ def wait_healthy(link: ChildProcess, reached: Address, root: Path, within_s: flo
 
 # ---------------------------------------------------------------- client
 class Unreachable(DeployError):
-    """Nobody answers at an address; that may change."""
+    """No server answers at an address; it may do so later."""
 
 
 def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:

@@ -184,7 +184,7 @@ def conclude(server: ServerProcesses, run: int, status: str, details: str = "") 
         outcome = read_json(server.folder / "outcome.json")
         text = f"{outcome.get('error', 'Error')}: {outcome.get('text', '')}"
     text = text or last_error(log) or details or status
-    raise RunError(f"the deployed run failed: {text} (log: {log}; the run stands in {server.folder / 'run'})")
+    raise RunError(f"the deployed run failed: {text} (log: {log}; run folder: {server.folder / 'run'})")
 
 
 def last_error(log: Path) -> str:

@@ -472,7 +472,7 @@ def parse_split(raw: Any, where: str = "") -> Split:
 
 
 def _of_splits() -> dict[str, str]:
-    """For each setting of any split, a sentence on which splits have it."""
+    """Sentences by setting of a split: which splits have it."""
     owners: dict[str, list[str]] = {}
     for name, kind in SPLITS.items():
         for f in dataclasses.fields(kind):
@@ -482,7 +482,7 @@ def _of_splits() -> dict[str, str]:
 
 # ---------------------------------------------------------------- writing
 def resolved(experiment: Experiment) -> dict[str, Any]:
-    """Everything spelled out; `parse` gives back an equal experiment."""
+    """The experiment as a dictionary, with all defaults; `parse` reads it back to an equal experiment."""
     table: dict[str, Any] = {
         f.name: plain(getattr(experiment, f.name))
         for f in dataclasses.fields(experiment)

@@ -1,4 +1,4 @@
-"""A prior that learns nothing and paints nothing, for local code that asks for one in a dry run.
+"""A mock prior, which neither learns nor generates, for local code that uses a prior in a dry run.
 
 Latents, embeddings and images are made up in the shapes of the real ones, and every request is noted; the real prior is
 tried on a few of them, for seconds and bytes (prior_trial.py).

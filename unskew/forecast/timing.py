@@ -115,11 +115,11 @@ class Timer:
         return 3 * (first + per_example * min(config.batch_size or n, n))
 
     def tried(self, kind: JobKind) -> bool:
-        """Whether a prior was asked for this and could be timed."""
+        """True if a prior was asked for this and could be timed."""
         return kind in self._lines
 
     def knows(self, rounds: Iterable[RoundRequests]) -> bool:
-        """Whether every job in these rounds was timed."""
+        """True if every job in these rounds was timed."""
         timed = {kind for kind, _ in self._curves} | self._timings.keys() | self._lines.keys()
         return all(kind in timed for b in rounds for kind, *_ in (*b.jobs, *b.server_jobs, *b.prior_calls))
 

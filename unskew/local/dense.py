@@ -74,7 +74,7 @@ def _layers(module: Network) -> tuple[Layer, ...] | None:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether linear layers should go through oneDNN: on AMD from Zen 5 on.  A rule, not a timing.
+    """True if linear layers should use oneDNN: on AMD from Zen 5 on.  A rule, not a timing.
 
     On AMD, MKL multiplies 256 bits at a time and oneDNN 512.  Zen 4 and its elders take these in two halves, and there
     MKL is level for large products and ahead for small ones; Zen 5 takes them whole.

@@ -40,7 +40,7 @@ def _loaded(source: str, device: str) -> Prior:
 
 @dataclass(frozen=True)
 class _ImageRequest:
-    """Everything that images depend on, and nothing else.
+    """All inputs that determine a set of images.
 
     Attributes:
         source: Name of the prior.

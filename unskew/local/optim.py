@@ -171,7 +171,7 @@ def _fused_adam(config: SgdConfig, lr: float, mean: Tensor, square: Tensor) -> U
 
 @functools.cache
 def one_pass() -> bool:
-    """Whether this PyTorch has its private one-pass updates, in the form in which they are called here."""
+    """True if this PyTorch has the private one-pass updates, with the signature used here."""
     a, b, c, d = torch.zeros(4, 1)
     try:
         _fused_sgd([a], [b], [c], weight_decay=0.0, momentum=0.9, lr=0.1, nesterov=False, is_first_step=True)

@@ -160,7 +160,7 @@ def _factory(name: str) -> "Callable[..., nn.Module]":
     if name.startswith(IN_PYTHON):
         raise ConfigError(
             f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, and no file says how to make "
-            "it again; a run whose model is module:factory can go on"
+            "it again; a run whose model is module:factory can be resumed"
         )
     module, _, attribute = TABLE.get(name, name).partition(":")
     try:

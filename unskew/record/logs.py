@@ -156,7 +156,7 @@ NETWORK: RowLog[NetworkRow] = RowLog("network", NetworkRow)
 
 
 LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK)}
-"""By name."""
+"""The logs, by name."""
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -128,7 +128,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything a report needs to know about one run.
+    """A run's content, as reports need it.
 
     Attributes:
         series: (method, seed, metric name) -> {round: value}, rounds ascending.

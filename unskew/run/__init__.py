@@ -1,1 +1,1 @@
-"""From a configuration to a run folder: validate, run round by round, evaluate, record, save, resume."""
+"""Turns a configuration into a run folder: validate, run round by round, evaluate, record, save, resume."""

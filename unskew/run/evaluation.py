@@ -25,7 +25,7 @@ from unskew.runtime.network import NetworkRuntime, Runtime
 from unskew.tree import Params
 
 ExampleScores = tuple[Tensor, Tensor]
-"""For each example, 1 if the prediction was correct, and its loss."""
+"""Correctness (bool) and loss of each example."""
 Scores = dict[str, dict[ClientId, Score]]
 """Scores of the clients' own models, by part and client."""
 OwnModels = Mapping[ClientId, Params]

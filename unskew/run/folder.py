@@ -180,7 +180,7 @@ def require_done(folder: Path) -> None:
     """
     if not (folder / "summary.json").exists():
         read_json(folder / "run.json")
-        raise RunError(f"the run in {folder} is not done: it has no summary.json; unskew resume {folder} goes on")
+        raise RunError(f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

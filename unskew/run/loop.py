@@ -130,7 +130,7 @@ def resume(
         changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
         if changed and not force:
             raise RunError(
-                f"{folder} was begun elsewhere ({'; '.join(changed)}), so its bits may not continue; "
+                f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
                 "use --force to resume all the same"
             )
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}

@@ -115,7 +115,7 @@ class _Tracked:
                 self._trackers[name] = TRACKERS[name].open(self._experiment, self._folder)
             except Exception as error:  # a stranger's code, which raises what it likes
                 raise RunError(
-                    f"the tracker {name} could not be started: {_why(error)}; nothing has been trained, mend that and "
+                    f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
                     f"continue with: unskew resume {self._folder}"
                 ) from error
         self._callback.start(experiment, setup, feds)
@@ -297,7 +297,7 @@ TRACKERS: dict[str, Installable] = {
     "mlflow": Installable("mlflow", "mlflow", MLflow),
     "wandb": Installable("wandb", "wandb", Wandb),
 }
-"""By the names of `config.TRACKERS`."""
+"""Requirements of each tracker, by the names in `config.TRACKERS`."""
 
 
 def _settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

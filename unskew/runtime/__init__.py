@@ -1,1 +1,1 @@
-"""Who answers a plan: the in-process simulator."""
+"""Runtimes, which answer the requests of a plan: in this process, or over a network."""

@@ -61,7 +61,7 @@ KEPT_ROUNDS = 2
 
 @dataclass(frozen=True, eq=False)
 class ClientSetup:
-    """Everything a client needs to work on one seed and method.
+    """Objects a client needs for one seed and method.
 
     Attributes:
         algorithm: Method whose steps are run.
@@ -234,9 +234,7 @@ def _latest_answer(folder: Path, names: list[_AnswerId], context: RoundContext, 
     """
     mine = [n for n in names if context.counts(n.round, n.attempt) and n.round <= context.round]
     if since > (mine[-1].round if mine else 0):
-        raise RunError(
-            f"what this client remembered of round {since} is gone; put {folder} back as it was, or begin the run anew"
-        )
+        raise RunError(f"what this client remembered of round {since} is gone; restore {folder}, or start a new run")
     return _load(folder, mine[-1]) if mine else None
 
 

@@ -199,7 +199,7 @@ class Simulator(Generic[S]):
         return {c: model for c, model in own.items() if model is not None}
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
-        """What happened beside the plan since this was last asked: in one process nothing does."""
+        """Return records of events outside the plan; in one process there are none."""
         return [], []
 
     def _federation(self, t: int) -> Federation:
@@ -324,7 +324,7 @@ class _Round:
         return StepJob(step, sim._steps[step], me, message, sim.memory.get(client))
 
     def size_of(self, held: Held) -> "_Size":
-        """Weighed once, however many it is sent to."""
+        """Size and kind of a held value, computed once however many clients receive it."""
         if held not in self.sizes:
             self.sizes[held] = _size_of(self.held[held])
         return self.sizes[held]

@@ -1,4 +1,4 @@
-"""What clients remember between rounds, kept by round.
+"""Client memory between rounds, kept by round.
 
 The last two rounds stay: a server that resumes from round t must find clients that can be at t.  Writes of a round are
 staged and become visible to later asks of the same round at once, to the next round only when the round is committed;
@@ -41,7 +41,7 @@ class Memory:
         """
         if round <= self.round:
             raise ProtocolError(
-                f"round {round} cannot follow round {self.round}; to go back, make a new memory from the values of then"
+                f"round {round} cannot follow round {self.round}; to go back, make a memory of that round's values"
             )
         now = {**self._rounds[self.round], **self._staged}
         self._rounds = {self.round: self._rounds[self.round], round: {c: v for c, v in now.items() if v is not None}}

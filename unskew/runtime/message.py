@@ -260,7 +260,7 @@ def split(payload: bytes, sizes: list[int]) -> tuple[bytes, ...]:
         WireError: If the sizes do not add up to its length.
     """
     if any(n < 0 for n in sizes) or sum(sizes) != len(payload):
-        raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {len(payload)} bytes came")
+        raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {len(payload)} bytes arrived")
     ends = itertools.accumulate(sizes)
     return tuple(payload[end - n : end] for end, n in zip(ends, sizes, strict=True))
 

@@ -79,7 +79,7 @@ NO_HOP = -1
 
 @dataclass(frozen=True, eq=False)
 class ServerModel:
-    """What the server knows of the task and its model.
+    """The server's view of the task and its model.
 
     Attributes:
         num_classes: Number of classes of the task.

@@ -69,11 +69,11 @@ class Fitter:
 
     @cached_property
     def small(self) -> bool:
-        """Whether stacking gains anything: a large network fills the device by itself."""
+        """True if stacking gains anything: a large network fills the device by itself."""
         return sum(self.context.shapes[n].numel() for n in self.trainer.task.layout.trainable) < _LARGE
 
     def fitting(self, start: Params) -> bool:
-        """Whether a model has the network's shapes."""
+        """True if a model has the network's shapes."""
         if start is self._seen:  # most rounds send one model to everybody
             return True
         layout = self.trainer.task.layout

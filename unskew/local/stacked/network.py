@@ -149,7 +149,7 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
 
 
 def _apart(module: nn.Module, x: Tensor) -> bool:
-    """Whether two examples come out the same without the third."""
+    """True if two examples give the same outputs without the third."""
     return torch.allclose(module(x)[:2], module(x[:2]), rtol=1e-9, atol=1e-12)
 
 

@@ -74,7 +74,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything that a captured step depends on; equal specifications can use the same one."""
+    """Specification of a captured step; equal ones share the capture."""
 
     form: Form
     width: int
@@ -89,7 +89,7 @@ class Spec:
 
 
 class RowContext:
-    """Everything that all rows of a trainer share: its network in several modes, its labels, its captured steps.
+    """State that all rows of a trainer share: its network in several modes, its labels, its captured steps.
 
     Attributes:
         trainer: Whose data, network and device these are.

@@ -87,7 +87,7 @@ class _Worker:
 
     @property
     def free(self) -> bool:
-        """Whether it can be given another job."""
+        """True if it can be given another job."""
         return len(self.jobs) < JOBS_IN_FLIGHT and self.waiting is None
 
 

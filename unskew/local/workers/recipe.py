@@ -15,7 +15,7 @@ from unskew.tree import Params
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """Everything a worker needs for one method under one seed.
+    """Objects a worker needs for one method under one seed.
 
     Attributes:
         algorithm: The method, whose steps are run.
