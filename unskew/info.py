@@ -73,7 +73,7 @@ class Privacy:
 
     Attributes:
         epsilon: Epsilon of differential privacy, or the reason why there is none.
-        server, clients: What each of them saw, in words.
+        server, clients: Description of what each of them saw.
         delta: Delta that belongs to the epsilon.
         uploads: Number of uploads over which the epsilon adds up, those of the client asked most often; None if it does
             not depend on them.

@@ -140,7 +140,7 @@ class Ask:
         step: Name of a method marked with `@step`.
         to: The message for each client.
         at_least: Fewer replies than this raise QuorumError inside the plan.
-        timeout_s: How long a real network waits, seconds; None leaves it to the deployment.
+        timeout_s: Time that a real network waits, seconds; None leaves it to the deployment.
     """
 
     step: str

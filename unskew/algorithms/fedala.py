@@ -63,7 +63,7 @@ class FedALA(Averaging):
         start_epochs: Maximum number of passes when W_k is learned for the first time.
         settled: Standard deviation of ten passes' losses below which these passes end.
         local: The clients' optimisation; its batch size is that of W_k too.
-        weighting, server: As in FedAvg.
+        weighting, server: Settings as in FedAvg.
 
     Raises:
         ConfigError: In `init`, if `layers` name no parameter.

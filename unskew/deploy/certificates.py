@@ -39,7 +39,7 @@ class Authority:
 
 # ---------------------------------------------------------------- making
 def authority(name: str, days: int = AUTHORITY_DAYS) -> Authority:
-    """A new authority, in memory."""
+    """Make a new authority, in memory."""
     key = ec.generate_private_key(ec.SECP384R1())
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"unskew {name}"[:64])])
     usage = x509.KeyUsage(
@@ -78,13 +78,13 @@ def _unsigned(who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey,
 
 
 def save_authority(who: Authority, folder: Path) -> None:
-    """Write `ca.crt` and `ca.key`: what is needed to sign another server certificate, and kept away from the server."""
+    """Write `ca.crt` and `ca.key`, which sign further server certificates and are kept away from the server."""
     write_atomically(folder / "ca.key", _private(who.key, serialization.PrivateFormat.PKCS8), PRIVATE)
     (folder / "ca.crt").write_bytes(pem(who.certificate))
 
 
 def load_authority(folder: Path) -> Authority:
-    """The authority that `save_authority` wrote.
+    """Load the authority that `save_authority` wrote.
 
     Raises:
         DeployError: If a file is missing or is no key or certificate.
@@ -96,10 +96,10 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int =
     """Write `ca.crt`, `server.crt` and `server.key` for a server that is reached under these names or addresses.
 
     Args:
-        who: The authority to sign.
+        who: Authority that signs.
         hosts: Names and IP addresses; loopback is always among them.
-        folder: Where to write.
-        days: How long the certificate is valid.
+        folder: Folder to write to.
+        days: Validity of the certificate, days.
 
     Raises:
         DeployError: If something is neither a host name nor an address.
@@ -125,7 +125,7 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int =
 
 
 def names_of(path: Path) -> tuple[str, ...]:
-    """The names and addresses that a certificate is valid for.
+    """Return the names and addresses that a certificate is valid for.
 
     Raises:
         DeployError: If it cannot be read.
@@ -164,7 +164,7 @@ def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat)
 
 # ---------------------------------------------------------------- files only their owner can read
 def make_private(folder: Path) -> Path:
-    """The folder, made if it is not there, that only its owner can enter."""
+    """Return the folder, made if it does not exist, that only its owner can enter."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
@@ -190,7 +190,7 @@ def check_server(folder: Path, now: datetime | None = None) -> None:
 
     Args:
         folder: Holds `ca.crt`, `server.crt` and `server.key`.
-        now: When; by default the present.
+        now: Time of the check; by default the present.
 
     Raises:
         DeployError: If it has expired, is not valid yet, belongs to another key or was signed by another authority.
@@ -240,10 +240,10 @@ def check_node(folder: Path) -> None:
 
 
 def identity(path: Path) -> str:
-    """A public key without its comment: what two files of one key have in common.
+    """Return a public key without its comment, which may differ between files of the same key.
 
     Raises:
-        DeployError: If it is no public key on a curve that Flower takes.
+        DeployError: If it is not a public key on a curve that Flower accepts.
     """
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())

@@ -61,15 +61,15 @@ def pack(
 
     Args:
         folder: A new folder; only its owner can enter it.
-        experiment: What will be run.
-        num_clients: How many take part.
-        listen: Where the server listens.
-        reached: Where clients reach it.
+        experiment: Experiment to run.
+        num_clients: Number of clients that take part.
+        listen: Address at which the server listens.
+        reached: Address at which clients reach it.
         names: More host names and addresses under which the server is reached.
         data: Each client's own data, in the syntax of `task.data`; an empty text leaves it to the client to write it
             into client.toml before it starts.  Without any, clients take their part of the experiment's split.
         config: Settings of the server; by default it waits for all clients.
-        portable: Whether the folders go to other machines: with the authority's key, so that another server
+        portable: True if the folders go to other machines: with the authority's key, so that another server
             certificate can be signed, and with this very unskew to install there.
 
     Raises:
@@ -136,7 +136,7 @@ def _pack_client(
     data: Sequence[str],
     wheel: tuple[str, bytes] | None,
 ) -> bytes:
-    """A client's folder; its public key."""
+    """Make a client's folder; return its public key."""
     own = make_private(client_folder(federation, client))
     certificates.issue_node(own, f"client-{client}")
     write_atomically(own / "ca.crt", certificates.pem(signer.certificate))
@@ -150,7 +150,7 @@ def _pack_client(
 
 
 def _install(folder: Path, wheel: tuple[str, bytes] | None) -> str:
-    """The command that installs this very unskew from a folder, into which the wheel is written."""
+    """Return the command that installs this very unskew from a folder, into which the wheel is written."""
     if wheel is None:
         # Nothing has been released, so there is no name that pip could look up.
         return f"python -m pip install '/path/to/a/copy/of/unskew[flower]'  # of version {__version__}"
@@ -175,7 +175,7 @@ def _check_declared(source: str) -> None:
 
 
 def not_here(source: str) -> Path | None:
-    """The file or folder that a client's own data name and that is not on this machine."""
+    """Return the file or folder named by a client's own data if it is not on this machine."""
     kind, _, rest = source.partition(":")
     path = Path(rest).expanduser()
     missing = (kind == "npz" and not path.is_file()) or (kind == "folder" and not path.is_dir())
@@ -205,7 +205,7 @@ def client_folder(federation: Path, client: int) -> Path:
 
 # ---------------------------------------------------------------- reading
 def address(folder: Path) -> Address:
-    """The network.toml of a server's or a client's folder.
+    """Read the network.toml of a server's or a client's folder.
 
     Raises:
         DeployError: If the folder is none that was packed.
@@ -220,7 +220,7 @@ def write_address(folder: Path, where: Address) -> None:
 
 
 def keys(server: Path) -> dict[int, Path]:
-    """The public keys that may take part, by the client's number.
+    """Read the public keys that may take part, by the client's number.
 
     Raises:
         DeployError: If there is none, a file is called otherwise or holds no key, or two clients have the same key.
@@ -243,9 +243,9 @@ def keys(server: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-# ---------------------------------------------------------------- what Flower is given
+# ---------------------------------------------------------------- files for Flower
 def write_app(server: Path) -> Path:
-    """The folder of a Flower app that holds no code: its two components are names in the installed library."""
+    """Write the folder of a Flower app that holds no code: its two components are names in the installed library."""
     folder = server / "app"
     table = {
         "project": {
@@ -272,7 +272,7 @@ def write_app(server: Path) -> Path:
 
 
 def write_home(folder: Path, reached: Address | None = None) -> Path:
-    """A home for Flower inside `folder`; with the connection to a SuperLink if `reached` says where it is."""
+    """Write a home for Flower inside `folder`, with a connection to the SuperLink at `reached` if that is given."""
     home = make_private(folder / "flower")
     if reached is not None:
         connection = {"address": str(reached), "root-certificates": str((folder / "ca.crt").absolute())}
@@ -289,14 +289,14 @@ def write_node_config(client: Path) -> Path:
 
 
 def write_secret(folder: Path) -> Path:
-    """A new secret between a SuperLink or SuperNode and the SuperExec beside it."""
+    """Write a new secret between a SuperLink or SuperNode and the SuperExec beside it."""
     path = folder / "superexec.secret"
     write_atomically(path, secrets.token_bytes(32), PRIVATE)
     return path
 
 
 def write_resident(client: Path, socket: Path) -> Path:
-    """Say where the client's resident process listens: resident.json.  The socket's path comes back."""
+    """Write resident.json, which says where the client's resident process listens; return the socket's path."""
     write_atomically(client / resident.FILE, json.dumps({"socket": str(socket)}))
     return socket
 
@@ -306,7 +306,7 @@ def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:
     write_atomically(server / "nodes.json", json.dumps({str(client): str(node) for client, node in nodes.items()}))
 
 
-# ---------------------------------------------------------------- what people read
+# ---------------------------------------------------------------- files for people
 def _server_readme(name: str, num_clients: int, reached: Address, install: str) -> str:
     return f"""# Server of {name}
 

@@ -66,7 +66,7 @@ class DryRun:
         clients: Clients that were asked.
         sample_jobs: One optimisation of each kind, to be timed.
         timings: Times of folds and local code, which really ran.
-        reused: Whether a result of another client's or seed's local code was taken for want of time.
+        reused: True if a result of another client's or seed's local code was used for lack of time.
         checkpoint_bytes: Bytes of a checkpoint at the end.
     """
 

@@ -127,10 +127,10 @@ def untrained_rounds(
     """Rounds of a method whose clients end training where they began: models and passes it reports, and its messages.
 
     Args:
-        algorithm: What to run; its clients may ask for local training and nothing else.
+        algorithm: Method to run; its clients may ask only for local training.
         histograms: Examples of each class by client, (clients, classes) int64.
         count: Number of communication rounds.
-        seed, clients_per_round, channel: As a run has them.
+        seed, clients_per_round, channel: Settings of a run.
         parameters: Size of the model, one vector.
 
     Raises:

@@ -78,7 +78,7 @@ def refuse(forecast: Forecast) -> None:
 
 
 def too_large(forecast: Forecast) -> str | None:
-    """Why the run does not fit into memory, with the sum and the remedy; None if it does."""
+    """Explain why the run does not fit into memory, with the sum and the remedy; None if it does."""
     sides: tuple[tuple[int | None, int, tuple[Place, ...]], ...] = (
         (forecast.limit, forecast.everything, ("main", "worker")),
         (forecast.device_limit, forecast.peak_of("device"), ("device",)),
@@ -113,7 +113,7 @@ def memory_parts(
     """Parts of the memory of one method.
 
     Args:
-        experiment, setup: As a run has them.
+        experiment, setup: Parts of a run.
         prepared: The method under one seed.
         observed: Its dry run.
         tried: Says of a kind of prior call whether it could be tried.

@@ -85,7 +85,7 @@ class DryRunExecutor:
 
     Args:
         trainer: Does folds and local code where the mock wants them done.
-        mock: How results are made up.
+        mock: Way in which results are made up.
         until: After this moment (`time.monotonic`) slow work is done once and its result used again.
         code: Results of local code so far; this executor adds its own.
     """
@@ -132,7 +132,7 @@ class DryRunExecutor:
         return iter(results.items())
 
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
-        """Every answer wrong, at no loss."""
+        """Return a wrong answer and zero loss for every example."""
         sizes = [self._trainer.size(job.part) if job.rows is None else len(job.rows) for job in jobs]
         gathered = [n for n, job in zip(sizes, jobs, strict=True) if job.rows is not None]
         self.requests.eval_sizes += sizes

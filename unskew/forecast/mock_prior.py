@@ -26,7 +26,7 @@ class PriorRequest:
         what: Name of the method of `Imagery`.
         steps: Steps of an inversion or of sampling; None leaves them to the prior.
         batch_size: Latents in a batch of an inversion.
-        guided: Whether sampling asks the prior twice in each step.
+        guided: True if sampling asks the prior twice in each step.
     """
 
     source: str

@@ -57,7 +57,7 @@ def forecast(
     """Costs of a run of these parts.
 
     Args:
-        experiment, setup, feds: As a run has them.
+        experiment, setup, feds: Parts of a run.
         drive_s: Seconds to spend on driving plans beyond their first two rounds.
         time_s: Seconds to spend on timing.
         patient: Time a step even if that alone takes longer than `time_s`; otherwise no time is predicted then.

@@ -16,7 +16,7 @@ PROBES = 16
 
 
 def trial(asked: PriorRequest, real: TaskImagery, x: Tensor) -> Callable[[int], Any]:
-    """A function that does what was asked for so many; only the first of `asked.steps`, where there are steps.
+    """Return a function that answers the request for a given number of inputs, with one step if there are steps.
 
     Args:
         asked: The request to try.

@@ -38,7 +38,7 @@ class Timer:
         setup: Network, data and executor.
         workers: Processes that train.
         budget_s: Seconds to spend in all.
-        patient: Whether a step that alone takes longer is timed.
+        patient: True to time a step even if it takes longer than the budget by itself.
         methods: Number of methods that share the budget.
     """
 
@@ -109,7 +109,7 @@ class Timer:
             self.notes.append(f"{prepared.method.label}: no time is predicted, its prior refuses the data: {error}")
 
     def _step_s(self, config: SgdConfig, n: int) -> float:
-        """Seconds of a step, told from those of evaluation: forward, and backward at twice that."""
+        """Estimate the seconds of a step from those of evaluation: forward, and backward at twice that."""
         assert self.evaluation is not None
         first, per_example = self.evaluation
         return 3 * (first + per_example * min(config.batch_size or n, n))

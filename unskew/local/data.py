@@ -1,4 +1,4 @@
-"""The data set on the device, which client may see which part of it, and how its batches are planned."""
+"""The data set on the device, each client's part of it, and the plan of its batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class DeviceData:
-    """The data set on the device, and which of it each client may see.
+    """The data set on the device, and the part of it that each client may see.
 
     Attributes:
         x: All training inputs, (N, ...); images that are bytes become floats as they are gathered.
@@ -42,7 +42,7 @@ class DeviceData:
 
 
 def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
-    """The batches of an optimisation with this key on a client's `n` training examples.
+    """Plan the batches of an optimisation with this key on a client's `n` training examples.
 
     Raises:
         DataError, ConfigError: As `unskew.data.batches.plan`.
@@ -59,7 +59,7 @@ def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
 
 
 def steps_of_job(config: SgdConfig, n: int, min_batch: int) -> int:
-    """Mini-batch steps of an optimisation on `n` training examples, without planning them.
+    """Count the mini-batch steps of an optimisation on `n` training examples, without planning them.
 
     Raises:
         DataError, ConfigError: As `unskew.data.batches.num_steps`.

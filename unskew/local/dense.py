@@ -76,8 +76,8 @@ def _layers(module: Network) -> tuple[Layer, ...] | None:
 def onednn_is_faster() -> bool:
     """True if linear layers should use oneDNN: on AMD from Zen 5 on.  A rule, not a timing.
 
-    On AMD, MKL multiplies 256 bits at a time and oneDNN 512.  Zen 4 and its elders take these in two halves, and there
-    MKL is level for large products and ahead for small ones; Zen 5 takes them whole.
+    On AMD, MKL multiplies 256 bits at a time and oneDNN 512.  Zen 4 and older process these in two halves, and there
+    MKL is level for large products and ahead for small ones; Zen 5 processes them whole.
     """
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -105,7 +105,7 @@ def stepper(
     update: Callable[[], None],
     extra: Callable[[], None] | None,
 ) -> Step:
-    """A function `step(x, targets)` that takes one step in place and returns the batch's logits, (classes, batch).
+    """Return a function `step(x, targets)` that takes one step in place and returns the logits, (classes, batch).
 
     `targets` are one-hot rows, (batch, classes).  To be called without gradients being recorded.
 

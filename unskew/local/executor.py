@@ -62,7 +62,7 @@ class Executor(Protocol):
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Run every step to its end; each client once, as it ends, in any order.
 
-        An executor that has begun owns its clients until the iterator is exhausted: who stops earlier stops the run.
+        An executor that has begun owns its clients until the iterator is exhausted: stopping earlier stops the run.
         """
         ...
 
@@ -80,5 +80,5 @@ class Trainer(Protocol):
 
 
 def untrained(job: Sgd, round: int, steps: int = 1) -> Fitted:
-    """The result of an optimisation that ends where it began, after `steps` steps that changed nothing."""
+    """Return the result of an optimisation that ends where it began, after `steps` steps that changed nothing."""
     return Fitted(job.start, steps, job.config.lr_at(round), 0.0)

@@ -47,7 +47,7 @@ class _ImageRequest:
         device: Device of the prior.
         embeddings: Bytes of float32 numbers, and how many numbers an embedding has.
         count: Number of images of each embedding.
-        key, guidance, steps: As `Prior.sample` takes them.
+        key, guidance, steps: Arguments of `Prior.sample`.
         size: Shape of the resulting images, (C, H, W).
     """
 

@@ -36,7 +36,7 @@ def forward_block(module: nn.Module) -> int | None:
 
 def tune(module: nn.Module) -> None:
     """Rewrite a network in place; parameters keep their names and shapes."""
-    if type(module) is Network:  # a stranger's forward pass may walk through its layers, and then their order shows
+    if type(module) is Network:  # a user's forward pass may iterate over its layers, and then their order matters
         for part in module.modules():
             if type(part) is nn.Sequential:
                 _pool_first(part)

@@ -98,7 +98,7 @@ def _fused_sgd(weights: list[Tensor], gradients: list[Tensor], velocities: list[
 
 # ---------------------------------------------------------------- for one vector, or for rows of many clients
 def clip_to(most: float, g: Tensor, norm: Tensor) -> None:
-    """Scale a gradient in place so that its norm is `most` at most."""
+    """Scale a gradient in place so that its norm is at most `most`."""
     g.mul_((most / (norm + 1e-6)).clamp_(max=1.0))
 
 

@@ -145,7 +145,7 @@ class LocalTrainer:
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if augment else None
         by_hand = self._by_hand(space, job)
-        # Whatever `task.random` says: a forward pass may draw without a layer that shows it.
+        # Regardless of `task.random`: a forward pass may draw without a layer that shows it.
         drawing = key.ambient(self.device) if not by_hand or job.terms or augment else nullcontext()
         with drawing, torch.set_grad_enabled(not by_hand):
             labels = y_train

@@ -96,10 +96,10 @@ def make_workspace(
     """A workspace in which the tensors named in `chosen` are trained.
 
     Args:
-        task: Whose network.
+        task: Task with the network.
         chosen: Names of the tensors that may change.
         freeze: Keep all running statistics as they are.
-        device, dtype: Of all tensors.
+        device, dtype: Device and type of all tensors.
         tuned: Rewrite the network's layers (`local/kernels.py`).
         channels_last: Lay convolutions out channels last.
 
@@ -141,7 +141,7 @@ def make_workspace(
 
 
 def set_modes(module: nn.Module, layout: Layout, chosen: frozenset[str], freeze: bool) -> None:
-    """Put layers into training mode, but for those whose running statistics stay as they are."""
+    """Put layers into training mode, except those whose running statistics stay as they are."""
     module.train()
     for name, layer in module.named_modules():
         # Statistics follow the batches only where the layer itself may change: a frozen body keeps its own.

@@ -133,7 +133,7 @@ class Simulator(Generic[S]):
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
-        ConfigError: If the cohort is nobody.
+        ConfigError: If the cohort is empty.
     """
 
     def __init__(
@@ -161,13 +161,13 @@ class Simulator(Generic[S]):
 
     # ------------------------------------------------------------------ rounds
     def start(self) -> S:
-        """The state before round 1."""
+        """Return the state before round 1."""
         return self.algorithm.init(self.population.initial, self._federation(0))
 
     def round(self, state: S, t: int) -> tuple[S, Trace]:
-        """Round `t`, counted from 1: the next state, and what happened.
+        """Run round `t`, counted from 1: return the next state, and a record of what happened.
 
-        Whatever is raised leaves client memory as it was before the round.
+        Any exception leaves client memory as it was before the round.
         """
         exchange = _Round(self, t)
         try:
@@ -179,10 +179,10 @@ class Simulator(Generic[S]):
         return new, exchange.trace
 
     def personal(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:
-        """The models these clients would use after round `t`; a client without a model is absent.
+        """Return the models these clients would use after round `t`; a client without a model is absent.
 
-        What a client is served, made its own by `personalise` if there is one.  For evaluation: nothing is charged and
-        nothing remembered.
+        Each is the model served to the client, adapted by `personalise` if there is one.  It is for evaluation: nothing
+        is charged and nothing remembered.
         """
         served = {c: self.algorithm.serve(state, c) for c in clients}
         personalise = getattr(self.algorithm, "personalise", None)
@@ -217,7 +217,7 @@ class Simulator(Generic[S]):
 
 
 def _without_local_work(work: StepJob) -> tuple[bool, Any]:
-    """(True, result) of a step that asks nothing of its device: most personal models are put together, not trained."""
+    """Return (True, result) of a step without local work: most personal models are put together, not trained."""
     step = work.begin(work.me, work.message, work.memory)
     if not isinstance(step, GeneratorType):
         return True, step
@@ -308,7 +308,7 @@ class _Round:
         return _Packed(message, _size_of(message), delivered, tuple(dict.fromkeys(held)))
 
     def begin(self, step: str, client: ClientId, packed: "_Packed") -> StepJob:
-        """Deliver a message: charge it and the held values it carries, and make ready the client's step."""
+        """Deliver a message: charge it and the held values it carries, and prepare the client's step."""
         sim = self.sim
         self.charge(SERVER, node(client), packed.size)
         for h in packed.held:
@@ -343,12 +343,12 @@ class _Round:
         return result
 
     def miss(self, step: str, done: StepResult) -> "_Received":
-        """A reply that is lost on its way: only its client knows of it."""
+        """Record a reply that is lost on its way: only its client knows of it."""
         _, memory = self.checked(step, done.value)
         return _Received(None, None, memory, {}, done)
 
     def receive(self, step: str, client: ClientId, done: StepResult) -> "_Received":
-        """Take apart a reply: values it keeps stay on the client, the bytes of the rest are counted."""
+        """Take a reply apart: kept values stay on the client, the bytes of the rest are counted."""
         reply, memory = self.checked(step, done.value)
         values: dict[Held, Any] = {}
 

@@ -36,7 +36,7 @@ HELLO_S = 60.0
 
 @dataclass(frozen=True)
 class Expected:
-    """What every client must have in common with the server.
+    """Properties that every client must have in common with the server.
 
     Attributes:
         num_clients: Number of clients in the run.
@@ -101,7 +101,7 @@ class Membership:
     Args:
         transport: The network.
         run: Random name of the run.
-        expected: What clients must have in common.
+        expected: Properties that clients must have in common.
         registered: Client that each node's key belongs to, if keys were registered; other nodes are then rejected.
         known: Data of the clients that connected before; those that connect now are added.
         note: Called once for every node that is accepted or rejected, with the reason.

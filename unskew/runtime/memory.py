@@ -24,7 +24,7 @@ class Memory:
         return max(self._rounds)
 
     def get(self, client: ClientId) -> Any:
-        """What the client remembers now; None if nothing."""
+        """Return the client's present memory; None if it has none."""
         if client in self._staged:
             return self._staged[client]
         return self._rounds[self.round].get(client)
@@ -52,7 +52,7 @@ class Memory:
         self._staged = {}
 
     def at(self, round: int) -> dict[ClientId, Any]:
-        """Everything remembered at the end of `round`, one of the last two.
+        """Return all memory at the end of `round`, one of the last two.
 
         Raises:
             KeyError: If that round is no longer kept.

@@ -96,7 +96,7 @@ class EvaluationRequest:
     Attributes:
         parts: Parts of the client's data to evaluate on: personal, val or both.
         served: True if a model is sent along.
-        since: As in `StepRequest`.
+        since: Same as in `StepRequest`.
         last: True if training is over, so that the client keeps its model.
     """
 

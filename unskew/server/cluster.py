@@ -242,7 +242,7 @@ def insert(
     that cannot be compared are not joined.
 
     Args:
-        k, n, alpha, leave_one_out: As in `partition`, for all clients.
+        k, n, alpha, leave_one_out: Arguments as in `partition`, for all clients.
         groups: Groups of row numbers.
         newcomers: Row numbers that are in no group.
 

@@ -1,8 +1,8 @@
 """Many clients at once: their steps advance together, and requests that are alike become one batched call.
 
-    while somebody waits:
+    while any client waits:
         for each group of waiting clients whose requests are alike:  answer them in one call, hand each its value
-        for each that stands alone:                                  answer it as `LocalTrainer` would
+        for each single request:                                     answer it as `LocalTrainer` would
 
 Alike are two `Sgd` of equal configuration, terms (by value), learning rate in force and place in their steps, whose
 starts and auxiliary tensors have equal shapes.  With BatchNorm, or any network in which the examples of a batch see
@@ -46,7 +46,7 @@ class Stacked:
     Args:
         trainer: Answers the requests that stand alone; its task, data, device and type are everybody's.
         chunk: Most clients trained side by side; None leaves it to a rule of network, batch and device memory.
-        form: How optimisations are stacked; None leaves it to a rule (`Fitter.form_of`).
+        form: Form of stacked optimisations; None leaves it to a rule (`Fitter.form_of`).
     """
 
     name = "stacked"
@@ -66,7 +66,7 @@ class Stacked:
 
     # ------------------------------------------------------------------ how much at once
     def width(self, job: Sgd, batch: int, clients: int) -> int:
-        """Clients, of so many, that are trained side by side in batches of this size."""
+        """Number of clients, of so many, that are trained side by side in batches of this size."""
         form = self._fitter.form_of(job)
         if form is None:
             return 1
@@ -100,7 +100,7 @@ class Stacked:
             yield c, StepResult(s.value, tuple(s.losses), s.examples)
 
     def _answer(self, waiting: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
-        """Answer everybody's request; a failure is an answer too."""
+        """Answer every client's request; a failure is an answer too."""
         groups: dict[Hashable, list[ClientId]] = {}
         for c, step in waiting.items():
             groups.setdefault(self._key(c, step), []).append(c)
@@ -156,7 +156,7 @@ class Stacked:
         return (self.trainer.device_data.train if part == "train" else self.trainer.device_data.val)[client]
 
     def _together(self, group: "_Group", steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
-        """Answers of a group; who is missing must be met alone."""
+        """Answer a group's requests together; missing clients must be answered separately."""
         # The trainer has neither captured graphs nor dropout that is keyed by client.
         own = group.kind == "Sgd" and (self._fitter.captures or self._traits.drops)
         if len(steps) == 1 and not own:
@@ -169,7 +169,7 @@ class Stacked:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
-            # Alone it either works, and then it was the stacking, or fails with its reason in its own client's step.
+            # Separately it either works, and then stacking was the cause, or it fails in its own client's step.
             self._refused[group.what] = f"one client at a time: {str(error).strip().partition(chr(10))[0][:200]}"
             return {}
 
@@ -273,7 +273,7 @@ class Stacked:
     def _side_by_side(
         self, models: Sequence[Params], x: Tensor | ByteImages, picks: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
-        one = all(p is picks[0] for p in picks)  # everybody on the same rows: they are not copied
+        one = all(p is picks[0] for p in picks)  # all models on the same rows: they are not copied
         names = (*self.trainer.task.layout.trainable, *self.trainer.task.layout.buffers)
         stack = {n: torch.stack([m[n] for m in models]) for n in names}
         rows = picks[0] if one else torch.nn.utils.rnn.pad_sequence(list(picks), batch_first=True)
@@ -284,7 +284,7 @@ class Stacked:
 # ---------------------------------------------------------------- one client on its way
 @dataclass(frozen=True)
 class _Alone:
-    """A request that nobody shares."""
+    """A request that no other client shares."""
 
     client: ClientId
 
@@ -343,7 +343,7 @@ class _ActiveStep:
             self._go(lambda: self._step.send(answer))
 
     def close(self) -> None:
-        """Leave a step that somebody else's failure has interrupted."""
+        """Leave a step that another client's failure has interrupted."""
         if isinstance(self._step, GeneratorType):
             self._step.close()
 

@@ -18,7 +18,7 @@ from unskew.protocol import Constant, Fitted, Sgd, SgdConfig, Term, sees_feature
 from unskew.tree import Params, leaves
 
 _STREAMS = 4
-# Parameters from which a network fills a device alone.
+# Number of parameters from which a network fills a device by itself.
 _LARGE = 2_000_000
 # Clients trained side by side where memory does not set a lower number, and how many streams they share.
 _WIDEST = {"bmm": 256, "vmap": 64, "streams": 1}
@@ -32,10 +32,10 @@ class Fitter:
     """Answers requests that are equal but for start, aux and data.
 
     Args:
-        trainer: Whose data, network and device these are.
+        trainer: Trainer with the data, network and device.
         traits: Properties of the network.
         chunk: Clients side by side; None leaves it to the rule.
-        form: How they are stacked; None leaves it to the rule.
+        form: Form in which they are stacked; None leaves it to the rule.
     """
 
     def __init__(self, trainer: LocalTrainer, traits: NetworkTraits, chunk: int | None, form: Form | None) -> None:

@@ -1,10 +1,10 @@
 """Properties of a network that decide whether clients can be stacked, found by trying it on three examples.
 
-    draws      it takes random numbers that nobody can key by client, or counts batches: one client at a time, eagerly
+    draws      it takes random numbers that cannot be keyed by client, or counts batches: one client at a time, eagerly
     padded     the examples of a training batch do not see each other, so a short batch may be filled up and masked
     stacks     `torch.func.vmap` has a rule for everything in it
 
-A trial tells what a list of known layers cannot: it works for anybody's network.
+A trial shows what a list of known layers cannot: it works for any network.
 """
 
 import math
@@ -84,9 +84,9 @@ class NetworkTraits:
         task: The network and its loss.
         x, y: The examples it is tried on, on the CPU.
         draws: Reason why its randomness cannot be keyed by client, or None.
-        drops: Whether it has dropout, whose masks are keyed by client here and nowhere else.
-        padded: Whether a training batch may be filled up.
-        apart: Whether examples leave each other alone in evaluation mode.
+        drops: True if it has dropout, whose masks are keyed by client here and nowhere else.
+        padded: True if a training batch may be filled up.
+        apart: True if examples do not influence each other in evaluation mode.
         activations: Numbers that the forward pass of one example makes.
     """
 
@@ -101,7 +101,7 @@ class NetworkTraits:
 
     @cached_property
     def refuses(self) -> str | None:
-        """Why `vmap` cannot take the network's forward pass, loss and gradient; None if it can."""
+        """Explain why `vmap` cannot take the network's forward pass, loss and gradient; None if it can."""
         module, _ = with_keyed_dropout(self.task.module().double().train())
         names = (*self.task.layout.trainable, *self.task.layout.buffers)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -92,12 +92,12 @@ class RowContext:
     """State that all rows of a trainer share: its network in several modes, its labels, its captured steps.
 
     Attributes:
-        trainer: Whose data, network and device these are.
+        trainer: Trainer with the data, network and device.
         traits: Properties of the network.
         layers: The network as a stack of linear layers; None if it is anything else.
         labels: Labels of all training examples; one-hot rows where gradients are written out by hand.
         shapes: Shape of each tensor by name.
-        eager: Why steps are no longer captured; empty while they are.
+        eager: Reason why steps are no longer captured; empty while they are.
         taken: Steps taken of each specification and batch size.
     """
 
@@ -195,7 +195,7 @@ class Rows:
         to_table(self._knobs[:steps, :k], self._knob_table(steps))
         if self._seed_names:
             to_table(self._seeds[:steps, :k], self._seed_table(steps))
-        if k < self._spec.width:  # rows of nobody
+        if k < self._spec.width:  # unused rows
             self._weight[:, k:].zero_()
             self._knobs[:, k:, 0].zero_()
 
@@ -206,7 +206,7 @@ class Rows:
         lists: dict[str, tuple[Tensor, ...]] = {}
         for n in (*layout.trainable, *layout.buffers):
             alike = n in self._rest and self._spec.shared_rest
-            # Copies one by one: a client that remembers its head must not keep everybody's rows alive.
+            # Copies one by one: a client that remembers its head must not keep all rows alive.
             lists[n] = copies(stacks[n].expand(k, *stacks[n].shape) if alike else stacks[n][:k])
         steps = [len(f.batches.sizes) for f in self._fits]
         count = to_device(self._trainer.device, torch.tensor(steps, dtype=self._trainer.dtype))

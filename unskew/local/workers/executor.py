@@ -55,7 +55,7 @@ class Workers:
             yield c, self._result(jobs[c], answer)
 
     def _share(self, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
-        """Write what several clients are sent into memory that all workers see; where each lies, by its id."""
+        """Write messages for several clients into memory that all workers see; return their places by id."""
         buffer, at = self._pool.shared, 0
         places: dict[int, dict[str, Any]] = {}
         if buffer is None:
@@ -105,7 +105,7 @@ class Workers:
         return [(torch.cat([c for c, _ in parts]), torch.cat([v for _, v in parts])) for parts in results]
 
     def _pieces(self, job: EvalJob) -> list[Any]:
-        """Rows in pieces of whole chunks, about as many as there are workers; [piece, pieces] where all are meant."""
+        """Divide rows into pieces of whole chunks, about one per worker; [piece, pieces] if all rows are meant."""
         workers = len(self._pool.workers)
         if job.rows is None:
             return [[piece, workers] for piece in range(workers)]

@@ -1,4 +1,4 @@
-"""The main process's side: jobs, which worker gets which, and their answers."""
+"""The main process's side: jobs, their assignment to workers, and their answers."""
 
 import json
 import os
@@ -96,7 +96,7 @@ class Pool:
 
     Args:
         open_setup: Makes a setup by its number; called inside the workers.
-        workers: How many.
+        workers: Number of workers.
         model_bytes: Size of a model; sets how much memory is shared.
         recipe: For systems that cannot fork.
         fork: Fork if the system can.
@@ -193,7 +193,7 @@ class Pool:
                     missing -= 1
                     yield from zip(job.names, answers, strict=True)
         except BaseException:
-            self.close()  # answers still on their way belong to nobody
+            self.close()  # answers still on their way are not wanted
             raise
 
     def _send(self, worker: _Worker, job: Job, where: str) -> None:
@@ -263,7 +263,7 @@ class Pool:
 
 
 def jobs_of(requests: Mapping[Any, dict[str, Any]], workers: int, most: int) -> Iterator[Job]:
-    """Requests put together, `most` at most and so many that every worker still gets several jobs."""
+    """Group requests, at most `most` in a job and so few that every worker still gets several jobs."""
     left, parts = deque(requests.items()), 4 * workers
     while left:
         several = [left.popleft() for _ in range(max(1, min(most, len(left) // parts)))]
@@ -271,7 +271,7 @@ def jobs_of(requests: Mapping[Any, dict[str, Any]], workers: int, most: int) -> 
 
 
 def _exception(kind: str, text: str, trace: str) -> Exception:
-    """A worker's failure as the exception it was; the trace of one that nobody foresaw is added as a note."""
+    """Return a worker's failure as the exception it was; the trace of an unexpected one is added as a note."""
     error_type = getattr(errors, kind, None)
     assert isinstance(error_type, type)
     assert issubclass(error_type, UnskewError)
