@@ -10,12 +10,12 @@ Notation   W_k      device k's own model, in its memory; the common initial mode
 Consensus  psi_k = W_k + epsilon_t sum_{i in N_k} alpha_ki (W_i - W_k)                               (1)
 Training   W_k <- LocalSGD(psi_k; F_k)                                                               (2)
 Wire       No model goes up or down; 2 e models from device to device for the e edges of the graph.  What the ledger
-           has beside them is control: a few hundred bytes per device, with its number of examples.
+           records besides is control: a few hundred bytes per device, with its number of examples.
 Means      Eq. 1 weights a neighbour by its data, so it is not symmetric and does not keep the mean over the network.
 Departures Every device reads the neighbours' models from before the exchange.  The authors' programs go through the
            neighbours one by one and change the model in between.  They set epsilon to 1, which keeps nothing of the own
            model and lets two devices swap models forever; the default here is .5.  The graph joins the round's cohort
-           in the order of client numbers; with everybody in it, it is the same graph in every round.  CFA-GE, which
+           in the order of client numbers; with all devices in it, it is the same graph in every round.  CFA-GE, which
            also exchanges gradients, is left out.
 Losses     N_k are the neighbours that replied this round, with weights that sum to epsilon; without any, psi_k = W_k.
            A device that did not reply receives nothing either.  Absent devices keep their model.

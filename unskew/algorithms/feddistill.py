@@ -180,7 +180,7 @@ class FedDistill:
         return Outputs(by_class(sums, me.histogram), me.histogram), w
 
     def admit(self, step: str, reply: Outputs, model: Params, layout: Layout) -> None:
-        """Refuse counts that nobody can have."""
+        """Refuse impossible counts."""
         check_counts(reply.counts)
 
     def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
@@ -269,7 +269,7 @@ class FedDistillPlus:
         return Taught(w, me.n, Outputs(by_class(sums, me.histogram), me.histogram)), None
 
     def admit(self, step: str, reply: Taught, model: Params, layout: Layout) -> None:
-        """Refuse counts that nobody can have."""
+        """Refuse impossible counts."""
         check_counts(reply.outputs.counts)
 
     def serve(self, state: Lesson, client: ClientId | None) -> Params | None:

@@ -13,10 +13,10 @@ Client     of the images of each label y:  z = E(x);  m clusters by k-means     
            server gives                                                                                (12)
            sends (v, y, n), n the cluster's images
 Server     aligns embeddings of equal label; keeps the dominant one of each parallel set and all orthogonal ones, sends
-           them to everybody                                                                           (13)
+           them to all clients                                                                         (13)
 Client     I images of each label, shared out over its embeddings by n, by sampling from the prior;  trains a classifier
            from the common initial model on them and its own images, every label equally often         (1')
-Server     the same with the images alone: the global model; nobody sends or is sent anything for it   (2')
+Server     the same with only the images: the global model; no message is sent for it                  (2')
 Counts     no client's total count exceeds twice that of the next largest, whatever it reports
 Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
            a private draw: in a deployment it comes from a secret of the client's

@@ -25,7 +25,7 @@ Privacy    The uploads tell class counts and how a model sees each class.  With 
            the sums by probabilities, whose L2 norm is at most 1, and one count by 1: the sensitivity is sqrt(2).  Of
            the model just trained every prediction depends on every example, and there is no such bound.
            epsilon is about the soft labels and counts of one client over all its rounds, given the models that it was
-           sent and when it was asked; these may be chosen in view of its earlier uploads.  What it sends beside them,
+           sent and when it was asked; these may be chosen in view of its earlier uploads.  What it sends besides,
            its own models first of all, is released without a guarantee, and through it the models that it is sent
            later depend on its data, too.  The noise is a private draw: in a deployment it comes from a secret of the
            client's, in a simulation from the run's seed.
@@ -33,7 +33,7 @@ Departures Under `dp` SL is that of the models sent, a round of training behind;
            clients are not sent one whole model cannot have it: what a client keeps depends on its data, and so does
            which of several models it takes.
            The paper leaves the first SL open: one-hot rows, as its code has them.  Its wire count has the class counts
-           going down as well; no client has a use for everybody's, so C floats less travel.  A client that trains
+           going down as well; no client needs the others', so C floats less travel.  A client that trains
            several times in a round counts once, with its last labels.  The paper's analysis takes L_reg for a function
            of A^T A; what is minimised here is eq. 11 as it stands, by autograd.
 """

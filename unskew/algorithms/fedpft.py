@@ -8,7 +8,7 @@ Notation   z      latent of a client's image, z = E(x), D numbers;  E, decoder  
            c      a component: a cluster of one label's latents at one client, with n_c images
 Client     of the images of each label:  m clusters by k-means;  of each its mean, its variance by coordinate and n_c
                                                                                                         (1)
-Server     puts all components together and sends them to everybody
+Server     puts all components together and sends them to all clients
 Client     I images of each label, shared out over its components by n_c:  decoder(mean + deviation N(0, 1)), the same
            on all clients;  trains a classifier on them and its own images, every label equally often   (2)
 Server     the same with the images alone: the global model

@@ -11,13 +11,13 @@ Round      y_i = LocalSGD(x_i; F_i)
            together        x_i <- sum_j W_ij x_j + (y_i - x_i)                                       (1)
            train-then-mix  x_i <- sum_j W_ij y_j                                                     (2)
 Wire       No model goes up or down; 2 e models from device to device for the e edges of the graph.  What the ledger
-           has beside them is control: a few hundred bytes per client that say who sends to whom.
+           records besides is control: a few hundred bytes per client that say who sends to whom.
 Published  Eq. 1 with one step is Algorithm 1: the gradient is taken at x_i while the neighbours' models arrive.  The
            authors allow the other order, eq. 2, which is the default here: on a complete graph it is FedAvg with
            uniform weights, for every client, as long as all clients take part.
 Means      Either order leaves the mean over clients where the mean of the y_i is.
 Departures A round is as much local training as in any other method, not one step.  The graph joins the round's cohort
-           in the order of client numbers; with everybody in it, it is the same graph in every round.  In eq. 1 buffers
+           in the order of client numbers; with all clients in it, it is the same in every round.  In eq. 1 buffers
            stay y_i's: a difference of variances may be negative.
 Losses     A client that did not reply is left out on both sides of its links, and its neighbours keep that weight for
            their own models, which preserves the mean.  A client that trained but cannot be reached to mix stays at y_i

@@ -137,7 +137,7 @@ def status(run: int) -> list[str]:
 
 # ---------------------------------------------------------------- ports
 def free_ports(n: int) -> list[int]:
-    """Choose different ports on loopback that nobody listens on.
+    """Choose different ports on loopback that no program listens on.
 
     They lie below those that the system gives to outgoing connections, so that none is taken before it is used.
     """
@@ -536,7 +536,7 @@ def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
     """Connect to a SuperLink as a client would; the time this clock is ahead of the server's, seconds.
 
     Raises:
-        Unreachable: If nobody answers.
+        Unreachable: If there is no answer.
         DeployError: If the answer is not from this federation's server, its certificate has expired, or clocks differ
             by more than Flower allows.
     """

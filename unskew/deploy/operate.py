@@ -60,7 +60,7 @@ def check_clients(experiment: Experiment, clients: int) -> None:
 
 
 def refuse_pooled(experiment: Experiment) -> None:
-    """Refuse methods that need everybody's data in one place.
+    """Refuse methods that need all clients' data in one place.
 
     Raises:
         ConfigError: Naming the first.
@@ -247,7 +247,7 @@ def check_taking_part(folder: Path) -> float:
     """Refuse a client that could not take part; the time its clock is ahead of the server's, seconds.
 
     Raises:
-        Unreachable: If nobody answers yet.
+        Unreachable: If there is no answer yet.
         DeployError, ConfigError: Naming what is wrong with its folder, the server or the clocks.
     """
     check_node(folder)

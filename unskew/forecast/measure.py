@@ -37,7 +37,7 @@ def affine(once: Callable[[int], Any], most: int, budget_s: float) -> tuple[floa
     n, many = 1, one
     while n < most and many * (more := min(4 * n, most)) / n <= budget_s:
         n, many = more, timed(lambda n=more: once(n))  # type: ignore[misc]
-    # One that could not be put beside others is taken to be no cheaper in company.
+    # One that cannot be batched is assumed to be no cheaper in a batch.
     return one, max(many - one, 0.0) / (n - 1) if n > 1 else one
 
 

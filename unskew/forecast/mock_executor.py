@@ -39,7 +39,7 @@ Mock = Literal["unchanged", "perturbed"]
 PERTURBATION = 0.01
 """Distance of a made-up result from its start, relative to each value."""
 CODE_S = 1.0
-"""Seconds that a method's local code may take beside the time there is for driving; each kind is done once even so."""
+"""Seconds that a method's local code may take in addition to the time for driving; each kind is run at least once."""
 KEPT_BYTES = 256 << 20
 """Bytes of results of local code that are kept for when it is met again."""
 ROOM = 0.9

@@ -26,7 +26,7 @@ from unskew.run import checkpoint
 from unskew.run.setup import Setup
 from unskew.tree import Params
 
-# What a job costs the main process to hand over and take back: measured at 0.2 to 0.4 ms beside the copies.
+# Cost of a job to the main process, to hand over and take back: measured at 0.2 to 0.4 ms beside the copies.
 HANDOVER_S = 3e-4
 COPY_BYTES_PER_S = 2e9
 
@@ -86,7 +86,7 @@ class Timer:
         try:
             if job.examples is None:
                 points = [(int(sizes[c]), time_job(prepared, c, job, budget_s / len(chosen))) for c in chosen]
-            else:  # the same whoever is given them
+            else:  # the same for any client
                 points = [(len(job.examples.rows), time_job(prepared, chosen[0], job, budget_s))]
         except DivergedError as error:
             self.notes.append(f"{prepared.method.label}: no time is predicted, its first steps diverge: {error}")

@@ -58,7 +58,7 @@ class MemoryPart:
         bytes: Its size in one process, bytes.
         how: The arithmetic behind it.
         place: The main process, each of the workers, or the CUDA device.
-        phase: Phase in which it is needed; training and evaluation do not happen at once, and the larger of the two counts.
+        phase: Phase in which it is needed; training and evaluation never coincide, and the larger counts.
     """
 
     what: str

@@ -15,7 +15,7 @@ from unskew.tree import Params
 
 
 class FeatureNetwork(nn.Module):
-    """The network, returning the input of its head beside its output."""
+    """The network, returning the input of its head along with its output."""
 
     def __init__(self, module: nn.Module, head: str) -> None:
         super().__init__()

@@ -314,7 +314,7 @@ def _compute(
 
 
 def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: Key, what: str) -> Me:
-    """The client's view of itself, with private keys whose draws nobody else can repeat.
+    """The client's view of itself, with private keys whose draws no one else can repeat.
 
     They depend on its data and on the request.  Two uploads with the same noise would reveal their exact difference, so
     only a request that is the same to the byte, on the same data, may draw the same noise again.
@@ -329,7 +329,7 @@ def _secret(runtime: ClientRuntime) -> bytes:
     """Read the client's own 32 random bytes, which are made at the first use.
 
     Raises:
-        RunError: If they are damaged, or anybody but the owner may read the file.
+        RunError: If they are damaged, or users other than the owner can read the file.
     """
     path = runtime.state / "draws.secret"
     name = path.relative_to(runtime.state.parent)

@@ -204,7 +204,7 @@ REPLIES: Mapping[str, type] = {
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """One message on the network, in either direction, not yet decoded by whoever received it.
+    """One message on the network, in either direction, not yet decoded by its receiver.
 
     Attributes:
         action: hello, ask, fetch or evaluate; in a reply also refused.

@@ -44,7 +44,7 @@ class Stacked:
     """Runs the steps of all clients asked in lockstep, on the device of `trainer`.
 
     Args:
-        trainer: Answers the requests that stand alone; its task, data, device and type are everybody's.
+        trainer: Answers single requests; all clients share its task, data, device and type.
         chunk: Most clients trained side by side; None leaves it to a rule of network, batch and device memory.
         form: Form of stacked optimisations; None leaves it to a rule (`Fitter.form_of`).
     """

@@ -37,7 +37,7 @@ def scatter(place: Tensor) -> Tensor:
 class KeyedDropout(nn.Module):
     """Dropout whose mask depends on `seed` and on each number's place in the batch only.
 
-    A client's masks are therefore its own, whoever is trained beside it.  They are not the masks of `nn.Dropout` under
+    A client's masks are its own, whichever others are trained with it.  They are not the masks of `nn.Dropout` under
     the same key: with dropout a stacked run equals a sequential one in distribution, not in its numbers.
 
     Args:

@@ -30,7 +30,7 @@ from unskew.local.workers.process import Process
 from unskew.local.workers.recipe import Open, Recipe
 from unskew.local.workers.worker import serve
 
-_PIPE_BYTES = 16_384  # that a pipe takes for sure, whether or not anybody reads at its other end
+_PIPE_BYTES = 16_384  # that a pipe always takes, even if the other end is not being read
 
 
 @dataclass(eq=False)
