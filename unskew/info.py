@@ -426,7 +426,7 @@ class Embeddings(Info):
         kept: The embedding of each set that was distributed.
         closest: Smallest distance from a generated image to one of the client's own, in medians, by client; None if
             not finite.
-        trained_at: Which party trains which model, in words.
+        trained_at: Description of the party that trains each model.
         sigma: Standard deviation of the noise on an upload, in units of its bound; None without noise.
     """
 

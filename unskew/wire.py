@@ -262,7 +262,7 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
             text = metadata[_META]
             body = json.loads(text)
             if "\\u" in text:
-                _json(body).encode()  # an escape can spell half a surrogate pair, which is no text
+                _json(body).encode()  # an escape can spell half a surrogate pair, which is not text
         except Exception as error:  # the parsers raise many kinds of exceptions; callers need only one
             raise WireError(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from None
     for name, t in tensors.items():
@@ -368,7 +368,7 @@ def _build_dict(args: tuple[Any, ...], body: Any, path: str, loose: dict[str, Te
         keys = {k: key(k) for k in body}
     except ValueError:
         keys = {}
-    if any(str(keys.get(k)) != k for k in body):  # one key, one spelling: " 1" is no integer here
+    if any(str(keys.get(k)) != k for k in body):  # one key, one spelling: " 1" is not an integer here
         raise _wrong(f"keys of {key.__name__}", sorted(body)[:5], path)
     value = {keys[k]: _build(of, v, _join(path, k), loose) for k, v in body.items()}
     if named != (bool(value) and all(isinstance(v, Tensor) for v in value.values())):

@@ -386,8 +386,8 @@ class FedDif:
             made the tables of the two papers; None is the text without demands on links.
 
     Raises:
-        ConfigError: If a setting is out of range, the target is no distribution, or drift is to be regularised under
-            an optimiser whose displacement is no sum of gradients.
+        ConfigError: If a setting is out of range, the target is not a distribution, or drift is to be regularised under
+            an optimiser whose displacement is not a sum of gradients.
     """
 
     local: SgdConfig = SgdConfig()
@@ -537,7 +537,7 @@ class FedDif:
         """Step 4: models go to their winners and are trained there."""
         to = {v.dst: way.offer(v.dst, way.chains[v.model].model, way.chains[v.model].dol, hop) for v in moves}
         done = yield from ask(self.train, to, at_least=0)
-        # A lost hop is no loss: the client before still holds the model.
+        # A lost hop does no harm: the previous client still holds the model.
         arrived = tuple(v for v in moves if v.dst in done)
         for v in arrived:
             way.learned(v.model, v.dst, done[v.dst])

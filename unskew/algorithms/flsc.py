@@ -15,7 +15,7 @@ Order      `ids = "current"` trains and averages with the a_k of this round.  Wi
            next ones: the other reading, in which choosing and training can run concurrently.
 Departures HCCT's program starts all models identical (`start = "identical"`), tests the models before (3), never decays
            the learning rate, and weights by examples; only the first and the last of these are options here.  Drawing
-           the first a_k with replacement, as a port does, can leave fewer than N_g.  A client never heard from is
+           the first a_k with replacement, as a port does, can leave fewer than N_g.  A client that never replied is
            served the fusion of the N_g clusters most clients are in.
 """
 

@@ -27,7 +27,7 @@ Departures Algorithm 1 uses g^t before there is any: g^(t-1) decides.  Its gradi
            (`include_buffers`), and copies the first member's statistics into the group (`group_buffers`).  Under
            `include_buffers` the group's statistics are the mean in the cosine also there.  HCCT-E's layer is chosen in
            round 1, whose gradients are taken at w^0 anyway, with no pass of its own.  An optimiser other than plain SGD
-           turns (5) into a direction that is no sum of gradients; cosines are taken of it all the same.
+           turns (5) into a direction that is not a sum of gradients; cosines are taken of it all the same.
 """
 
 import math

@@ -87,7 +87,7 @@ def load_authority(folder: Path) -> Authority:
     """Load the authority that `save_authority` wrote.
 
     Raises:
-        DeployError: If a file is missing or is no key or certificate.
+        DeployError: If a file is missing or is not a key or certificate.
     """
     return Authority(_key(folder / "ca.key"), _certificate(folder / "ca.crt"))
 

@@ -9,7 +9,7 @@ and chooses what is evaluated.  Results are made up in one of two ways:
 A plan whose traffic is the same under both does not let training decide what it sends, as far as two tries can tell.
 
 The server's own requests (`Federation.work`) are answered in the same way.  Local code (`Run`) really runs, since
-nobody else knows its result, but only once where that will do, and while there is time; a prior that it asks for is
+no one else knows its result, but only once where that suffices, and while there is time; a prior that it asks for is
 mocked as well (mock_prior.py).
 """
 

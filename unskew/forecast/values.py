@@ -14,7 +14,7 @@ Traffic = Literal["exact", "extrapolated", "estimated", "unknown"]
 """Certainty of the bytes.
 
 exact         every round was driven, and results made up in two ways agree
-extrapolated  they agree, but for want of time later rounds, or results of clients' own code, are taken from others
+extrapolated  they agree, but for lack of time later rounds, or results of clients' own code, are taken from others
 estimated     they differ, so training decides what is sent
 unknown       the plan could not be driven at all
 """

@@ -26,7 +26,7 @@ def of(source: str, device: torch.device, shape: tuple[int, ...], levels: Levels
     """The prior called `source` for inputs of `shape`.
 
     Raises:
-        ConfigError, DataError: If there is no such prior, or inputs of that shape are no images.
+        ConfigError, DataError: If there is no such prior, or inputs of that shape are not images.
     """
     prior = _loaded(source, str(device))
     return TaskImagery(prior, source, shape, levels, priors.how_fitted(shape, prior.image_shape))

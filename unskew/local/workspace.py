@@ -46,7 +46,7 @@ class Workspace:
     vector: Tensor
     gradient: Tensor
     parameters: dict[str, Tensor]
-    # Buffers by owner and name: a forward pass may put a new tensor in the place of the old.
+    # Buffers by owner and name: a forward pass may replace a tensor by a new one.
     buffers: dict[str, tuple[nn.Module, str]]
     counters: tuple[tuple[nn.Module, str, Tensor], ...]
     flatten: Callable[[Tensor], Tensor]

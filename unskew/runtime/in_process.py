@@ -127,7 +127,7 @@ class Simulator(Generic[S]):
         executor: Meets the clients' local work.
         seed: Root of all randomness.
         clients_per_round: Cohort size.
-        outage: Which asks and replies are lost.
+        outage: Model of the asks and replies that are lost.
         channel: Answers `Probe`.
         codec: Send every message through the wire's bytes and back, as a network would.
 

@@ -17,7 +17,7 @@ from unskew.protocol import ClientId, Held
 Node = int
 HEAD_BYTES = 1 << 20
 COUNT = 1 << 53
-"""No count in a message may be larger: beyond it a number is no longer exact as a float."""
+"""Largest count in a message: a larger number is no longer exact as a float."""
 
 
 # ---------------------------------------------------------------- requests

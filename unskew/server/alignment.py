@@ -1,4 +1,4 @@
-"""Which embeddings of different clients stand for the same distribution: FedDistr's alignment.
+"""Alignment of embeddings of different clients that stand for the same distribution, as in FedDistr.
 
 "Disentangling data distribution for Federated Learning" (FedDistr, 2024), eq. (13) and the text around it.  Equation
 numbers are this file's.  Pure functions.

@@ -74,7 +74,7 @@ class Fitter:
 
     def fitting(self, start: Params) -> bool:
         """True if a model has the network's shapes."""
-        if start is self._seen:  # most rounds send one model to everybody
+        if start is self._seen:  # most rounds send one model to all clients
             return True
         layout = self.trainer.task.layout
         names = (*layout.trainable, *layout.buffers)
