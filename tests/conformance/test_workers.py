@@ -23,6 +23,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers import memory
+from unskew.local.workers import pool as pool_module
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool, jobs_of
 from unskew.local.workers.recipe import Recipe, WorkerSetup
@@ -148,7 +149,7 @@ def test_many_clients_share_jobs_and_end_with_the_same_bits(
     pool = Pool(lambda _: WorkerSetup(make(case), trainer, population.me), 2, 1 << 12)
     together: list[int] = []
     jobs = jobs_of
-    monkeypatch.setattr(workers, "_jobs", lambda *args: [together.append(len(j.names)) or j for j in jobs(*args)])
+    monkeypatch.setattr(pool_module, "jobs_of", lambda *args: [together.append(len(j.names)) or j for j in jobs(*args)])
     try:
         many = Simulator(make(case), population, Workers(pool, 0, make(case)))
         for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):

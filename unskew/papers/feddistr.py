@@ -584,7 +584,7 @@ def privacy(request: Request) -> Result:
         ]
         if m.label in copies:
             draft.rows.append(over_seeds(m.label, where, "closest", copies[m.label]))
-        epsilon = m.algorithm.spent()["epsilon"]
+        epsilon = m.algorithm.spent().epsilon
         if not isinstance(epsilon, str):
             spent[m.label] = epsilon
             draft.rows.append(over_seeds(m.label, where, "epsilon", [epsilon] * len(compared.seeds)))
