@@ -173,7 +173,7 @@ class Deployed:
     def greet_clients(self) -> Membership:
         expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
         membership = Membership(FlowerTransport(self.grid, poll_s=0.0), "smallworld", expected)
-        membership.wait(self.num_clients, wait_s=5.0)
+        membership.wait(self.num_clients, wait_s=60.0)
         return membership
 
     def start_server(self) -> NetworkRuntime[Any]:

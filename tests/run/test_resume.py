@@ -497,7 +497,9 @@ def test_other_surroundings_are_refused_unless_forced(
 ) -> None:
     real = run_setup.environment
     monkeypatch.setattr(run_setup, "environment", lambda setup: {**real(setup), "torch": "0.0", "executor": "stacked"})
-    with pytest.raises(RunError, match=r"was begun elsewhere \(torch \S+ -> 0\.0; executor sequential -> stacked\)"):
+    with pytest.raises(
+        RunError, match=r"was started in another environment \(torch \S+ -> 0\.0; executor sequential -> stacked\)"
+    ):
         loop.resume(stopped)
     assert contents(loop.resume(stopped, force=True).folder)["metrics"] == unstopped["metrics"]
 
