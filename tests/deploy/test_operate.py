@@ -290,7 +290,7 @@ def test_runs_that_are_not_done_are_not_compared(simulated: Path, tmp_path: Path
     with pytest.raises(RunError, match=r"is no run folder: it has no run\.json"):
         parity.compare(simulated, tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(RunError, match=r"is not done: it has no summary\.json; unskew resume"):
+    with pytest.raises(RunError, match=r"is not done: it has no summary\.json; run unskew resume"):
         parity.compare(simulated, tmp_path)
 
 
