@@ -184,6 +184,7 @@ class RunCard(TypedDict):
     environment: dict[str, Any]
     config_sha256: str
     parameters: NotRequired[Count]
+    baseline: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

@@ -140,6 +140,7 @@ class Record:
         warned: Warnings of the methods.
         ignored: Method -> number of replies that it refused.
         parameters: Trainable parameters of the model.
+        baseline: Label of the method that others are compared with; "" if the run has none, None if it does not say.
         summary: None while the run has not finished.
         cut_short: Names of files whose last line was incomplete and left out.
     """
@@ -167,6 +168,7 @@ class Record:
     warned: tuple[Warned, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     parameters: int | None = None
+    baseline: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -261,6 +263,7 @@ def read(folder: Path) -> Record:
         warned=warned,
         ignored=ignored,
         parameters=card.get("parameters"),
+        baseline=card.get("baseline"),
     )
 
 

@@ -145,10 +145,13 @@ def _headline(record: Record, method: str) -> Headline:
 
 
 def reference(record: Record) -> str | None:
-    """The method that others are compared with: FedAvg by name, or the only one whose name begins with it.
+    """The method that others are compared with; None if there is none.
 
-    None if there is no FedAvg, or several variants but no plain one.
+    The run says which: a label may be anything.  Of a record that does not say, it is the method called FedAvg, or the
+    only one whose name begins so.
     """
+    if record.baseline is not None:
+        return record.baseline or None
     names = [m for m in record.methods if record.cell(m).bound in (None, "lower")]
     plain = [m for m in names if m.casefold() == "fedavg"]
     variants = [m for m in names if re.match(r"fedavg(?![a-z])", m.casefold())]
@@ -306,6 +309,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),
         ignored={names[m]: n for r, names in pairs for m, n in r.ignored.items()},
         summary=records[0].summary if all(r.finished for r in records) else None,
+        baseline=next(iter(bases), ""),
     )
     return merged, next(iter(bases), None)
 

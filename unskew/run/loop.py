@@ -166,9 +166,15 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "environment": run_setup.environment(setup),
         "config_sha256": fingerprint(experiment),
         "parameters": setup.parameters,
+        "baseline": _baseline(experiment) or "",
         "cells": cells,
     }
     return json.dumps(card, indent=1)
+
+
+def _baseline(experiment: Experiment) -> str | None:
+    """Label of the method that others are compared with: the first plain FedAvg; None if there is none."""
+    return next((m.label for m in experiment.methods if m.is_fedavg), None)
 
 
 def _bound(method: Method) -> str | None:
@@ -290,14 +296,13 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         experiment = self.experiment
         labels = [m.label for m in experiment.methods]
-        baseline = next((m.label for m in experiment.methods if m.is_fedavg), None)
         table = summarise(
             METRICS.rows(self.folder),
             labels,
             experiment.seeds,
             setting(experiment, next(iter(self.feds.values()))),
             experiment.mean_last,
-            baseline,
+            _baseline(experiment),
         )
         summary = {
             "run": experiment.name,
