@@ -18,9 +18,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def build_wheel() -> tuple[str, bytes] | None:
     """File name and content of the wheel; None if unskew is run from its source without being installed."""
-    try:
-        installed = metadata.distribution("unskew")
-    except metadata.PackageNotFoundError:
+    # A source folder on the path may hold setuptools' .egg-info, which is no installation and has no METADATA.
+    candidates = metadata.distributions(name="unskew")
+    installed = next((candidate for candidate in candidates if candidate.read_text("METADATA")), None)
+    if installed is None:
         return None
     stem = f"unskew-{installed.version}"
     package = Path(__file__).parents[1]
