@@ -213,7 +213,7 @@ def check_fold():
         from unskew.local.executor import StepJob
         from unskew.protocol import fold
 
-        def step(me, m, mine):
+        def step(me, m, memory):
             return (yield from fold(add, m, 0.0))
 
         work = {

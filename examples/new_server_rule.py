@@ -37,9 +37,9 @@ class SignedFedAvg:
         return map_params(lambda w, d: w + self.server_lr * d, state, mean)
 
     @step
-    def train(self, me: Me, msg: Params, mine: Params | None) -> Step[tuple[Signs, Params | None]]:
+    def train(self, me: Me, msg: Params, memory: Params | None) -> Step[tuple[Signs, Params | None]]:
         w = yield from sgd(msg, self.local)
-        wanted = map_params(lambda new, old, e: new - old + e, w, msg, mine or zeros_like(msg))
+        wanted = map_params(lambda new, old, e: new - old + e, w, msg, memory or zeros_like(msg))
         sign = map_params(lambda t: t.sign().to(torch.int8), wanted)
         scale = map_params(lambda t: t.abs().mean(), wanted)
         return Signs(sign, scale), map_params(lambda t, s, a: t - s * a, wanted, sign, scale)

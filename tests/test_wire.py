@@ -324,7 +324,7 @@ class Deep:
     ],
 )
 def test_a_union_whose_members_look_alike_on_the_wire_is_refused_when_the_signature_is_read(of: Any) -> None:
-    def ask(self, me: Me, msg: of, mine: None) -> Step[tuple[int, None]]:
+    def ask(self, me: Me, msg: of, memory: None) -> Step[tuple[int, None]]:
         yield from ()
         return 1, None
 
@@ -334,9 +334,9 @@ def test_a_union_whose_members_look_alike_on_the_wire_is_refused_when_the_signat
 
 @pytest.mark.parametrize("of", [Any, object, set[int], Tensor | Any, dict[tuple[int, int], Tensor], Foreign])
 def test_a_type_that_the_wire_cannot_build_is_refused_when_the_signature_is_read(of: Any) -> None:
-    def ask(self, me: Me, msg: int, mine: of) -> Step[tuple[int, of]]:
+    def ask(self, me: Me, msg: int, memory: of) -> Step[tuple[int, of]]:
         yield from ()
-        return 1, mine
+        return 1, memory
 
     with pytest.raises(ProtocolError, match=r"ask.* cannot build"):
         wire.signature(ask)
@@ -578,12 +578,12 @@ def test_what_carries_parameters_by_name_is_a_model(value: Any, expected: str) -
 
 class Good:
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         w = yield from sgd(msg.params, None)  # type: ignore[arg-type]
-        return Trained(w, me.n), mine
+        return Trained(w, me.n), memory
 
     @step
-    def count(self, me: Me, msg: None, mine: None) -> tuple[int, None]:
+    def count(self, me: Me, msg: None, memory: None) -> tuple[int, None]:
         return me.n, None
 
     def init(self, params: Params, fed: object) -> Weights:
@@ -592,19 +592,19 @@ class Good:
 
 class Disagreeing(Good):
     @step
-    def other(self, me: Me, msg: None, mine: int | None) -> tuple[int, int | None]:
+    def other(self, me: Me, msg: None, memory: int | None) -> tuple[int, int | None]:
         return me.n, None
 
 
 class SaidTwice(Good):
     @step
-    def other(self, me: Me, msg: None, mine: Params | None) -> "tuple[int, Optional[Params]]":  # noqa: UP045
-        return me.n, mine
+    def other(self, me: Me, msg: None, memory: Params | None) -> "tuple[int, Optional[Params]]":  # noqa: UP045
+        return me.n, memory
 
 
 class Untyped:
     @step
-    def train(self, me, msg, mine):  # type: ignore[no-untyped-def]
+    def train(self, me, msg, memory):  # type: ignore[no-untyped-def]
         return 1, None
 
     def init(self, params, fed):  # type: ignore[no-untyped-def]
@@ -613,7 +613,7 @@ class Untyped:
 
 class HalfTyped:
     @step
-    def train(self, me: Me, msg: int, mine: None) -> Step[int]:
+    def train(self, me: Me, msg: int, memory: None) -> Step[int]:
         yield from ()
         return 1
 
@@ -657,7 +657,7 @@ class Kept:
 @dataclass(frozen=True)
 class Keeps:
     @step
-    def keep(self, me: Me, msg: Params, mine: None) -> tuple[Kept, None]:
+    def keep(self, me: Me, msg: Params, memory: None) -> tuple[Kept, None]:
         raise NotImplementedError
 
 

@@ -40,7 +40,7 @@ from unskew.run import callbacks, loop
 from unskew.run.folder import read_json
 from unskew.run.models import load_model
 from unskew.run.progress import watching
-from unskew.run.setup import Given, InProcess, network
+from unskew.run.setup import InMemoryInputs, InProcess, network
 from unskew.tree import is_record
 
 if TYPE_CHECKING:
@@ -370,15 +370,15 @@ def simulate(
         dataset = _dataset(experiment.task, data, target, client, test, test_fraction)
         if split is None and dataset.owners is None:
             experiment = dataclasses.replace(experiment, split=Dirichlet(alpha=0.1, num_clients=20))
-        given = Given(
+        inputs = InMemoryInputs(
             module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
             factory=None if isinstance(model, str | nn.Module) else model,
         )
         # The history keeps the network's factory, and not the data.
-        fresh = partial(network, experiment.task, dataset.input_shape, dataset.num_classes, given)
+        fresh = partial(network, experiment.task, dataset.input_shape, dataset.num_classes, inputs)
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
-        backend = InProcess(dataclasses.replace(given, dataset=dataset, files=files))
+        backend = InProcess(dataclasses.replace(inputs, dataset=dataset, files=files))
         listening = watcher if callback is None else callbacks.Several(watcher, callback)
         if out is not None:
             from unskew.report import write_report

@@ -61,10 +61,10 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
 
 
-def meant(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a sentence about an unknown word: the closest known one; empty if none is close.
 
-    >>> meant("mnits", ["mnist", "digits"]), meant("x", ["mnist", "digits"])
+    >>> did_you_mean("mnits", ["mnist", "digits"]), did_you_mean("x", ["mnist", "digits"])
     ('; did you mean mnist?', '')
     """
     close = nearest(word, known, cutoff)

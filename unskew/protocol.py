@@ -15,9 +15,9 @@ An algorithm is a frozen dataclass whose fields are its hyperparameters:
         def serve(self, state: S, client: ClientId | None) -> Params | None: ...
 
         @step
-        def train(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]: ...
+        def train(self, me: Me, msg: M, memory: L | None) -> Step[tuple[R, L | None]]: ...
 
-A personalised method adds `def personalise(self, me: Me, params: Params | None, mine: L | None) -> Step[Params]`, the
+A personalised method adds `def personalise(self, me: Me, params: Params | None, memory: L | None) -> Step[Params]`, the
 model a client uses after training; it is not a step, because a personal model must not be reachable from the network.
 
 A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
@@ -27,14 +27,14 @@ own; it is kept with the run in info.jsonl.  Each section of the report draws on
 Tensors in messages that are not models name their dimensions, `Float[Tensor, "classes features"]`: over a network
 these two must have the run's lengths, and any other name must have one length throughout a message.  Numbers may
 declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
-A method whose replies can be of the right type and yet useless adds `def admit(self, step: str, reply: Any, model:
-Params, layout: Layout) -> None`, which raises WireError for one that a plan could not use: over a network that client
-then counts as lost.
-A method whose results depend on draws from `Me.private` or `Me.lasting` says so by an attribute `unrepeatable`, True
-in that case: no simulation can reproduce a deployed run of it.
+A method whose replies can be of the right type and yet useless adds `def validate_reply(self, step: str, reply: Any,
+model: Params, layout: Layout) -> None`, which raises WireError for a reply that a plan could not use: over a network
+that client then counts as lost.
+A method whose results depend on draws from `Me.private` or `Me.private_fixed` has an attribute
+`uses_private_randomness` that is True in that case: no simulation can reproduce a deployed run of it.
 
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
-and a message can hold nothing that its step's signature does not name.  `mine` is the client's own memory: `None` at
+and a message can hold nothing that its step's signature does not name.  `memory` is the client's own memory: `None` at
 first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory
 and the round number, which is why any round can be resumed.
 """
@@ -529,7 +529,7 @@ class Me:
         private: Root of draws of this ask that no one else may repeat, such as noise; draw by `Key.normal` and
             `Key.bits`.  The server knows the run's seed, and all that follows from it; in a deployment this follows
             from a secret of the client's.  In a simulation it is `key`.
-        lasting: The same for draws that must stay fixed from ask to ask: one key per client and run.
+        private_fixed: The same for draws that must stay fixed from ask to ask: one key per client and run.
     """
 
     id: ClientId
@@ -540,7 +540,7 @@ class Me:
     layout: Layout
     initial: Params
     private: Key = field(repr=False)
-    lasting: Key = field(repr=False)
+    private_fixed: Key = field(repr=False)
 
 
 Step = Generator[Sgd | Fold | Run, Any, T]
@@ -554,8 +554,8 @@ class Ignored:
     reason: str
 
 
-NOBODY = -1
-"""`Me.id` of the server where it does local work of its own; no client has it."""
+SERVER_ID: ClientId = -1
+"""`Me.id` while the server runs a step on its own device, and the owner of values held there; no client has it."""
 
 
 # ---------------------------------------------------------------- the server's view
@@ -580,8 +580,8 @@ class Federation:
         key: Root of the server's randomness in this round.
         clients_per_round: Cohort size M.
         initialise: Makes a fresh model from a key, for methods that start from several.
-        work: Runs a step on the server's own device, which has the network and the prior but no data; no message is
-            sent for it.
+        run_on_server: Runs a step on the server's own device, which has the network and the prior but no data; no
+            message is sent for it.
     """
 
     clients: tuple[ClientId, ...]
@@ -591,7 +591,7 @@ class Federation:
     key: Key
     clients_per_round: int
     initialise: Callable[[Key], Params]
-    work: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
+    run_on_server: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
         """Draw `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.
@@ -703,23 +703,23 @@ def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:
     if not isinstance(gen, GeneratorType):
         return gen
     try:
-        want = next(gen)
+        request = next(gen)
         while True:
             try:
-                got = answer(want)
+                reply = answer(request)
             except Exception as error:
-                want = gen.throw(error)
+                request = gen.throw(error)
             else:
-                want = gen.send(got)
+                request = gen.send(reply)
     except StopIteration as stop:
         return stop.value
 
 
-def refuse_request(who: Literal["plan", "step"], want: object) -> NoReturn:
+def refuse_request(who: Literal["plan", "step"], request: object) -> NoReturn:
     """Raise an error that says what may be yielded, and the likely mistake."""
     legal = "Ask, Collect or Probe" if who == "plan" else "Sgd, Fold or Run"
-    hint = ': write "yield from"' if isinstance(want, GeneratorType) else ""
-    raise ProtocolError(f"a {who} may yield {legal}, not {type(want).__name__}{hint}")
+    hint = ': write "yield from"' if isinstance(request, GeneratorType) else ""
+    raise ProtocolError(f"a {who} may yield {legal}, not {type(request).__name__}{hint}")
 
 
 def field_names(value: object) -> tuple[str, ...] | None:

@@ -119,12 +119,12 @@ def build(
         ConfigError: If not; names the dotted key, the expected value and the actual one.
     """
     values = checked(target, options, place, where, owner=owner, elsewhere=elsewhere)
-    return made(target, values, place, where)
+    return construct(target, values, place, where)
 
 
-def made(target: Callable[..., Any], values: Mapping[str, Any], place: str, where: str = "") -> Any:
+def construct(target: Callable[..., Any], values: Mapping[str, Any], place: str, where: str = "") -> Any:
     """Call `target(**values)`; errors that it raises itself get the place added."""
-    with placed(place, where):
+    with errors_at(place, where):
         return target(**values)
 
 
@@ -139,7 +139,7 @@ def checked(
     elsewhere: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the options as `target` takes them; missing ones keep their defaults.  Raises as `build` does."""
-    with placed(place, where):
+    with errors_at(place, where):
         fields: dict[str, Any] = dict(parameters(target, skip))
     plain = _prepared(fields, options, place, where, owner or place or _name(target), elsewhere or {})
     config = pydantic.ConfigDict(extra="forbid", strict=True, protected_namespaces=())
@@ -148,7 +148,7 @@ def checked(
         # Through JSON, where strict mode takes a list for a tuple and a table for a dataclass, but never "3" for 3.
         values = model.model_validate_json(json.dumps(plain), strict=True)
     except pydantic.ValidationError as error:
-        raise ConfigError(sentence(error, place) + at(where)) from None
+        raise ConfigError(sentence(error, place) + in_file(where)) from None
     return {name: getattr(values, name) for name in values.model_fields_set}
 
 
@@ -157,7 +157,7 @@ def _prepared(
 ) -> dict[str, Any]:
     """Return the options as JSON, "none" as null; keys are known, numbers finite, nested tables checked as a whole."""
     if not isinstance(options, Mapping):
-        raise ConfigError(f"{place} must be a table, got {show(options)}{at(where)}")
+        raise ConfigError(f"{place} must be a table, got {show(options)}{in_file(where)}")
     plain: dict[str, Any] = {}
     for key, value in options.items():
         if key not in known:
@@ -179,22 +179,22 @@ def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[st
     if isinstance(value, list | tuple):
         return [_nested(hint, v, _join(place, i), where, elsewhere) for i, v in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{place} must be a finite number, got {value}{at(where)}")
+        raise ConfigError(f"{place} must be a finite number, got {value}{in_file(where)}")
     if value is not None and not isinstance(value, bool | int | float | str):
         got = " ".join(str(value).split())
         raise ConfigError(
-            f"{place} must be text, a number, true or false, a list or a table, got {got[:60]}{at(where)}"
+            f"{place} must be text, a number, true or false, a list or a table, got {got[:60]}{in_file(where)}"
         )
     return value
 
 
 @contextmanager
-def placed(place: str, where: str = "") -> Iterator[None]:
+def errors_at(place: str, where: str = "") -> Iterator[None]:
     """Add to an error the place and the file it belongs to."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}{at(where)}" if place else f"{error}{at(where)}") from None
+        raise ConfigError(f"{place}: {error}{in_file(where)}" if place else f"{error}{in_file(where)}") from None
 
 
 _WANTED = {
@@ -283,12 +283,7 @@ def unknown(
     word = named_by(key, known) or named_by(key, sentences) or nearest(key, known) or nearest(key, sentences)
     hint = f"; {sentences[word]}" if word else ""
     has = ", ".join(known) or "none"
-    return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {has}){at(where)}")
-
-
-def meant_by(word: str, known: Collection[str]) -> str | None:
-    """Find the known setting that a word means: the word itself, another tool's name for it, or the closest match."""
-    return named_by(word, known) or nearest(word, known)
+    return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {has}){in_file(where)}")
 
 
 def named_by(word: str, known: Collection[str]) -> str | None:
@@ -306,7 +301,7 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
     name = table.get("name")
     if not isinstance(name, str) or name not in by_name:
         got = f", got {show(name)}" if "name" in table else ", got none"
-        raise ConfigError(f"{place}.name must be one of {', '.join(by_name)}{got}{at(where)}")
+        raise ConfigError(f"{place}.name must be one of {', '.join(by_name)}{got}{in_file(where)}")
     return by_name[name]
 
 
@@ -329,6 +324,6 @@ def _types(hint: Any) -> list[Any]:
     return [] if origin is Literal else [hint]
 
 
-def at(where: str) -> str:
+def in_file(where: str) -> str:
     """Name the file a message is about, in brackets."""
     return f" ({where})" if where else ""

@@ -472,7 +472,7 @@ def signature(step: Callable[..., Any]) -> Signature:
     """Read a step's types from its annotations.
 
     Raises:
-        ProtocolError: If it is not `(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]` (or L alone,
+        ProtocolError: If it is not `(self, me: Me, msg: M, memory: L | None) -> Step[tuple[R, L | None]]` (or L alone,
             where something is always remembered), or bytes could not be turned into one of these types, or in two ways.
     """
     hints = typing.get_type_hints(step, include_extras=True)
@@ -483,7 +483,7 @@ def signature(step: Callable[..., Any]) -> Signature:
     if len(parameters) != 3 or get_origin(returns) is not tuple or len(get_args(returns)) != 2:
         raise ProtocolError(
             f"step {getattr(step, '__qualname__', step)} must be annotated as "
-            "(self, me: Me, msg: M, mine: L | None) -> Step[tuple[R, L | None]]"
+            "(self, me: Me, msg: M, memory: L | None) -> Step[tuple[R, L | None]]"
         )
     found = Signature(parameters[1], get_args(returns)[0], _bare(get_args(returns)[1]))
     for of in (found.message, found.reply, found.memory):
@@ -517,7 +517,7 @@ def _check(of: Any, who: str, seen: set[Any]) -> None:
         if odd:
             raise ProtocolError(
                 f"{who}: a dimension of a tensor that travels must be a name, a number, _, ... or *name, got "
-                f"{odd[0]!r} in {of.__name__}; what depends on other dimensions belongs into `admit`"
+                f"{odd[0]!r} in {of.__name__}; what depends on other dimensions belongs in `validate_reply`"
             )
         parts = []
     else:

@@ -187,8 +187,8 @@ class Hostile(FedDistr):
     what: str = "nan"
 
     @step
-    def disentangle(self, me: Me, msg: feddistr.Begin, mine: Params | None) -> Step[tuple[Prompts, Params | None]]:
-        prompts, mine = yield from super().disentangle(me, msg, mine)
+    def disentangle(self, me: Me, msg: feddistr.Begin, memory: Params | None) -> Step[tuple[Prompts, Params | None]]:
+        prompts, memory = yield from super().disentangle(me, msg, memory)
         if me.id == 1:
             v, y, n = prompts.embeddings, prompts.labels, prompts.counts
             bad = {
@@ -198,7 +198,7 @@ class Hostile(FedDistr):
                 "label": (v, y + 7, n),
             }
             prompts = Prompts(*bad[self.what])
-        return prompts, mine
+        return prompts, memory
 
 
 @pytest.mark.parametrize(

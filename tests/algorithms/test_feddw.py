@@ -407,7 +407,7 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
 
     @dataclasses.dataclass(frozen=True)
     class Own(FedAvg):
-        def train(self, me: Any, msg: Any, mine: Any) -> Any:
+        def train(self, me: Any, msg: Any, memory: Any) -> Any:
             from unskew.algorithms.fedavg import Trained
 
             return Trained((yield from run(same, msg.params)), me.n), None
@@ -517,8 +517,8 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     world = classes()
     work = WithDW.work
 
-    def lying(self: WithDW, name: str, me: Any, msg: Any, mine: Any) -> Any:
-        reply, kept = yield from work(self, name, me, msg, mine)
+    def lying(self: WithDW, name: str, me: Any, msg: Any, memory: Any) -> Any:
+        reply, kept = yield from work(self, name, me, msg, memory)
         if me.id == 1:
             reply = dataclasses.replace(reply, soft=SoftLabels(-reply.soft.sums, reply.soft.counts))
         return reply, kept

@@ -94,8 +94,8 @@ class DriftForm:
         return Drifting(map_params(torch.add, mean, total), total)
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
-        h = mine or zeros_like(msg.params)
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+        h = memory or zeros_like(msg.params)
         alpha = self.alpha / (me.n * len(self.sizes) / sum(self.sizes)) if self.sizes else self.alpha
         y = yield from sgd(msg.params, self.local, FromDrift(alpha), centre=map_params(torch.sub, msg.params, h))
         return Trained(y, me.n), map_params(lambda h, y, w: h + y - w, h, y, msg.params)

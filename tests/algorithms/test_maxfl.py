@@ -52,10 +52,10 @@ class Silent(MAXFL):
     """Whose clients 0 and 1 never judge."""
 
     @step
-    def train(self, me: Me, msg: ModelToJudge, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
+    def train(self, me: Me, msg: ModelToJudge, memory: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
         """As MAXFL, but for the judgement."""
-        reply, mine = yield from super().train(me, msg, mine)
-        return (replace(reply, appeal=None) if me.id < 2 else reply), mine
+        reply, memory = yield from super().train(me, msg, memory)
+        return (replace(reply, appeal=None) if me.id < 2 else reply), memory
 
 
 def test_who_was_to_judge_and_did_not_is_ignored(springs: Any, value: Any) -> None:

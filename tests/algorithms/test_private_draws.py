@@ -121,10 +121,12 @@ def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, mon
     assert me().private == same.private
     assert me(starts=((1, 1), (2, 1))).private == same.private  # a server that starts again asks for the same again
     others = [me(what="another"), me(data="others"), me(client=1), me(round=2), me(run="b"), me(cell=1)]
-    assert len({same.private, same.lasting, same.key, *(m.private for m in others)}) == 9
-    # Lasting draws are no others for another order, round or run: they would average out.
-    assert {me(what="another").lasting, me(round=2).lasting, me(run="b").lasting} == {same.lasting}
-    assert len({same.lasting, *(m.lasting for m in (me(data="others"), me(client=1), me(cell=1)))}) == 4
+    assert len({same.private, same.private_fixed, same.key, *(m.private for m in others)}) == 9
+    # Fixed draws are the same for every order, round and run, or they would average out.
+    assert {me(what="another").private_fixed, me(round=2).private_fixed, me(run="b").private_fixed} == {
+        same.private_fixed
+    }
+    assert len({same.private_fixed, *(m.private_fixed for m in (me(data="others"), me(client=1), me(cell=1)))}) == 4
     assert me().key == same.key == Key(11) / "x"
     assert str(same.private.seed) not in repr(same)
 
@@ -180,7 +182,7 @@ def test_in_a_simulation_private_draws_follow_from_the_seed() -> None:
     population, _ = recipe.world("perceptron", False)
     me, later = (population.me(2, t, Key(3) / "round" / t) for t in (1, 2))
     assert me.private == me.key
-    assert me.lasting == later.lasting != population.me(1, 1, Key(3)).lasting
+    assert me.private_fixed == later.private_fixed != population.me(1, 1, Key(3)).private_fixed
     states = [wire.encode(s.round(s.start(), 1)[0]) for s in (simulated(FEDDISTR, True) for _ in range(2))]
     assert states[0] == states[1]
 
@@ -194,8 +196,8 @@ def test_methods_say_whether_a_simulation_can_repeat_them() -> None:
         with_term(FedDif(sigma=0.1), DW()),
     ]
     quiet = [dataclasses.replace(FEDDISTR, dp=None), FedDif(), FedDW(), with_term(FedDif(), DW())]
-    assert [a.unrepeatable for a in noisy] == [True] * 4
-    assert [a.unrepeatable for a in quiet] == [False] * 4
+    assert [a.uses_private_randomness for a in noisy] == [True] * 4
+    assert [a.uses_private_randomness for a in quiet] == [False] * 4
 
 
 def test_parity_of_noise_is_refused_before_anything_is_run() -> None:

@@ -194,8 +194,8 @@ def test_a_client_whose_memory_was_lost_says_so(classes: Any) -> None:
 
 
 def test_an_upload_that_is_none_names_its_client(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(self: STC, me: Me, msg: News, mine: Any) -> Any:
-        reply, memory = yield from self.train(me, msg, mine)
+    def train(self: STC, me: Me, msg: News, memory: Any) -> Any:
+        reply, memory = yield from self.train(me, msg, memory)
         if me.id == 2:
             parts = {**reply.update.parts, "code": reply.update.parts["code"].repeat(9)}
             reply = dataclasses.replace(reply, update=Sparse(parts, reply.update.counts))

@@ -89,7 +89,7 @@ def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Pa
     assert [m["method"] for m in foretold["methods"]] == ["fedavg", "fedprox"]
     assert json.loads((here / "r" / "summary.json").read_text())["peak_rss"] > 10_000_000
     page = (here / "r" / "report.html").read_text()
-    section = page[page.index("<h2>Predicted beside actual</h2>") : page.index("<h2>Configuration</h2>")]
+    section = page[page.index("<h2>Predicted and actual</h2>") : page.index("<h2>Configuration</h2>")]
     lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", section)]
     columns, *cells = lines
     ratios = [row[columns.index("Ratio")] for row in cells]
@@ -103,7 +103,7 @@ def test_a_run_without_a_plan_has_a_report_without_that_section(here: Path, unsk
     unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report")
     (here / "r" / "plan.json").unlink()
     assert unskew("resume", "r", "--quiet").code == 0
-    assert "Predicted beside actual" not in (here / "r" / "report.html").read_text()
+    assert "Predicted and actual" not in (here / "r" / "report.html").read_text()
 
 
 def test_too_little_memory_is_a_warning_to_a_run(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,9 @@ class Relay:
         return Weights(weighted_mean(models, [float(p.n) for p in held.values()]))
 
     @step
-    def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+    def train(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
         assert isinstance(msg.model, dict)
-        return Parcel(Keep((yield from sgd(msg.model, self.local))), msg.n + me.n), (mine or 0) + 1
+        return Parcel(Keep((yield from sgd(msg.model, self.local))), msg.n + me.n), (memory or 0) + 1
 
     def serve(self, state: Weights, client: ClientId | None) -> Params:
         return state.params

@@ -223,7 +223,7 @@ class Bulky:
         return Bulk(torch.stack([r.big.sum() for r in replies.values()]))
 
     @step
-    def turn(self, me: Me, msg: Bulk, mine: None) -> Step[tuple[Bulk, None]]:
+    def turn(self, me: Me, msg: Bulk, memory: None) -> Step[tuple[Bulk, None]]:
         yield from ()  # a step that cannot ask for anything would not be sent to a worker
         return Bulk(msg.big + 1.0), None
 
@@ -274,10 +274,10 @@ class Passing:
         return Passed(last)
 
     @step
-    def turn(self, me: Me, msg: Passed, mine: Counts | None) -> Step[tuple[Passed, Counts]]:
+    def turn(self, me: Me, msg: Passed, memory: Counts | None) -> Step[tuple[Passed, Counts]]:
         yield from ()  # sent to a worker
         before = msg.counts.rounds if isinstance(msg.counts, Counts) else 0
-        now = Counts((mine.rounds if mine else 0) + 1 + before, torch.full((2,), float(me.id)))
+        now = Counts((memory.rounds if memory else 0) + 1 + before, torch.full((2,), float(me.id)))
         return Passed(Keep(now)), now
 
     def serve(self, state: Passed, client: ClientId | None) -> Params | None:

@@ -164,7 +164,7 @@ def test_local_work_on_bytes_ends_with_the_same_bits(network: str, both: tuple[D
     answers = []
     for data in both:
         config = TaskConfig(model=network)
-        task = run_setup.make_named_task(config, data, run_setup.Given())
+        task = run_setup.make_named_task(config, data, run_setup.InMemoryInputs())
         rows = torch.randperm(len(data.y_train), generator=Key(1).generator())
         device_data = DeviceData(
             data.x_train, data.y_train, (rows[:31], rows[31:60]), (rows[60:], rows[:0]), None, data.x_test, data.y_test

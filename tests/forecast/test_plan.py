@@ -123,7 +123,7 @@ class Choosy:
         return Weights(weighted_mean(moved, [1.0] * len(moved))) if moved else state
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         done = yield from fit(msg.params, self.local)
         still = all(torch.equal(done.params[n], t) for n, t in msg.params.items())
         return Trained({} if still else done.params, me.n), None
@@ -185,7 +185,7 @@ class Folding(Choosy):
         return Weights(weighted_mean([r.params for r in replies.values()], [1.0] * len(replies)))
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         count = yield from fold(lambda carry, batch: carry + len(batch.y), msg.params, 0)
         params = yield from run(doubled, msg.params)
         return Trained(params, int(count >= 0)), None
@@ -336,7 +336,7 @@ class Slow(Folding):
     calls: ClassVar[int] = 0
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         return Trained((yield from run(slowly, msg.params)), me.n), None
 
 
@@ -505,7 +505,7 @@ def test_images_that_stay_bytes_are_counted_as_bytes_and_their_batches_as_floats
     found = []
     for limit in (1 << 60, 0):
         monkeypatch.setattr(arrays, "BYTES_FROM", limit)
-        setup = run_setup.prepare(experiment, run_setup.Given(dataset=own.dataset((x, y))))
+        setup = run_setup.prepare(experiment, run_setup.InMemoryInputs(dataset=own.dataset((x, y))))
         feds = {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
         found.append(forecast(experiment, setup, feds, drive_s=0.0))
     labels, example = 200 * 8, 8 * 8 * 4

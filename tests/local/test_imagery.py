@@ -17,10 +17,10 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData
 from unskew.local.imagery import TaskImagery
-from unskew.local.sequential import server_work
+from unskew.local.sequential import server_device
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import NOBODY, Examples, Me, Sgd, SgdConfig, Step, fit, no_device, run
+from unskew.protocol import SERVER_ID, Examples, Me, Sgd, SgdConfig, Step, fit, no_device, run
 from unskew.runtime.in_process import Simulator
 
 LOCAL = SgdConfig(0.1, local_epochs=2, batch_size=5)
@@ -209,13 +209,13 @@ def _handed(sim: Simulator[object], client: int, given: Examples) -> object:
 # ---------------------------------------------------------------- the server's own work
 def test_the_server_works_without_data_of_its_own() -> None:
     population, trainer = clients()
-    work = server_work(trainer, Key(0), 1, 3, population.layout, population.initial)
+    work = server_device(trainer, Key(0), 1, 3, population.layout, population.initial)
 
     def seen(local: object) -> tuple[int, int]:
         return len(local.x), len(local.y)  # type: ignore[attr-defined]
 
     def begin(me: Me) -> Step[object]:
-        assert (me.id, me.n) == (NOBODY, 0)
+        assert (me.id, me.n) == (SERVER_ID, 0)
         found = yield from run(seen)
         fitted = yield Sgd(me.initial, LOCAL, examples=examples_of(trainer, 0))
         return found, fitted.examples
@@ -226,7 +226,7 @@ def test_the_server_works_without_data_of_its_own() -> None:
 
 
 def test_a_server_without_a_device_says_so() -> None:
-    assert server_work(None, Key(0), 1, 3, task().layout, {}) is no_device
+    assert server_device(None, Key(0), 1, 3, task().layout, {}) is no_device
 
 
 def test_domains_of_a_client_s_examples_reach_its_code() -> None:

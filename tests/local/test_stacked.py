@@ -193,7 +193,7 @@ def assert_same(
 
 
 def training(config: SgdConfig, *terms: Any, **aux: Any) -> Callable[..., Any]:
-    def step(me: Me, msg: Any, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Any, memory: None) -> Iterator[Any]:
         fitted: Fitted = yield from fit(msg, config, *terms, **aux)
         return fitted.params, fitted.steps, fitted.lr, fitted.loss
 
@@ -377,7 +377,7 @@ def test_terms_on_parameters_pull_together_as_alone(network: str, own: bool) -> 
     anchors = {c: start_of(task, c) if own else None for c in range(len(SIZES))}
     common = start_of(task, 9)
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         return (yield from fit(msg, CONFIGS["momentum"], Pull(), Constant(), anchor=anchors[me.id] or common)).params
 
     one, many = both(task, data, step, everybody(task))
@@ -390,7 +390,7 @@ def test_terms_that_see_features_and_reference_models_work_together_as_alone(net
     task, data = task_of(network), device_data()
     common = start_of(task, 9)
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         reference = start_of(task, 20 + me.id) if own else common
         return (yield from fit(msg, CONFIGS["momentum"], Near(), Pull(), reference=reference, anchor=msg)).params
 
@@ -403,7 +403,7 @@ def test_terms_that_see_features_and_reference_models_work_together_as_alone(net
 def test_a_term_finds_records_and_numbers_in_its_aux_as_they_were_given() -> None:
     task, data = task_of("mlp"), device_data()
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         of_class = torch.randn(CLASSES, 7, generator=Key(me.id).generator(), dtype=torch.float64)
         known = (Prototypes(of_class, torch.tensor(0.1 * me.id, dtype=torch.float64)), "label")
         return (yield from fit(msg, CONFIGS["plain"], Toward(), known=known, scale=0.5)).params
@@ -417,7 +417,7 @@ def test_clients_whose_requests_differ_by_value_are_not_mixed() -> None:
     task, data = task_of("mlp"), device_data()
     scale = {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.1, 4: 0.2, 5: 0.3}
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         known = (Prototypes(torch.zeros(CLASSES, 7, dtype=torch.float64), torch.tensor(1.0)),)
         return (yield from fit(msg, CONFIGS["plain"], Toward(), known=known, scale=scale[me.id])).params
 
@@ -472,7 +472,7 @@ def test_steps_of_different_length_and_kind_go_on_together() -> None:
     """Clients optimise, fold, run local code and return, each in its own order."""
     task, data = task_of("mlp"), device_data()
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         w, found = msg, 0.0
         for _ in range(me.id % 3):
             w = (yield from fit(w, CONFIGS["plain"])).params
@@ -490,7 +490,7 @@ def test_steps_of_different_length_and_kind_go_on_together() -> None:
 def test_a_step_without_requests_and_one_that_is_no_generator_are_at_their_end() -> None:
     task, data = task_of("mlp"), device_data()
 
-    def step(me: Me, msg: Params, mine: None) -> Any:
+    def step(me: Me, msg: Params, memory: None) -> Any:
         return "plain" if me.id else (x for x in ())
 
     done = dict(Stacked(LocalTrainer(task, data)).complete(work(task, data, step, {0: None, 1: None})))
@@ -500,7 +500,7 @@ def test_a_step_without_requests_and_one_that_is_no_generator_are_at_their_end()
 def test_what_may_not_be_yielded_is_refused_at_the_yield() -> None:
     task, data = task_of("mlp"), device_data()
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         yield fit(msg, SgdConfig())
 
     with pytest.raises(ProtocolError, match='a step may yield Sgd, Fold or Run, not generator: write "yield from"'):
@@ -512,7 +512,7 @@ def test_a_client_that_diverges_hears_of_it_and_the_others_go_on() -> None:
     starts = everybody(task)
     starts[3] = map_params(lambda t: t * 1e200, starts[3])
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         try:
             return (yield from fit(msg, CONFIGS["plain"])).params
         except DivergedError as error:
@@ -540,7 +540,7 @@ def test_a_failure_that_nobody_catches_closes_every_step() -> None:
     task, data = task_of("mlp"), device_data()
     closed = []
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         try:
             yield from fit(msg, CONFIGS["plain"])
             if me.id == 1:
@@ -576,7 +576,7 @@ def test_a_fold_is_given_each_clients_own_examples(network: str, part: Literal["
         again = batch.forward(start_of(task, 77))
         return (*carry, batch.x, batch.y, batch.mask, batch.features, batch.logits, batch.loss, len(batch.y), *again)
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         return (yield from fold(collect, msg, (), part))
 
     one, many = both(task, data, step, everybody(task, own=own))
@@ -590,7 +590,7 @@ def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.Monk
     def pieces(carry: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
         return (*carry, len(batch.y))
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         return (yield from fold(pieces, msg, ()))
 
     one, many = both(task, data, step, everybody(task))
@@ -601,7 +601,7 @@ def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.Monk
 def test_a_fold_that_fails_fails_in_its_own_client() -> None:
     task, data = task_of("mlp"), device_data()
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         try:
             return (yield from fold(lambda carry, batch: carry + 1 / (me.id - 2), msg, 0.0))
         except ZeroDivisionError:
@@ -615,7 +615,7 @@ def test_a_fold_over_validation_data_that_is_not_there_is_refused_as_alone() -> 
     task, data = task_of("mlp"), device_data()
     data = replace(data, val=tuple(r[:0] for r in data.val))
 
-    def step(me: Me, msg: Params, mine: None) -> Iterator[Any]:
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
         return (yield from fold(lambda carry, batch: carry, msg, 0, part="val"))
 
     with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):

@@ -40,7 +40,7 @@ class Faulty(FedAvg):
     fault: Callable[[Any], None] = no_more
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         yield from run(self.fault)
         return Trained(msg.params, me.n), None
 

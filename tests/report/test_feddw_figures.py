@@ -100,8 +100,8 @@ def svgs(page: Path) -> list[str]:
     return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
 
 
-def _term(folder: Path, method: str = "fedavg+dw") -> class_relations.Term:
-    found = class_relations.term(read(folder), method)
+def _term(folder: Path, method: str = "fedavg+dw") -> class_relations.DWHistory:
+    found = class_relations.history(read(folder), method)
     assert found is not None
     return found
 
@@ -143,14 +143,14 @@ def test_matrices_are_those_of_the_first_middle_and_last_round(tmp_path: Path, r
 def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
     """Seed 1 has epsilon 2.5 + 1 in the last round."""
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: info(t, {**COVERED, "epsilon": 2.5 + s})})
-    assert _term(folder).told.guarantee == (
+    assert _term(folder).privacy.guarantee == (
         "ε = 3.5 at δ = 1e-05 after 4 uploads of the client asked most often. Covers soft labels; not the models."
     )
     mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: info(t, COVERED if s else OPEN)})
-    assert _term(mixed).told.guarantee == "No guarantee."
+    assert _term(mixed).privacy.guarantee == "No guarantee."
     part = {**OPEN, "covers": "epsilon 2 at delta 1e-05 for embeddings alone"}
     partly = make_run(tmp_path / "partly", {"fedavg+dw": lambda s, t: info(t, part)})
-    assert _term(partly).told.guarantee == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
+    assert _term(partly).privacy.guarantee == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
 
 
 @pytest.mark.parametrize(

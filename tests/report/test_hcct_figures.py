@@ -34,7 +34,7 @@ from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.report import figures, html, read, stats, write_report
-from unskew.report.members import joining
+from unskew.report.members import join_summaries
 from unskew.report.sections import groups
 
 
@@ -303,7 +303,7 @@ def test_clients_and_classes_with_names_are_called_by_them(tmp_path: Path) -> No
     for title in ("Label shares", "Merges of hcct", "Cosine of every two", "By client of hcct"):
         (svg,) = (s for words, s in drawn.items() if title in words)
         assert all(f">{city}<" in svg for city in cities), title
-    assert [m.name for m in joining(read(folder))[0].members] == cities
+    assert [m.name for m in join_summaries(read(folder))[0].members] == cities
 
 
 def test_the_page_says_which_clients_have_a_domain_in_common(page: Path, tmp_path: Path) -> None:

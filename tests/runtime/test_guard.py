@@ -108,7 +108,7 @@ def test_several_dimensions_of_one_name_are_the_same_in_all_of_a_message() -> No
 
 @pytest.mark.parametrize("dims", ["2*classes", "classes+1", "#classes", "*#classes", "?classes"])
 def test_a_dimension_that_one_tensor_cannot_be_held_to_is_refused_when_the_step_is_read(dims: str) -> None:
-    def train(me: Me, msg: None, mine: None) -> Any: ...
+    def train(me: Me, msg: None, memory: None) -> Any: ...
 
     train.__annotations__["return"] = tuple[Float[Tensor, dims], None]
     with pytest.raises(ProtocolError, match=r"must be a name, a number, _, \.\.\. or \*name, got"):

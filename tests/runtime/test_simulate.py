@@ -124,11 +124,11 @@ class Relay:
         return Weights(weighted_mean(models, [1.0] * len(models)))
 
     @step
-    def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+    def train(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
         assert isinstance(msg.model, dict)  # a held value has arrived
         self.trail.append((me.id, msg.note))
         w = yield from sgd(msg.model, self.local)
-        return Parcel(Keep(w), msg.note), (mine or 0) + 1
+        return Parcel(Keep(w), msg.note), (memory or 0) + 1
 
     def serve(self, state: Weights, client: ClientId | None) -> Params:
         return state.params
@@ -196,12 +196,12 @@ def test_a_value_that_a_message_names_twice_travels_once(codec: bool) -> None:
             return state
 
         @step
-        def look(self, me: Me, msg: Pair, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+        def look(self, me: Me, msg: Pair, memory: int | None) -> Step[tuple[Parcel, int | None]]:
             yield from ()
             assert isinstance(msg.start, dict)
             assert isinstance(msg.reference, dict)
             assert msg.start.keys() == msg.reference.keys()
-            return Parcel(Keep(msg.start), 0), mine
+            return Parcel(Keep(msg.start), 0), memory
 
     _, trace = (sim := simulator(Doubled(), codec=codec)).round(sim.start(), 1)
     assert [(t.src, t.dst, t.kind) for t in trace.transfers if t.hop == 1] == [
@@ -329,9 +329,9 @@ def breaking(plan: Any) -> Any:
             yield from plan(self, state, fed)
             return state
 
-        def secret(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+        def secret(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
             yield from ()
-            return msg, mine
+            return msg, memory
 
     return Breaking()
 
@@ -371,7 +371,7 @@ class Failing(Relay):
         return state
 
     @step
-    def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+    def train(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
         if me.id == N - 1 and me.round == 2:
             if self.why == "raises":
                 raise ZeroDivisionError("in a step")
@@ -380,9 +380,9 @@ class Failing(Relay):
             if self.why == "returns":
                 return Parcel({}, 1)  # type: ignore[return-value]
             if self.why == "sends":
-                return Parcel({"w": {1, 2}}, 1), mine  # type: ignore[dict-item]
+                return Parcel({"w": {1, 2}}, 1), memory  # type: ignore[dict-item]
         yield from ()
-        return Parcel({}, me.id), (mine or 0) + 1
+        return Parcel({}, me.id), (memory or 0) + 1
 
 
 @pytest.mark.parametrize(
@@ -417,9 +417,9 @@ def test_with_the_codec_a_reply_that_is_not_of_its_type_is_refused() -> None:
     @dataclass(frozen=True)
     class Lying(Relay):
         @step
-        def train(self, me: Me, msg: Parcel, mine: int | None) -> Step[tuple[Parcel, int | None]]:
+        def train(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
             yield from ()
-            return Parcel({}, "three"), mine  # type: ignore[arg-type]
+            return Parcel({}, "three"), memory  # type: ignore[arg-type]
 
     with pytest.raises(WireError, match="expected int at note, got 'three'"):
         (sim := simulator(Lying(), codec=True)).round(sim.start(), 1)
@@ -434,8 +434,8 @@ def test_a_cohort_of_nobody_is_refused(cohort: int) -> None:
 def test_a_step_without_types_is_refused_before_the_run() -> None:
     class Untyped(Relay):
         @step
-        def train(self, me, msg, mine):  # type: ignore[no-untyped-def]
-            return msg, mine
+        def train(self, me, msg, memory):  # type: ignore[no-untyped-def]
+            return msg, memory
 
     with pytest.raises(ProtocolError, match="train must be annotated"):
         simulator(Untyped())
@@ -485,14 +485,14 @@ def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> 
             return state
 
         @step
-        def one(self, me: Me, msg: None, mine: None) -> Step[tuple[None, None]]:
+        def one(self, me: Me, msg: None, memory: None) -> Step[tuple[None, None]]:
             number = yield from run(lambda local: local.key.number())
             seen.setdefault(self.name, []).append(number)
             return None, None
 
         @step
-        def two(self, me: Me, msg: None, mine: None) -> Step[tuple[None, None]]:
-            return (yield from self.one(me, msg, mine))
+        def two(self, me: Me, msg: None, memory: None) -> Step[tuple[None, None]]:
+            return (yield from self.one(me, msg, memory))
 
         def serve(self, state: Weights, client: ClientId | None) -> Params:
             return state.params

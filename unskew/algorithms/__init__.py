@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, NamedTuple
 
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 
 GROUP = "unskew.algorithms"
 
@@ -237,7 +237,7 @@ def resolve(name: str) -> Callable[..., Any]:
         return _load(others[0].value, f"algorithm {name!r} of {owners[0]}")
     known = [*TABLE, *sorted({e.name for e in installed(tuple(sys.path))} - set(TABLE))]
     raise ConfigError(
-        f"unknown algorithm {name!r}{meant(name.lower(), known)} "
+        f"unknown algorithm {name!r}{did_you_mean(name.lower(), known)} "
         f"(there are: {', '.join(known)}; or give module.path:attribute)"
     )
 

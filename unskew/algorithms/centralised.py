@@ -47,7 +47,7 @@ class Centralised:
         return replies[fed.clients[0]]
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Weights, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Weights, None]]:
         """Run SGD from where the last round ended."""
         return Weights((yield from sgd(msg.params, self.local))), None
 

@@ -92,20 +92,20 @@ class CFA:
         return state
 
     @step
-    def show(self, me: Me, msg: Nothing, mine: Params | None) -> tuple[Weighed, Params | None]:
+    def show(self, me: Me, msg: Nothing, memory: Params | None) -> tuple[Weighed, Params | None]:
         """Send this device's model to its neighbours."""
-        return Weighed(Keep(mine or me.initial), me.n), mine
+        return Weighed(Keep(memory or me.initial), me.n), memory
 
     @step
-    def train(self, me: Me, msg: Links, mine: Params | None) -> Step[tuple[Nothing, Params | None]]:
+    def train(self, me: Me, msg: Links, memory: Params | None) -> Step[tuple[Nothing, Params | None]]:
         """Average, then train (eq. 1, 2)."""
-        psi = mixed(mine or me.initial, msg)
+        psi = mixed(memory or me.initial, msg)
         return Nothing(), (yield from sgd(psi, self.local))
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this device's own model."""
         yield from ()
-        return mine or me.initial
+        return memory or me.initial
 
     def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
         """Return None: to serve a mean over the network, a server would have to see every model."""

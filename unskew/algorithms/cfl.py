@@ -138,16 +138,16 @@ class CFL:
         return Tree(tuple(clusters), tuple(splits))
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train from the cluster's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
-        y = yield from sgd(completed(me, msg.params, personal, mine), self.local)
+        y = yield from sgd(completed(me, msg.params, personal, memory), self.local)
         return Trained(without(y, personal), me.n), only(y, personal)
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the cluster's model with this client's own tensors in their place."""
         yield from ()
-        return completed(me, params, me.layout.select(self.personal), mine)
+        return completed(me, params, me.layout.select(self.personal), memory)
 
     def grown(
         self, cluster: Cluster, replies: Mapping[ClientId, Trained], fed: Federation

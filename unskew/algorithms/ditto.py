@@ -40,10 +40,10 @@ class Ditto(Averaging):
     personal_epochs: Annotated[int, Ge(1)] | None = None
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train this client's own model (eq. 2), then the received one."""
         terms = (Proximal(self.lam),) if self.lam else ()
-        v: Fitted = yield Sgd(mine or msg.params, self.own, terms, {"anchor": msg.params}, draw="own")
+        v: Fitted = yield Sgd(memory or msg.params, self.own, terms, {"anchor": msg.params}, draw="own")
         w: Fitted = yield Sgd(msg.params, self.local, draw=0)  # FedAvg's batches
         return Trained(w.params, me.n), v.params
 
@@ -54,7 +54,7 @@ class Ditto(Averaging):
             return self.local
         return replace(self.local, local_epochs=self.personal_epochs, local_steps=None)
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return this client's own model, or the global one as long as it has none."""
         yield from ()
-        return mine or params
+        return memory or params

@@ -85,31 +85,31 @@ class FedALA(Averaging):
         return super().init(params, fed)
 
     @step
-    def train(self, me: Me, msg: Weights, mine: MixingMemory | None) -> Step[tuple[Trained, MixingMemory | None]]:
+    def train(self, me: Me, msg: Weights, memory: MixingMemory | None) -> Step[tuple[Trained, MixingMemory | None]]:
         """Mix, then train (eq. 1 to 3)."""
-        start, w = yield from self.mix(me, msg.params, mine)
+        start, w = yield from self.mix(me, msg.params, memory)
         fitted: Fitted = yield Sgd(start, self.local, draw=0)  # the same batches as FedAvg, however many came before
         return Trained(fitted.params, me.n), MixingMemory({n: fitted.params[n] for n in self.top(me.layout)}, w)
 
-    def mix(self, me: Me, received: Params, mine: MixingMemory | None) -> Step[tuple[Params, Params | None]]:
+    def mix(self, me: Me, received: Params, memory: MixingMemory | None) -> Step[tuple[Params, Params | None]]:
         """Compute Theta^, and the W_k behind it (eq. 1, 2)."""
-        if mine is None or not self.eta:
+        if memory is None or not self.eta:
             return received, None
-        w = map_params(torch.ones_like, mine.own) if mine.w is None else mine.w
-        far = {n: received[n] - own for n, own in mine.own.items()}
-        unit = SgdConfig(lr=1.0, local_steps=1, batch_size=self.local.batch_size, trainable=tuple(mine.own))
+        w = map_params(torch.ones_like, memory.own) if memory.w is None else memory.w
+        far = {n: received[n] - own for n, own in memory.own.items()}
+        unit = SgdConfig(lr=1.0, local_steps=1, batch_size=self.local.batch_size, trainable=tuple(memory.own))
         losses: list[float] = []
-        for _ in range(self.start_epochs if mine.w is None else 1):
+        for _ in range(self.start_epochs if memory.w is None else 1):
             loss = 0.0
             for b in range(self.batches(me.n)):
-                here = mixed(received, mine.own, w)
+                here = mixed(received, memory.own, w)
                 moved: Fitted = yield Sgd(here, unit, draw=f"mix {b}")
                 w = {n: (w[n] - self.eta * (here[n] - moved.params[n]) * d).clamp(0.0, 1.0) for n, d in far.items()}
                 loss += moved.loss / self.batches(me.n)
             losses.append(loss)
             if len(losses) >= PASSES and statistics.pstdev(losses[-PASSES:]) < self.settled:
                 break
-        return mixed(received, mine.own, w), w
+        return mixed(received, memory.own, w), w
 
     def batches(self, n: int) -> int:
         """Number of batches in one pass over W_k for a client with `n` examples."""
@@ -120,9 +120,9 @@ class FedALA(Averaging):
         chosen = layout.select(self.layers)
         return tuple(n for n in layout.trainable if n in chosen)
 
-    def personalise(self, me: Me, params: Params, mine: MixingMemory | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: MixingMemory | None) -> Step[Params]:
         """Return the global model, mixed with this client's own and not yet trained."""
-        model, _ = yield from self.mix(me, params, mine)
+        model, _ = yield from self.mix(me, params, memory)
         return model
 
 

@@ -90,7 +90,7 @@ class Averaging(ABC):
         return params
 
     @abstractmethod
-    def train(self, me: Me, msg: Weights, mine: Any) -> Step[tuple[Trained, Any]]:
+    def train(self, me: Me, msg: Weights, memory: Any) -> Step[tuple[Trained, Any]]:
         """Train from the received model: the client rule, which each method defines as a step."""
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
@@ -120,21 +120,21 @@ class FedAvg(Averaging):
         return super().init(without(params, fed.layout.select(self.personal)), fed)
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train from the received model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
-        start = self.own(me, msg.params, mine)
+        start = self.own(me, msg.params, memory)
         w = yield from sgd(start, self.local, *self.terms, anchor=start)
         return Trained(without(w, personal), me.n), only(w, personal)
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the served model with this client's own tensors in their place."""
         yield from ()
-        return self.own(me, params, mine)
+        return self.own(me, params, memory)
 
-    def own(self, me: Me, params: Params, mine: Params | None) -> Params:
+    def own(self, me: Me, params: Params, memory: Params | None) -> Params:
         """Complete `params` with this client's own tensors: its memory, or at first the common initial values."""
-        return completed(me, params, me.layout.select(self.personal), mine)
+        return completed(me, params, me.layout.select(self.personal), memory)
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
         """Return the global model; None for `client=None` while parts of the model stay on clients."""
@@ -168,11 +168,11 @@ def only(params: Params, names: Collection[str]) -> Params | None:
     return {n: t for n, t in params.items() if n in names} or None
 
 
-def completed(me: Me, params: Params, names: Collection[str], mine: Params | None) -> Params:
+def completed(me: Me, params: Params, names: Collection[str], memory: Params | None) -> Params:
     """Complete `params` with the named tensors from this client's memory, or at first from the initial values."""
     if not names:
         return params
-    return {n: (mine or me.initial)[n] if n in names else params[n] for n in me.initial}
+    return {n: (memory or me.initial)[n] if n in names else params[n] for n in me.initial}
 
 
 def without(params: Params, names: Collection[str]) -> Params:

@@ -57,14 +57,14 @@ class FedBABU(Averaging):
         return without(params, layout.select(self.fixed))
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         """Train the body under theta^0."""
         fixed = me.layout.select(self.fixed)
         learned = me.layout.select(("all",)) - fixed
         w = yield from sgd(completed(me, msg.params, fixed, None), restricted(self.local, me.layout, learned))
         return Trained(without(w, fixed), me.n), None
 
-    def personalise(self, me: Me, params: Params, mine: None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: None) -> Step[Params]:
         """Return the global model, fine-tuned on this client's data."""
         if self.finetune == "none":
             return params

@@ -167,10 +167,10 @@ class FedDC:
         return Decoupled(w, c, drift, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
 
     @step
-    def train(self, me: Me, msg: Course, mine: DriftMemory | None) -> Step[tuple[Drifted, DriftMemory | None]]:
+    def train(self, me: Me, msg: Course, memory: DriftMemory | None) -> Step[tuple[Drifted, DriftMemory | None]]:
         """Train with the correction, then compute a new drift and mean gradient (eq. 1 to 3)."""
         names = corrected(me.layout, self.local)
-        log = self.log(names, msg, mine)
+        log = self.log(names, msg, memory)
         centre = {n: msg.params[n] - log.h[n] if n in log.h else msg.params[n] for n in names}
         correction = map_params(torch.sub, msg.c, log.c)
         terms = (DriftTerm(self.alpha),) if self.alpha or correction else ()
@@ -186,9 +186,9 @@ class FedDC:
         return Drifted(dy, map_params(torch.sub, new.c, log.c), me.n), DriftMemory(new, log, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, mine: DriftMemory | None) -> tuple[Size, DriftMemory | None]:
+    def declare(self, me: Me, msg: None, memory: DriftMemory | None) -> tuple[Size, DriftMemory | None]:
         """Say how many training examples this client has."""
-        return Size(me.n), mine
+        return Size(me.n), memory
 
     def scale(self, y: Fitted, mean_size: float | None) -> float:
         """Return the divisor that turns a displacement into a mean gradient: eta ||a||_1 (eq. 3)."""
@@ -197,11 +197,11 @@ class FedDC:
         assert mean_size is not None  # the plan sends it for this divisor
         return self.local.lr * steps_of(self.local, mean_size)
 
-    def log(self, names: tuple[str, ...], msg: Course, mine: DriftMemory | None) -> DriftRecord:
+    def log(self, names: tuple[str, ...], msg: Course, memory: DriftMemory | None) -> DriftRecord:
         """Return this client's drift and mean gradient as of the last reply the server received."""
-        if mine is None:
+        if memory is None:
             return self.blank(msg.params, names)
-        return mine.now if msg.heard == mine.round else mine.before
+        return memory.now if msg.heard == memory.round else memory.before
 
     def blank(self, params: Params, names: tuple[str, ...]) -> DriftRecord:
         """Return zero drift and gradient; a part that is switched off is not kept at all."""

@@ -438,7 +438,7 @@ class FedDif:
             )
 
     @property
-    def unrepeatable(self) -> bool:
+    def uses_private_randomness(self) -> bool:
         """True if clients draw noise of their own; masks of sums leave no trace."""
         return self.sigma > 0.0
 
@@ -657,19 +657,19 @@ class FedDif:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: Offer, mine: Remembered | None) -> Step[tuple[HeldModel, Remembered | None]]:
+    def train(self, me: Me, msg: Offer, memory: Remembered | None) -> Step[tuple[HeldModel, Remembered | None]]:
         """Train a model on this client's data and update its degree of learning; both stay here."""
         assert isinstance(msg.model, dict)
         dol = self.learned(me, msg.dol)
         if me.n == 0:
             nothing = zeros_like(msg.drift.s) if msg.drift is not None else None
-            kept = self.remembered(msg.drift, mine, None) if msg.drift is not None else mine
+            kept = self.remembered(msg.drift, memory, None) if msg.drift is not None else memory
             return HeldModel(Keep(msg.model), Keep(dol), 0, Keep(nothing) if nothing is not None else None), kept
         local = self.local_at(msg.hop)
         if msg.drift is None or self.drift is None:
             w = yield from sgd(msg.model, local)
-            return HeldModel(Keep(w), Keep(dol), me.n, None), mine
-        own = self.own(msg.drift, mine)
+            return HeldModel(Keep(w), Keep(dol), me.n, None), memory
+        own = self.own(msg.drift, memory)
         distance = iid_distance(shares(dol[0].double()), self.aim(msg.drift.target, len(me.histogram)), self.metric)
         r = 0.5 * self.drift.b * len(me.histogram) * max(float(distance), self.drift.floor)
         arrival = {n: msg.model[n] for n in own.h}
@@ -686,13 +686,13 @@ class FedDif:
         s = {n: own.s[n] - msg.drift.s[n] - moved[n] / rate for n in moved}
         new = Own(map_params(torch.add, own.h, moved), s)
         reply = HeldModel(Keep(done.params), Keep(dol), me.n, Keep(map_params(torch.sub, s, own.s)))
-        return reply, self.remembered(msg.drift, mine, new)
+        return reply, self.remembered(msg.drift, memory, new)
 
     @step
-    def bid(self, me: Me, msg: CallForBids, mine: Remembered | None) -> tuple[Bids, Remembered | None]:
+    def bid(self, me: Me, msg: CallForBids, memory: Remembered | None) -> tuple[Bids, Remembered | None]:
         """Bid on each model: the gain from this client's data (eq. 1); no local work."""
         if me.n == 0:
-            return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), mine
+            return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), memory
         # A degree of learning comes from another client: below 0 it would make this client's bids NaN.
         counts = torch.stack([d for d in msg.dols if isinstance(d, Tensor)]).double().clamp(min=0.0)
         # Rows: now, before the last move if bids are relative to that, and with this client's data.
@@ -701,20 +701,20 @@ class FedDif:
         values = auction.gain(distance[:, -2], distance[:, -1])
         if self.stop == "iid_distance":
             values = values.masked_fill(distance[:, 0] <= self.epsilon, 0.0)
-        return Bids(values), mine
+        return Bids(values), memory
 
     @step
-    def tally(self, me: Me, msg: Tally, mine: Remembered | None) -> tuple[Tally, Remembered | None]:
+    def tally(self, me: Me, msg: Tally, memory: Remembered | None) -> tuple[Tally, Remembered | None]:
         """Add this client's class counts to a masked sum; the client that drew the mask removes it again."""
         if isinstance(msg.mask, Tensor) and isinstance(msg.counts, Tensor):
-            return Tally(msg.counts - msg.mask, None), mine
+            return Tally(msg.counts - msg.mask, None), memory
         if isinstance(msg.counts, Tensor):
-            return Tally(Keep(msg.counts + me.histogram), None), mine
+            return Tally(Keep(msg.counts + me.histogram), None), memory
         # Sums of int64 wrap around, so under a mask drawn uniformly from all of them a sum reveals nothing.
         mask = (me.private / "mask").bits(*me.histogram.shape).to(me.histogram)
-        return Tally(Keep(mask + me.histogram), Keep(mask)), mine
+        return Tally(Keep(mask + me.histogram), Keep(mask)), memory
 
-    def admit(self, step: str, reply: HeldModel | Bids | Tally, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: HeldModel | Bids | Tally, model: Params, layout: Layout) -> None:
         """Refuse a training without its change of s_i where drift is regularised: eq. 5 needs all of them."""
         if isinstance(reply, HeldModel) and self.drift is not None and reply.ds is None:
             raise WireError("a reply must carry the change of the gradient state, got none")
@@ -724,7 +724,7 @@ class FedDif:
         own = me.histogram.double()
         if self.sigma > 0.0 and (dol is None or self.noise == "every"):
             # One draw for a client and run: drawn anew in every round, the noise would average out.
-            draw = (me.lasting / "feddif" / "noise").normal(*own.shape).to(own)
+            draw = (me.private_fixed / "feddif" / "noise").normal(*own.shape).to(own)
             own = me.n * project(shares(own) + self.sigma * draw)
         before = dol[0].double().clamp(min=0.0) if isinstance(dol, Tensor) else None
         now = own if before is None else before + own
@@ -738,15 +738,15 @@ class FedDif:
         factor = 0.5 * (1.0 + math.cos(math.pi * min(hop, COSINE - 1) / COSINE))
         return dataclasses.replace(self.local, lr=factor * self.local.lr)
 
-    def own(self, shared: SharedDrift, mine: Remembered | None) -> Own:
+    def own(self, shared: SharedDrift, memory: Remembered | None) -> Own:
         """Return this client's h_i and s_i as of the last training known to the station."""
-        if mine is None:
+        if memory is None:
             return Own(zeros_like(shared.s), zeros_like(shared.s))
-        return mine.now if mine.trainings == shared.heard else mine.before
+        return memory.now if memory.trainings == shared.heard else memory.before
 
-    def remembered(self, shared: SharedDrift, mine: Remembered | None, new: Own | None) -> Remembered:
+    def remembered(self, shared: SharedDrift, memory: Remembered | None, new: Own | None) -> Remembered:
         """Return the memory after one more training."""
-        own = self.own(shared, mine)
+        own = self.own(shared, memory)
         return Remembered(new or own, own, shared.heard + 1)
 
     def serve(self, state: Diffused, client: ClientId | None) -> Params | None:

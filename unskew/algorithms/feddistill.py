@@ -172,21 +172,21 @@ class FedDistill:
         return taught(state, list(replies.values()), self.averaging)
 
     @step
-    def train(self, me: Me, msg: Teacher, mine: Params | None) -> Step[tuple[Outputs, Params | None]]:
+    def train(self, me: Me, msg: Teacher, memory: Params | None) -> Step[tuple[Outputs, Params | None]]:
         """Train this client's own model with the teacher, then compute its outputs for each class."""
         terms = (Distil(self.lam),) if self.lam else ()
-        w = yield from sgd(mine or me.initial, self.local, *terms, z=msg.z, known=msg.known.to(msg.z))
+        w = yield from sgd(memory or me.initial, self.local, *terms, z=msg.z, known=msg.known.to(msg.z))
         sums = yield from fold(add_logits, w, torch.zeros_like(msg.z))
         return Outputs(by_class(sums, me.histogram), me.histogram), w
 
-    def admit(self, step: str, reply: Outputs, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Outputs, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.counts)
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own model."""
         yield from ()
-        return mine or me.initial
+        return memory or me.initial
 
     def serve(self, state: Teacher, client: ClientId | None) -> Params | None:
         """Return None: no model leaves a client."""
@@ -260,7 +260,7 @@ class FedDistillPlus:
         return Lesson(params, Teacher(z, state.teacher.known), sums, counts)
 
     @step
-    def train(self, me: Me, msg: Lesson, mine: None) -> Step[tuple[Taught, None]]:
+    def train(self, me: Me, msg: Lesson, memory: None) -> Step[tuple[Taught, None]]:
         """Train the received model with the teacher, then compute its outputs for each class."""
         z, known = msg.teacher.z, msg.teacher.known
         term, say = (Reward(self.lam), add_soft_labels) if self.compat else (Distil(self.lam), add_logits)
@@ -268,7 +268,7 @@ class FedDistillPlus:
         sums = yield from fold(say, w, torch.zeros_like(z))
         return Taught(w, me.n, Outputs(by_class(sums, me.histogram), me.histogram)), None
 
-    def admit(self, step: str, reply: Taught, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Taught, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.outputs.counts)
 

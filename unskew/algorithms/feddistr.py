@@ -475,7 +475,7 @@ class FedDistr:
         learned = yield from ask(self.learn, dict.fromkeys(fed.clients, sets), at_least=0)
         warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
         warnings += fitting(fed, self.prior)
-        params = fed.work(lambda me: self.imagined(me, sets)) if self.server_model else state.params
+        params = fed.run_on_server(lambda me: self.imagined(me, sets)) if self.server_model else state.params
         absent = fed.num_classes - len(set(uploads.labels.tolist()))
         if absent:
             warnings.append(f"nobody sent an embedding of {absent} of the {fed.num_classes} labels")
@@ -489,7 +489,7 @@ class FedDistr:
         """Compute the distances of embeddings, (K, K)."""
         if self.distance == "l2":
             return lengths_apart(embeddings)
-        found: Tensor = fed.work(lambda me: run(_predictions, self.prior, embeddings, seed))
+        found: Tensor = fed.run_on_server(lambda me: run(_predictions, self.prior, embeddings, seed))
         return found
 
     def imagined(self, me: Me, sets: Sets) -> Step[Params]:
@@ -506,18 +506,18 @@ class FedDistr:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def disentangle(self, me: Me, msg: Begin, mine: Params | None) -> Step[tuple[Prompts, Params | None]]:
+    def disentangle(self, me: Me, msg: Begin, memory: Params | None) -> Step[tuple[Prompts, Params | None]]:
         """Return this client's clusters as embeddings (eq. 11, 12, 3')."""
         made = Disentangle(self.prior, self.m, self.steps, self.batch_size, self.lr)
         prompts = yield from run(made, msg.seed)
         if self.dp is None:
-            return prompts, mine
+            return prompts, memory
         start = yield from run(_start, self.prior)
         v = noised(prompts.embeddings, start, self.dp.clip, self.dp.std(self.releases), me.private / "noise")
-        return Prompts(v, prompts.labels, torch.zeros_like(prompts.counts)), mine
+        return Prompts(v, prompts.labels, torch.zeros_like(prompts.counts)), memory
 
     @step
-    def learn(self, me: Me, msg: Sets, mine: Params | None) -> Step[tuple[ClassifierReport, Params | None]]:
+    def learn(self, me: Me, msg: Sets, memory: Params | None) -> Step[tuple[ClassifierReport, Params | None]]:
         """Train a classifier on generated images and this client's own data (eq. 1'); it stays here."""
         fitted, closest = yield from self.taught(me, msg, own=True)
         return ClassifierReport(closest), fitted.params
@@ -530,10 +530,10 @@ class FedDistr:
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted, closest
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own classifier; without one the global model, and at first the common initial one."""
         yield from ()
-        return mine or params or me.initial
+        return memory or params or me.initial
 
     def serve(self, state: Distributed, client: ClientId | None) -> Params | None:
         """Return the global model, if the server trains one."""
@@ -546,7 +546,7 @@ class FedDistr:
         return 'm = "oracle"' if self.m == "oracle" else ""
 
     @property
-    def unrepeatable(self) -> bool:
+    def uses_private_randomness(self) -> bool:
         """True if clients draw noise of their own."""
         return self.dp is not None
 
@@ -618,9 +618,9 @@ def _accounted(multiplier: float, releases: int, delta: float) -> float | str:
 
 def looked_up(fed: Federation, of: Callable[[Local, str], T], prior: str) -> T | None:
     """Query the server's own prior; None if the server has no device for it."""
-    if fed.work is no_device:
+    if fed.run_on_server is no_device:
         return None
-    found: T = fed.work(lambda me: run(of, prior))
+    found: T = fed.run_on_server(lambda me: run(of, prior))
     return found
 
 

@@ -401,9 +401,9 @@ class WithDW(ABC):
             privacy.require()
 
     @property
-    def unrepeatable(self) -> bool:
+    def uses_private_randomness(self) -> bool:
         """True if clients draw noise of their own."""
-        return self.dw.dp is not None or bool(getattr(self.of, "unrepeatable", False))
+        return self.dw.dp is not None or bool(getattr(self.of, "uses_private_randomness", False))
 
     @abstractmethod
     def init(self, params: Params, fed: Federation) -> Any:
@@ -493,7 +493,7 @@ class WithDW(ABC):
         sl = renewed(state.sl, totals, self.dw.sl_momentum, sigma)
         return self.state(of, state.layer, sl, totals, asked, tuple(refused), idle)
 
-    def work(self, name: str, me: Me, msg: Informed, mine: Any) -> Step[tuple[LabelledReply, Any]]:
+    def work(self, name: str, me: Me, msg: Informed, memory: Any) -> Step[tuple[LabelledReply, Any]]:
         """Run a step of the method with the term in each of its optimisations; then compute soft labels (eq. 4).
 
         They are computed by the model just trained (of several, the last that is in the reply unchanged, or the last
@@ -516,7 +516,7 @@ class WithDW(ABC):
             fits.extend([got] if isinstance(got, Fitted) else [])
             return got
 
-        begun = getattr(self.of, name)(self.without_bias(me), msg.of, mine)
+        begun = getattr(self.of, name)(self.without_bias(me), msg.of, memory)
         reply, kept = yield from through(begun, request, answer)
         soft = None
         dp = self.dw.dp
@@ -529,10 +529,10 @@ class WithDW(ABC):
                 soft = noised(soft, dp.sigma, me.private / "soft labels" / name)
         return self.reported[name](reply, soft, bool(pulled)), kept
 
-    def admit(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse what the method refuses; unusable soft labels do not invalidate the rest of a reply."""
-        if hasattr(self.of, "admit"):
-            self.of.admit(step, reply.of if step in self.reported else reply, model, layout)
+        if hasattr(self.of, "validate_reply"):
+            self.of.validate_reply(step, reply.of if step in self.reported else reply, model, layout)
 
     def serve(self, state: Related, client: ClientId | None) -> Params | None:
         """Return the method's model."""
@@ -546,8 +546,8 @@ class WithDW(ABC):
         model, if the method has one.
         """
         own = parts(self.of.info(state.of)) if hasattr(self.of, "info") else ()
-        told = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
-        both = together(told, self.spent(state))
+        own_privacy = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
+        both = together(own_privacy, self.spent(state))
         small = len(state.sl) <= 20
         model = self.serve(state, None)
         weight = None if model is None else model[state.layer]
@@ -729,27 +729,27 @@ def _init(state: type[Related]) -> Callable[..., Any]:
 
 
 def _working_step(name: str, message: Any, memory: Any, reply: Any, kept: Any) -> Callable[..., Any]:
-    def work(self: WithDW, me: Me, msg: Informed, mine: Any) -> Step[tuple[Any, Any]]:
-        return (yield from self.work(name, me, msg, mine))
+    def work(self: WithDW, me: Me, msg: Informed, memory: Any) -> Step[tuple[Any, Any]]:
+        return (yield from self.work(name, me, msg, memory))
 
     returns = types.GenericAlias(tuple, (reply, kept))
-    work.__annotations__ = {"me": Me, "msg": message, "mine": memory, "return": returns}
+    work.__annotations__ = {"me": Me, "msg": message, "memory": memory, "return": returns}
     work.__name__ = work.__qualname__ = name
     return step(work)
 
 
 def _plain_step(name: str, said: dict[str, Any]) -> Callable[..., Any]:
-    def pass_on(self: WithDW, me: Me, msg: Any, mine: Any) -> Any:
-        return getattr(self.of, name)(self.without_bias(me), msg, mine)
+    def pass_on(self: WithDW, me: Me, msg: Any, memory: Any) -> Any:
+        return getattr(self.of, name)(self.without_bias(me), msg, memory)
 
     pass_on.__annotations__ = said
     pass_on.__name__ = pass_on.__qualname__ = name
     return step(pass_on)
 
 
-def _personalise(self: WithDW, me: Me, params: Params | None, mine: Any) -> Step[Params]:
+def _personalise(self: WithDW, me: Me, params: Params | None, memory: Any) -> Step[Params]:
     """Return the method's personal model; the bias is not trained, and without SL there is no term."""
-    begun = self.of.personalise(self.without_bias(me), params, mine)
+    begun = self.of.personalise(self.without_bias(me), params, memory)
     model: Params = yield from through(begun, lambda want: self.held(me.layout, want), lambda _, got: got)
     return model
 

@@ -145,9 +145,9 @@ class FedDyn:
         return Leaning(w, h, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
 
     @step
-    def train(self, me: Me, msg: Start, mine: Lean | None) -> Step[tuple[Trained, Lean | None]]:
+    def train(self, me: Me, msg: Start, memory: Lean | None) -> Step[tuple[Trained, Lean | None]]:
         """Train with the regulariser, then compute a new g (eq. 1, 2)."""
-        g = self.lean(me, msg, mine)
+        g = self.lean(me, msg, memory)
         terms = (Dynamic(self.alpha),) if self.alpha else ()
         fraction = share(me.n, msg.mean_size, msg.params)
         y = yield from sgd(msg.params, self.local, *terms, anchor=msg.params, g=g, share=fraction)
@@ -155,15 +155,15 @@ class FedDyn:
         return Trained(y, me.n), Lean(new, g, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, mine: Lean | None) -> tuple[Size, Lean | None]:
+    def declare(self, me: Me, msg: None, memory: Lean | None) -> tuple[Size, Lean | None]:
         """Say how many training examples this client has."""
-        return Size(me.n), mine
+        return Size(me.n), memory
 
-    def lean(self, me: Me, msg: Start, mine: Lean | None) -> Params:
+    def lean(self, me: Me, msg: Start, memory: Lean | None) -> Params:
         """Return this client's g as of the last reply the server received."""
-        if mine is None:
+        if memory is None:
             return zeros_like({n: msg.params[n] for n in corrected(me.layout, self.local)})
-        return mine.g if msg.heard == mine.round else mine.before
+        return memory.g if msg.heard == memory.round else memory.before
 
     def serve(self, state: Leaning, client: ClientId | None) -> Params | None:
         """Return the global model."""

@@ -156,15 +156,15 @@ class FedFA:
         return Fair(params, m, reports)
 
     @step
-    def train(self, me: Me, msg: Received, mine: int | None) -> Step[tuple[Scored, int | None]]:
+    def train(self, me: Me, msg: Received, memory: int | None) -> Step[tuple[Scored, int | None]]:
         """Evaluate the received model, then train from it."""
         start: Tensor | int = 0
         accuracy = int((yield from fold(add_correct, msg.params, start))) / me.n
         y = yield from sgd(msg.params, self.local)
-        trained = (mine or 0) + 1
+        trained = (memory or 0) + 1
         return Scored(y, me.n, accuracy, trained), trained
 
-    def admit(self, step: str, reply: Scored, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Scored, model: Params, layout: Layout) -> None:
         """Refuse an impossible accuracy or number of trainings."""
         if not 0.0 <= reply.accuracy <= 1.0 or not 1 <= reply.trained < 1 << 31:
             raise WireError(

@@ -100,14 +100,14 @@ class FedNova:
         return Rolling(map_params(torch.add, state.params, {**direction, **buffers}), m)
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Update, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Update, None]]:
         """Train from the received model, and compute the work from the steps actually taken."""
         terms = (Proximal(self.mu),) if self.mu else ()
         done = yield from fit(msg.params, self.local, *terms, anchor=msg.params)
         norm = work(done.steps, self.local.momentum, done.lr * self.mu)
         return Update(map_params(torch.sub, done.params, msg.params), norm, me.n), None
 
-    def admit(self, step: str, reply: Update, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Update, model: Params, layout: Layout) -> None:
         """Refuse work of less than a step, by which the plan would divide, or of more than the examples allow."""
         most = self.most(reply.n)
         if not 1.0 <= reply.norm <= most:

@@ -203,17 +203,19 @@ class FedPFT:
         yield from ask(self.learn, dict.fromkeys(fed.clients, mixture), at_least=0)
         params = state.params
         if self.server_model:
-            params = fed.work(lambda me: self.taught(me, mixture, own=False))
+            params = fed.run_on_server(lambda me: self.taught(me, mixture, own=False))
         warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
         return FedPFTState(params, parts, ignored, (*warnings, *fitting(fed, self.prior)))
 
     @step
-    def summarise(self, me: Me, msg: ComponentsRequest, mine: Params | None) -> Step[tuple[Components, Params | None]]:
+    def summarise(
+        self, me: Me, msg: ComponentsRequest, memory: Params | None
+    ) -> Step[tuple[Components, Params | None]]:
         """Return this client's components (eq. 1)."""
-        return (yield from run(summary, self.prior, self.m)), mine
+        return (yield from run(summary, self.prior, self.m)), memory
 
     @step
-    def learn(self, me: Me, msg: Mixture, mine: Params | None) -> Step[tuple[ClassifierDone, Params | None]]:
+    def learn(self, me: Me, msg: Mixture, memory: Params | None) -> Step[tuple[ClassifierDone, Params | None]]:
         """Train a classifier on sampled images and this client's own (eq. 2); it stays here."""
         return ClassifierDone(), (yield from self.taught(me, msg, own=True))
 
@@ -223,10 +225,10 @@ class FedPFT:
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted.params
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own classifier; without one the global model, and at first the common initial one."""
         yield from ()
-        return mine or params or me.initial
+        return memory or params or me.initial
 
     def serve(self, state: FedPFTState, client: ClientId | None) -> Params | None:
         """Return the global model, if the server trains one."""

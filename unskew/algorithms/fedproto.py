@@ -106,25 +106,25 @@ class FedProto:
         return Prototypes(everything[counts > 0], counts)
 
     @step
-    def train(self, me: Me, msg: Prototypes, mine: Params | None) -> Step[tuple[Prototypes, Params | None]]:
+    def train(self, me: Me, msg: Prototypes, memory: Params | None) -> Step[tuple[Prototypes, Params | None]]:
         """Train this client's own model, pulled towards the prototypes; then compute its own prototypes."""
         prototypes, known = msg.spread(), (msg.counts > 0).to(msg.rows)
         terms = (PrototypePull(self.lam),) if self.lam and len(msg.rows) else ()
-        w = yield from sgd(mine or me.initial, self.local, *terms, prototypes=prototypes, known=known)
+        w = yield from sgd(memory or me.initial, self.local, *terms, prototypes=prototypes, known=known)
         sums = yield from fold(add_features, w, torch.zeros_like(prototypes))
         return Prototypes(by_class(sums, me.histogram)[me.histogram > 0], me.histogram), w
 
-    def admit(self, step: str, reply: Prototypes, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Prototypes, model: Params, layout: Layout) -> None:
         """Refuse impossible counts, and prototypes that are not one for each class with examples."""
         check_counts(reply.counts)
         held = int((reply.counts > 0).sum())
         if len(reply.rows) != held:
             raise WireError(f"expected a prototype for each of {held} classes with examples, got {len(reply.rows)}")
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own model."""
         yield from ()
-        return mine or me.initial
+        return memory or me.initial
 
     def serve(self, state: Prototypes, client: ClientId | None) -> Params | None:
         """Return None: no model leaves a client."""

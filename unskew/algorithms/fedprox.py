@@ -116,18 +116,18 @@ class SizeSampled:
         return Sized((yield from self.of.meet(cohort, state.of, fed, self.train)), n)
 
     @step
-    def declare(self, me: Me, msg: None, mine: Params | None) -> tuple[Size, Params | None]:
+    def declare(self, me: Me, msg: None, memory: Params | None) -> tuple[Size, Params | None]:
         """Say how many training examples this client has."""
-        return Size(me.n), mine
+        return Size(me.n), memory
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train as a client of FedAvg does."""
-        return (yield from self.of.train(me, msg, mine))
+        return (yield from self.of.train(me, msg, memory))
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the personal model of FedAvg."""
-        return (yield from self.of.personalise(me, params, mine))
+        return (yield from self.of.personalise(me, params, memory))
 
     def serve(self, state: Sized, client: ClientId | None) -> Params | None:
         """Return the global model, as FedAvg serves it."""

@@ -72,10 +72,10 @@ class FedRep(Averaging):
         return super().init(without(params, personal), fed)
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train the head, then the body (eq. 1, 2)."""
         personal = me.layout.select(self.personal)
-        w = yield from self.fit_head(me, completed(me, msg.params, personal, mine), self.head_epochs)
+        w = yield from self.fit_head(me, completed(me, msg.params, personal, memory), self.head_epochs)
         w = yield from sgd(w, self.body(me.layout))
         return Trained(without(w, personal), me.n), only(w, personal)
 
@@ -93,9 +93,9 @@ class FedRep(Averaging):
         frozen = personal if personal.intersection(layout.trainable) else frozenset[str]()
         return restricted(self.local, layout, layout.select(("all",)) - frozen)
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the common body with this client's head."""
-        own = completed(me, params, me.layout.select(self.personal), mine)
+        own = completed(me, params, me.layout.select(self.personal), memory)
         return (yield from self.fit_head(me, own, self.finetune_epochs))
 
     def serve(self, state: Averaged, client: ClientId | None) -> Params | None:

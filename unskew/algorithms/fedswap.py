@@ -113,7 +113,7 @@ class FedSwap:
         return Weights(weighted_mean([model for model, _ in came], [weight for _, weight in came]))
 
     @step
-    def train(self, me: Me, msg: Parcel, mine: None) -> Step[tuple[Visited, None]]:
+    def train(self, me: Me, msg: Parcel, memory: None) -> Step[tuple[Visited, None]]:
         """Train the received model; with "d2d" it stays here until it is sent on."""
         assert isinstance(msg.model, dict)  # a handle arrives as the model it stands for
         y = yield from sgd(msg.model, self.local)

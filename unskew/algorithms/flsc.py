@@ -129,24 +129,24 @@ class FLSC:
         return Overlapping(models, ids, tuple(valid), tuple(c for c in replies if c not in valid))
 
     @step
-    def train(self, me: Me, msg: ClusterModels, mine: Memberships | None) -> Step[tuple[Softly, Memberships | None]]:
+    def train(self, me: Me, msg: ClusterModels, memory: Memberships | None) -> Step[tuple[Softly, Memberships | None]]:
         """Find this client's clusters and train their mean (eq. 1, 2), with its own tensors in their place."""
-        personal, own = me.layout.select(self.personal), mine.own if mine else None
+        personal, own = me.layout.select(self.personal), memory.own if memory else None
         models = [completed(me, model, personal, own) for model in msg.models]
         found = nearest((yield from train_losses(me, models)), self.memberships)
         if self.ids == "current":
             ids, following = found, None
         else:
-            ids, following = (mine and mine.ids) or self.drawn(me), found
+            ids, following = (memory and memory.ids) or self.drawn(me), found
         y = yield from sgd(completed(me, fused(msg.models, ids), personal, own), self.local)
         stays = only(y, personal)
         kept = Memberships(following, stays) if following or stays else None
         return Softly(without(y, personal), me.n, ids), kept
 
-    def personalise(self, me: Me, params: Params, mine: Memberships | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Memberships | None) -> Step[Params]:
         """Return the fused model with this client's own tensors in their place."""
         yield from ()
-        return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)
+        return completed(me, params, me.layout.select(self.personal), memory.own if memory else None)
 
     def drawn(self, me: Me) -> Ids:
         """Draw the first clusters where there are no previous ones: different ones, at random."""

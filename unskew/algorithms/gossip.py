@@ -83,16 +83,16 @@ class Gossip:
         return state
 
     @step
-    def train(self, me: Me, msg: Nothing, mine: Params | None) -> Step[tuple[OwnModel, Params | None]]:
+    def train(self, me: Me, msg: Nothing, memory: Params | None) -> Step[tuple[OwnModel, Params | None]]:
         """Train this client's own model; offer the one that `order` asks for."""
-        x = mine or me.initial
+        x = memory or me.initial
         y = yield from sgd(x, self.local)
         return OwnModel(Keep(x if self.order == "together" else y)), y
 
     @step
-    def mix(self, me: Me, msg: Meeting, mine: Params | None) -> tuple[Nothing, Params | None]:
+    def mix(self, me: Me, msg: Meeting, memory: Params | None) -> tuple[Nothing, Params | None]:
         """Average with the neighbours (eq. 1, 2)."""
-        y = mine or me.initial
+        y = memory or me.initial
         if msg.before is None:
             return Nothing(), mixed(y, msg.near)
         x = msg.before
@@ -100,10 +100,10 @@ class Gossip:
         z = mixed(x, msg.near)
         return Nothing(), {n: t if n in me.layout.buffers else z[n] + (t - x[n]) for n, t in y.items()}
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own model."""
         yield from ()
-        return mine or me.initial
+        return memory or me.initial
 
     def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
         """Return None: to serve a mean over the network, a server would have to see every model."""

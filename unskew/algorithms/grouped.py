@@ -74,13 +74,13 @@ class Grouped:
         return Models(state.groups, tuple(models))
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train the group's model, as in FedAvg."""
-        return (yield from self.plain.train(me, msg, mine))
+        return (yield from self.plain.train(me, msg, memory))
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the group's model with this client's own tensors in their place."""
-        return (yield from self.plain.personalise(me, params, mine))
+        return (yield from self.plain.personalise(me, params, memory))
 
     @property
     def plain(self) -> FedAvg:

@@ -482,22 +482,22 @@ class HCCT:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[LocalUpdate, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[LocalUpdate, Params | None]]:
         """Train the group's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
-        start = msg.params if self.averaged_heads else self.plain.own(me, msg.params, mine)
+        start = msg.params if self.averaged_heads else self.plain.own(me, msg.params, memory)
         done: Fitted | None = yield Sgd(start, self.local, may_diverge=True)
         if done is None:
-            return LocalUpdate(msg.params, me.n, None), mine
+            return LocalUpdate(msg.params, me.n, None), memory
         travels = done.params if self.averaged_heads else without(done.params, personal)
         return LocalUpdate(travels, me.n, done.steps), only(done.params, personal)
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the group's model with this client's own tensors in their place."""
         yield from ()
         if self.averaged_heads:
-            return {**params, **mine} if mine else params
-        return self.plain.own(me, params, mine)
+            return {**params, **memory} if memory else params
+        return self.plain.own(me, params, memory)
 
     @property
     def plain(self) -> FedAvg:

@@ -146,20 +146,20 @@ class IFCA:
         )
 
     @step
-    def train(self, me: Me, msg: Menu, mine: Params | None) -> Step[tuple[Chosen, Params | None]]:
+    def train(self, me: Me, msg: Menu, memory: Params | None) -> Step[tuple[Chosen, Params | None]]:
         """Choose a model and train it (eq. 1, 2), with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         whole = [{**msg.shared, **own} for own in msg.own]
-        models = [{n: m[n] for n in me.initial} for m in (completed(me, w, personal, mine) for w in whole)]
+        models = [{n: m[n] for n in me.initial} for m in (completed(me, w, personal, memory) for w in whole)]
         losses = yield from train_losses(me, models)
         (j,) = nearest(losses, 1)
         y = yield from sgd(models[j], self.local)
         return Chosen(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
 
-    def personalise(self, me: Me, params: Params, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the cluster's model with this client's own tensors in their place."""
         yield from ()
-        return completed(me, params, me.layout.select(self.personal), mine)
+        return completed(me, params, me.layout.select(self.personal), memory)
 
     def mean(self, replies: Sequence[Chosen], names: Collection[str]) -> Params:
         """Average the named tensors over all replies."""

@@ -39,14 +39,14 @@ class Independent:
         return state
 
     @step
-    def train(self, me: Me, msg: Nothing, mine: Params | None) -> Step[tuple[Nothing, Params | None]]:
+    def train(self, me: Me, msg: Nothing, memory: Params | None) -> Step[tuple[Nothing, Params | None]]:
         """Continue training this client's own model."""
-        return msg, (yield from sgd(mine or me.initial, self.local))
+        return msg, (yield from sgd(memory or me.initial, self.local))
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own model."""
         yield from ()
-        return mine or me.initial
+        return memory or me.initial
 
     def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
         """Return None: no model leaves a client."""

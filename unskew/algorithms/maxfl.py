@@ -151,31 +151,31 @@ class MAXFL:
         return Appealing(params, appeals, ignored)
 
     @step
-    def train(self, me: Me, msg: ModelToJudge, mine: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
+    def train(self, me: Me, msg: ModelToJudge, memory: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
         """Train from the received model, and evaluate it (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
-            return Judged(y, me.n, None), mine
+            return Judged(y, me.n, None), memory
         if self.rho == "solo_loss":
-            if mine is None:
+            if memory is None:
                 alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
-                mine = Requirement((yield from train_loss(me, alone)), alone if self.preferred else None)
-            rho = mine.rho
+                memory = Requirement((yield from train_loss(me, alone)), alone if self.preferred else None)
+            rho = memory.rho
         else:
             rho = self.rho
         z = (yield from train_loss(me, msg.params)) - rho
-        return Judged(y, me.n, Appeal(torch.tensor(slope(z), dtype=torch.float64), z < 0.0)), mine
+        return Judged(y, me.n, Appeal(torch.tensor(slope(z), dtype=torch.float64), z < 0.0)), memory
 
-    def admit(self, step: str, reply: Judged, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Judged, model: Params, layout: Layout) -> None:
         """Refuse a weight that is not a slope of the logistic function."""
         if reply.appeal is not None and not 0.0 <= float(reply.appeal.q) <= 0.25:
             raise WireError(f"a weight must be 0 to 0.25, got {float(reply.appeal.q):g}")
 
-    def personalise(self, me: Me, params: Params, mine: Requirement | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Requirement | None) -> Step[Params]:
         """Return the global model; with `preferred` this client's own if that is no worse."""
-        if mine is None or mine.model is None:
+        if memory is None or memory.model is None:
             return params
-        return params if (yield from train_loss(me, params)) < mine.rho else mine.model
+        return params if (yield from train_loss(me, params)) < memory.rho else memory.model
 
     def serve(self, state: Appealing, client: ClientId | None) -> Params | None:
         """Return the global model."""
@@ -287,46 +287,46 @@ class MAXFL_HCCT:
         return Group(params, {**state.joined, **{c: c in sent for c in replies}}, tuple(replies), judge)
 
     @step
-    def train(self, me: Me, msg: ModelToJudge, mine: Alone | None) -> Step[tuple[Decided, Alone | None]]:
+    def train(self, me: Me, msg: ModelToJudge, memory: Alone | None) -> Step[tuple[Decided, Alone | None]]:
         """Decide, then train the group's model or this client's own."""
         personal = me.layout.select(self.personal)
-        mine = mine or Alone(None, None, None)
-        offered = completed(me, msg.params, personal, mine.own)
+        memory = memory or Alone(None, None, None)
+        offered = completed(me, msg.params, personal, memory.own)
         joins = True
         if msg.judge:
-            mine = yield from self.with_requirement(me, mine)
-            joins = (yield from train_loss(me, offered)) < self.requirement(me, offered, mine)
-        y = yield from sgd(mine.own if mine.alone and mine.own and not joins else offered, self.local)
+            memory = yield from self.with_requirement(me, memory)
+            joins = (yield from train_loss(me, offered)) < self.requirement(me, offered, memory)
+        y = yield from sgd(memory.own if memory.alone and memory.own and not joins else offered, self.local)
         kept = only(y, personal) if joins else y
         sent = without(y, personal) if joins else None
-        return Decided(sent, me.n), Alone(kept, mine.rho, mine.prior, not joins)
+        return Decided(sent, me.n), Alone(kept, memory.rho, memory.prior, not joins)
 
-    def admit(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
         """Refuse incomplete models: if only one client joins, no other model shows which parts are missing."""
         if reply.params is not None:
             require_names(reply.params, without(model, layout.select(self.personal)), "a model")
 
-    def with_requirement(self, me: Me, mine: Alone) -> Step[Alone]:
+    def with_requirement(self, me: Me, memory: Alone) -> Step[Alone]:
         """Return this client's memory, completed by the basis of its requirement."""
-        if not isinstance(self.threshold, str) or mine.rho is not None or mine.prior is not None:
-            return mine
+        if not isinstance(self.threshold, str) or memory.rho is not None or memory.prior is not None:
+            return memory
         alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
         if self.threshold == "sqdist":
-            return Alone(mine.own, None, alone, mine.alone)
-        return Alone(mine.own, (yield from train_loss(me, alone)), None, mine.alone)
+            return Alone(memory.own, None, alone, memory.alone)
+        return Alone(memory.own, (yield from train_loss(me, alone)), None, memory.alone)
 
-    def requirement(self, me: Me, params: Params, mine: Alone) -> float:
+    def requirement(self, me: Me, params: Params, memory: Alone) -> float:
         """Return rho_k: a number, or by eq. 3 or 5."""
-        if mine.prior is not None:
-            return squared_distance(mine.prior, params, me.layout.trainable)
-        return mine.rho if mine.rho is not None else float(self.threshold)
+        if memory.prior is not None:
+            return squared_distance(memory.prior, params, me.layout.trainable)
+        return memory.rho if memory.rho is not None else float(self.threshold)
 
-    def personalise(self, me: Me, params: Params, mine: Alone | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: Alone | None) -> Step[Params]:
         """Return the group's model, or this client's own while it is outside the group."""
         yield from ()
-        if mine is not None and mine.alone and mine.own is not None:
-            return mine.own
-        return completed(me, params, me.layout.select(self.personal), mine.own if mine else None)
+        if memory is not None and memory.alone and memory.own is not None:
+            return memory.own
+        return completed(me, params, me.layout.select(self.personal), memory.own if memory else None)
 
     def serve(self, state: Group, client: ClientId | None) -> Params | None:
         """Return the group's model; None for the server itself while parts of the model live on clients."""

@@ -74,13 +74,13 @@ class MOON(Averaging):
     buffer: Annotated[int, Ge(1)] = 1
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Past | None) -> Step[tuple[Trained, Past | None]]:
+    def train(self, me: Me, msg: Weights, memory: Past | None) -> Step[tuple[Trained, Past | None]]:
         """Train in contrast to this client's earlier models, and remember the new one."""
         if self.mu == 0.0:
             return Trained((yield from sgd(msg.params, self.local)), me.n), None
-        if mine is None:
+        if memory is None:
             w = yield from sgd(msg.params, self.local)
             return Trained(w, me.n), Past((w,))
         term = Contrast(self.mu, self.temperature)
-        w = yield from sgd(msg.params, self.local, term, received=msg.params, past=mine.models)
-        return Trained(w, me.n), Past((*mine.models, w)[-self.buffer :])
+        w = yield from sgd(msg.params, self.local, term, received=msg.params, past=memory.models)
+        return Trained(w, me.n), Past((*memory.models, w)[-self.buffer :])

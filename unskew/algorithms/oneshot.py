@@ -37,7 +37,7 @@ class OneShot(Averaging):
         return state if fed.round > 1 else (yield from super().round(state, fed))
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         """Train from the common model."""
         return Trained((yield from sgd(msg.params, longer(self.local, self.rounds_worth))), me.n), None
 

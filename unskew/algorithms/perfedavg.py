@@ -104,7 +104,7 @@ class PerFedAvg(Averaging):
             )
 
     @step
-    def train(self, me: Me, msg: Weights, mine: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
         """Take tau meta-steps (eq. 1)."""
         outer, beta = replace(self.local, local_epochs=None, local_steps=1), self.local.lr_at(me.round)
         w = msg.params
@@ -154,7 +154,7 @@ class PerFedAvg(Averaging):
         return {n: decay * d - (up[n] - down[n]) / 2.0 for n, d in v.items()}
 
     # ------------------------------------------------------------------ use
-    def personalise(self, me: Me, params: Params, mine: None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: None) -> Step[Params]:
         """Return A(w) on this client's training data."""
         if not self.alpha or not self.adapt_steps:
             return params

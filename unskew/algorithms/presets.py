@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 
 Make = TypeVar("Make", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -61,7 +61,9 @@ def settings(make: Callable[..., Any], preset: str | None) -> Mapping[str, Any]:
     if preset is None or not tables:  # without tables, an option of that name belongs to the method itself
         return {}
     if preset not in tables:
-        raise ConfigError(f"no preset is called {preset!r}{meant(preset, tables)} (there are: {', '.join(tables)})")
+        raise ConfigError(
+            f"no preset is called {preset!r}{did_you_mean(preset, tables)} (there are: {', '.join(tables)})"
+        )
     return tables[preset]
 
 

@@ -141,9 +141,9 @@ class SCAFFOLD:
         return Controlled(x, map_params(torch.add, state.c, dc), {**state.heard, **dict.fromkeys(replies, fed.round)})
 
     @step
-    def train(self, me: Me, msg: Control, mine: Variate | None) -> Step[tuple[ControlledUpdate, Variate | None]]:
+    def train(self, me: Me, msg: Control, memory: Variate | None) -> Step[tuple[ControlledUpdate, Variate | None]]:
         """Train with the correction, then compute a new variate (eq. 1 to 3)."""
-        c_i = self.variate(msg, mine)
+        c_i = self.variate(msg, memory)
         correction = map_params(torch.sub, msg.c, c_i)
         y = yield from fit(msg.params, self.local, Correction(), correction=correction)
         dy = map_params(torch.sub, y.params, msg.params)
@@ -156,18 +156,18 @@ class SCAFFOLD:
         n = me.n if self.weighting == "samples" else None
         return ControlledUpdate(dy, map_params(torch.sub, new, c_i), n), Variate(new, c_i, me.round)
 
-    def admit(self, step: str, reply: ControlledUpdate, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: ControlledUpdate, model: Params, layout: Layout) -> None:
         """Refuse incomplete models, variates of other tensors, and missing example counts if means use them."""
         require_names(reply.dy, model, "how far a model went")
         require_names(reply.dc, self.controlled(layout), "how far a variate went")
         if self.weighting == "samples" and reply.n is None:
             raise WireError("a reply must say how many examples are behind it, got none")
 
-    def variate(self, msg: Control, mine: Variate | None) -> Params:
+    def variate(self, msg: Control, memory: Variate | None) -> Params:
         """Return this client's variate as of the last reply the server received."""
-        if mine is None:
+        if memory is None:
             return zeros_like(msg.c)
-        return mine.c if msg.heard == mine.round else mine.before
+        return memory.c if msg.heard == memory.round else memory.before
 
     def controlled(self, layout: Layout) -> tuple[str, ...]:
         """Return the parameters that have a variate: those that local training may change."""

@@ -163,10 +163,10 @@ class STC:
         )
 
     @step
-    def train(self, me: Me, msg: News, mine: Replica | None) -> Step[tuple[Upload, Replica | None]]:
+    def train(self, me: Me, msg: News, memory: Replica | None) -> Step[tuple[Upload, Replica | None]]:
         """Train the updated replica, then compress the update (eq. 1, 3)."""
-        w = self.updated(me, msg, mine)
-        before = self.residual(me, msg, mine)
+        w = self.updated(me, msg, memory)
+        before = self.residual(me, msg, memory)
         y = yield from sgd(w, self.local)
         total = {n: a + (y[n] - w[n]) for n, a in before.items()}
         update = compress(total, self.up)
@@ -183,13 +183,13 @@ class STC:
         updates = state.recent[len(state.recent) - missed :]
         return News(state.version, heard, updates, buffers)
 
-    def updated(self, me: Me, msg: News, mine: Replica | None) -> Params:
+    def updated(self, me: Me, msg: News, memory: Replica | None) -> Params:
         """Bring this client's replica to the server's version (eq. 3).
 
         Raises:
             ProtocolError: If the message does not lead there from this client's version.
         """
-        params, version = (me.initial, 0) if mine is None else (mine.params, mine.version)
+        params, version = (me.initial, 0) if memory is None else (memory.params, memory.version)
         compressed = self.compressed(params, me.layout)
         # A client whose last reply was lost is ahead of what the server knows, and has some of the updates already.
         news = msg.updates[len(msg.updates) - min(msg.version - version, len(msg.updates)) :]
@@ -202,11 +202,11 @@ class STC:
             params = applied(params, decompress(update, compressed, self.down))
         return {n: msg.whole.get(n, t) for n, t in params.items()}
 
-    def residual(self, me: Me, msg: News, mine: Replica | None) -> Params:
+    def residual(self, me: Me, msg: News, memory: Replica | None) -> Params:
         """Return A_k as of the last reply the server received."""
-        if mine is None:
+        if memory is None:
             return zeros_like(self.compressed(me.initial, me.layout))
-        return mine.residual if msg.heard == mine.version else mine.before
+        return memory.residual if msg.heard == memory.version else memory.before
 
     def received(self, update: Sparse, like: Params, client: ClientId, round: int) -> Params:
         """Decompress a client's update, with checks, since it comes from another machine."""
@@ -215,7 +215,7 @@ class STC:
         except WireError as error:
             raise WireError(f"round {round}, client {client}: {error}") from None
 
-    def admit(self, step: str, reply: Upload, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: Upload, model: Params, layout: Layout) -> None:
         """Refuse replies that cannot be decompressed, or lack buffers, before the plan uses them."""
         decompress(reply.update, self.compressed(model, layout), self.up)
         if reply.buffers.keys() != set(layout.buffers):

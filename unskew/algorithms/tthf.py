@@ -222,7 +222,7 @@ class TTHF:
         return wanted
 
     @step
-    def train(self, me: Me, msg: Leg, mine: None) -> Step[tuple[DeviceModel, None]]:
+    def train(self, me: Me, msg: Leg, memory: None) -> Step[tuple[DeviceModel, None]]:
         """Do a part of the round's local work (eq. 1)."""
         assert isinstance(msg.model, dict)
         in_steps = self.local.local_steps is not None
@@ -232,7 +232,7 @@ class TTHF:
         return DeviceModel(Keep(w), me.n, height), None
 
     @step
-    def exchange(self, me: Me, msg: Exchange, mine: None) -> tuple[Exchanged, None]:
+    def exchange(self, me: Me, msg: Exchange, memory: None) -> tuple[Exchanged, None]:
         """Average with the neighbours once (eq. 2)."""
         assert isinstance(msg.own, dict)
         return Exchanged(Keep(mixed(msg.own, msg.near))), None

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from unskew.cli.options import AsJson, builtin_experiments
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 
 KINDS = ("methods", "datasets", "splits", "models", "experiments", "reproductions")
 OTHER_NAMES = {
@@ -32,7 +32,7 @@ def list_(
     """
     if what not in (*KINDS, "all"):
         other = OTHER_NAMES.get(what)
-        hint = f"; did you mean {other}?" if other else meant(what, KINDS)
+        hint = f"; did you mean {other}?" if other else did_you_mean(what, KINDS)
         raise ConfigError(f"unskew list knows {', '.join(KINDS)}, got {what!r}{hint}")
     catalogues = {kind: catalogue(kind) for kind in (KINDS if what == "all" else (what,))}
     if as_json:

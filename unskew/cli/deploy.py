@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
 from unskew.cli.tables import results
-from unskew.errors import ConfigError, DataError, meant
+from unskew.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
@@ -39,7 +39,7 @@ class _Experiments(TyperGroup):
             find_experiment(word)
         except ConfigError as error:
             raise UsageError(
-                f"unskew deploy has no command {word!r}{meant(word, self.commands)} (commands: "
+                f"unskew deploy has no command {word!r}{did_you_mean(word, self.commands)} (commands: "
                 f"{', '.join(self.commands)}); nor is it an experiment: {error}"
             ) from None
 

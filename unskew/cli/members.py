@@ -5,7 +5,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from unskew.report import Record
-from unskew.report.members import Joining, Member, joining
+from unskew.report.members import JoinSummary, Member, join_summaries
 from unskew.report.tables import percent, points
 
 MOST_ROWS = 40
@@ -14,12 +14,12 @@ MOST_ROWS = 40
 
 def should_join(record: Record) -> list[Table | str]:
     """For each method that forms groups, a table of its clients, or just a sentence if they are many."""
-    methods = joining(record)
+    methods = join_summaries(record)
     small = sum(len(j.members) for j in methods) <= MOST_ROWS
     return [part for j in methods for part in ((clients(j), j.words) if small else (j.words,))]
 
 
-def clients(j: Joining) -> Table:
+def clients(j: JoinSummary) -> Table:
     """The clients of a method in the last round of a seed; columns without a number are left out."""
     columns = [
         ("client", [escape(m.name) for m in j.members]),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 
 Settings = Annotated[
     list[str] | None,
@@ -40,7 +40,7 @@ def find_experiment(name: str) -> Path:
         return path
     if name not in builtin:
         raise ConfigError(
-            f"no file and no built-in experiment is called {name!r}{meant(name, builtin)} "
+            f"no file and no built-in experiment is called {name!r}{did_you_mean(name, builtin)} "
             f"(built in: {', '.join(builtin)})"
         )
     return builtin[name]

@@ -48,12 +48,12 @@ def compare(
     if as_json:
         print(json.dumps(comparison))
     else:
-        from unskew.report.members import joining
+        from unskew.report.members import join_summaries
 
         console = Console()
         console.print(results(comparison))
         for name, record in zip(names, records, strict=True):
-            for j in joining(record):
+            for j in join_summaries(record):
                 console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
     damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
     for remark in (*incomparable(records, names), *damages):

@@ -14,7 +14,7 @@ from torch import Tensor
 from unskew.data.dataset import ROWS, Dataset, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages
 from unskew.data.inputs import Inputs, standardised
-from unskew.errors import DataError, meant
+from unskew.errors import DataError, did_you_mean
 from unskew.keys import Key
 
 TEST_FRACTION = 0.2
@@ -120,7 +120,7 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
             if len(unknown):
                 i, word = int(unknown[0]), str(y[unknown[0]])
                 raise DataError(
-                    f"{name}: {key}[{i}] is {word!r}, none of the {len(classes)} classes{meant(word, classes)}"
+                    f"{name}: {key}[{i}] is {word!r}, none of the {len(classes)} classes{did_you_mean(word, classes)}"
                 )
             labels[key] = np.array([number[str(word)] for word in y], np.int64)
         return {**content, **labels}, classes

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from unskew.errors import ConfigError, DataError, meant
+from unskew.errors import ConfigError, DataError, did_you_mean
 
 Augment = Callable[[Tensor, Generator], Tensor]
 
@@ -65,7 +65,7 @@ def augmentation(name: str) -> Augment:
         ConfigError: If there is no augmentation of that name.
     """
     if name not in AUGMENTS:
-        raise ConfigError(f"unknown augmentation {name!r}{meant(name, AUGMENTS)} (known: {', '.join(AUGMENTS)})")
+        raise ConfigError(f"unknown augmentation {name!r}{did_you_mean(name, AUGMENTS)} (known: {', '.join(AUGMENTS)})")
     return AUGMENTS[name]
 
 

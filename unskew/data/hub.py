@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.errors import DataError, meant
+from unskew.errors import DataError, did_you_mean
 
 INSTALL = "pip install 'unskew[hub]'"
 NONE = "none"
@@ -89,7 +89,9 @@ def parse(source: str) -> Reference:
     for part in query.split("&") if query else ():
         key, sign, value = part.partition("=")
         if key not in _OPTIONS:
-            raise DataError(f"{source}: unknown option {key!r}{meant(key, _OPTIONS)} (known: {', '.join(_OPTIONS)})")
+            raise DataError(
+                f"{source}: unknown option {key!r}{did_you_mean(key, _OPTIONS)} (known: {', '.join(_OPTIONS)})"
+            )
         if not sign or not value:
             raise DataError(f"{source}: option {key} has no value; write {key}=...")
         if key in given:
@@ -104,7 +106,7 @@ def parse(source: str) -> Reference:
     if place in KNOWN:
         return replace(KNOWN[place], **options)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        near = meant(f"hub:{place}", [f"hub:{name}" for name in KNOWN], 0.75)
+        near = did_you_mean(f"hub:{place}", [f"hub:{name}" for name in KNOWN], 0.75)
         raise DataError(
             f"{source} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}, got {place!r}{near}"
         )

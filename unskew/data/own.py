@@ -27,7 +27,7 @@ from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.errors import DataError, meant
+from unskew.errors import DataError, did_you_mean
 from unskew.keys import Key
 
 FORMS = (
@@ -250,7 +250,7 @@ def _named(columns: Any, name: object, setting: str, holds: str) -> None:
     if name is None:
         raise DataError(f"{setting} must name the column of the {holds}, as in {setting}={known[-1]!r} ({some})")
     if name not in list(columns):
-        raise DataError(f"{setting}: there is no column {name!r}{meant(str(name), known)} ({some})")
+        raise DataError(f"{setting}: there is no column {name!r}{did_you_mean(str(name), known)} ({some})")
 
 
 def _owners(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, ...]]:

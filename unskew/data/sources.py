@@ -50,7 +50,7 @@ from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import DataError, meant
+from unskew.errors import DataError, did_you_mean
 from unskew.keys import Key
 
 _Array = npt.NDArray[Any]
@@ -166,7 +166,8 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
         return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True)
     if source not in _NAMED:
         raise DataError(
-            f"unknown data set {source!r}{meant(source, _NAMED, 0.5)} (known: {', '.join(s.name for s in SOURCES)})"
+            f"unknown data set {source!r}{did_you_mean(source, _NAMED, 0.5)} "
+            f"(known: {', '.join(s.name for s in SOURCES)})"
         )
     if source == "digits":
         return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)

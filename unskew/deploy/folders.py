@@ -33,7 +33,7 @@ from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.deploy.wheel import build_wheel
-from unskew.errors import ConfigError, DeployError, meant
+from unskew.errors import ConfigError, DeployError, did_you_mean
 from unskew.experiment.config import Experiment, to_toml
 from unskew.files import PRIVATE, write_atomically
 from unskew.runtime import resident
@@ -170,7 +170,7 @@ def _check_declared(source: str) -> None:
     if not (kind in ("npz", "folder", "hub") and rest if colon else source in named):
         raise ConfigError(
             f"--data must be npz:PATH, folder:PATH, hub:NAME or the name of a data set, got {source!r}"
-            f"{meant(source, named)}"
+            f"{did_you_mean(source, named)}"
         )
 
 

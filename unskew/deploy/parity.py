@@ -60,7 +60,7 @@ def comparable(experiment: Experiment) -> None:
     Raises:
         ConfigError: If clients of a method draw noise from secrets of their own.
     """
-    labels = [m.label for m in experiment.methods if getattr(m.algorithm, "unrepeatable", False)]
+    labels = [m.label for m in experiment.methods if getattr(m.algorithm, "uses_private_randomness", False)]
     if labels:
         raise ConfigError(
             f"a deployed run of {', '.join(labels)} has noise that each client draws from a secret of its own, which "

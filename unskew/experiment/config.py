@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from unskew import algorithms, schema
 from unskew.algorithms import presets
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 from unskew.protocol import SgdConfig
 from unskew.tree import is_record
 from unskew.world.channel import Even
@@ -209,7 +209,7 @@ class Experiment:
             raise ConfigError(f"name must be a line that is not empty, got {schema.show(self.name)}")
         for name in self.track:
             if name not in TRACKERS:
-                near = meant(name, TRACKERS)
+                near = did_you_mean(name, TRACKERS)
                 raise ConfigError(f"track: no tracker is called {name!r}{near} (known: {', '.join(TRACKERS)})")
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
@@ -240,7 +240,7 @@ def method(
     Raises:
         ConfigError: If the name or an option is not known, or a value is not allowed.
     """
-    with schema.placed(f"{place}.name", where):
+    with schema.errors_at(f"{place}.name", where):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
     of_local = (
@@ -248,10 +248,12 @@ def method(
     )
     elsewhere = {**_did_you_mean(of_local), **_of_the_experiment()}
     values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere)
-    algorithm = schema.made(target, values, place, where)
+    algorithm = schema.construct(target, values, place, where)
     lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
     if lacks:
-        raise ConfigError(f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.at(where)}")
+        raise ConfigError(
+            f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.in_file(where)}"
+        )
     preset = presets.settings(target, values.get("preset"))
     fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
     return Method(label or name, name, _spelled_out(fields, values), algorithm)
@@ -371,19 +373,21 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
             raise schema.unknown(key, known, "", "an experiment", where, _did_you_mean(_of_tables()))
     if "seed" in table:
         if "seeds" in table:
-            raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.at(where)}")
+            raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.in_file(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
     schema.build(SgdConfig, local, "local", where, elsewhere=_of_the_experiment())
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
-        raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.at(where)}")
+        raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
     if ("algorithm" in table) == ("methods" in table):
-        raise ConfigError(f"give either [algorithm] or [[methods]]{schema.at(where)}")
+        raise ConfigError(f"give either [algorithm] or [[methods]]{schema.in_file(where)}")
     single = "algorithm" in table
     entries = [table.pop("algorithm")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
-        raise ConfigError(f"methods must be a list of at least one table, got {schema.show(entries)}{schema.at(where)}")
+        raise ConfigError(
+            f"methods must be a list of at least one table, got {schema.show(entries)}{schema.in_file(where)}"
+        )
     methods = [
         _method(entry, local, "algorithm" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
     ]
@@ -391,7 +395,7 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
         methods = with_bounds(methods, local)
     split = parse_split(table.pop("split", {"name": "iid"}), where)
     kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"), elsewhere=_of_the_experiment())
-    with schema.placed("", where):
+    with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, **kwargs)
 
 
@@ -425,15 +429,15 @@ def setting_named(word: str) -> str | None:
 
 def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise ConfigError(f"{place} must be a table with a name, got {schema.show(entry)}{schema.at(where)}")
+        raise ConfigError(f"{place} must be a table with a name, got {schema.show(entry)}{schema.in_file(where)}")
     options = {k: v for k, v in entry.items() if k not in ("name", "label")}
     label = entry.get("label", entry["name"])
     if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
         raise ConfigError(
             f"{place}.label must be a line of at most {LONGEST_LABEL} characters, got {schema.show(label)}"
-            f"{schema.at(where)}"
+            f"{schema.in_file(where)}"
         )
-    with schema.placed(f"{place}.name", where):
+    with schema.errors_at(f"{place}.name", where):
         options = _with_local(entry["name"], options, local)
     return method(entry["name"], options, label, place, where)
 
@@ -464,7 +468,7 @@ def parse_split(raw: Any, where: str = "") -> Split:
     name = raw.get("name") if isinstance(raw, Mapping) else raw
     if not isinstance(raw, Mapping) or not isinstance(name, str) or name not in SPLITS:
         got = "none" if name is None else schema.show(name)
-        raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.at(where)}")
+        raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.in_file(where)}")
     options = {k: v for k, v in raw.items() if k != "name"}
     elsewhere = {**_of_splits(), **_of_the_experiment()}
     split: Split = schema.build(SPLITS[name], options, "split", where, owner=name, elsewhere=elsewhere)

@@ -8,9 +8,9 @@ and chooses what is evaluated.  Results are made up in one of two ways:
 
 A plan whose traffic is the same under both does not let training decide what it sends, as far as two tries can tell.
 
-The server's own requests (`Federation.work`) are answered in the same way.  Local code (`Run`) really runs, since
-no one else knows its result, but only once where that suffices, and while there is time; a prior that it asks for is
-mocked as well (mock_prior.py).
+The server's own requests (`Federation.run_on_server`) are answered in the same way.  Local code (`Run`) really runs,
+since no one else knows its result, but only once where that suffices, and while there is time; a prior that it asks for
+is mocked as well (mock_prior.py).
 """
 
 import itertools
@@ -31,7 +31,7 @@ from unskew.local import imagery
 from unskew.local.data import steps_of_job
 from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Imagery, Local, Me, Run, Sgd, drive
+from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Imagery, Local, Me, Run, Sgd, drive
 from unskew.tree import Params, leaves
 from unskew.units import human_bytes
 
@@ -161,11 +161,11 @@ class DryRunExecutor:
             self.spent += time.monotonic() - began
 
     def _answer(self, step: str, me: Me, index: int, request: object) -> Any:
-        if isinstance(request, Sgd) and (me.id != NOBODY or request.examples is not None):
+        if isinstance(request, Sgd) and (me.id != SERVER_ID or request.examples is not None):
             return self._answer_sgd(me, request)
         if isinstance(request, Run):
             return self._answer_run(step, me, index, request)
-        if isinstance(request, Fold) and me.id != NOBODY:
+        if isinstance(request, Fold) and me.id != SERVER_ID:
             return self._answer_fold(me, index, request)
         return self._trainer.answer(me, index, request)  # refuses it
 
@@ -181,7 +181,7 @@ class DryRunExecutor:
         return value
 
     def _answer_run(self, step: str, me: Me, index: int, request: Run) -> Any:
-        code, at_server = self._code, me.id == NOBODY
+        code, at_server = self._code, me.id == SERVER_ID
         kind: JobKind = ("work" if at_server else "run", _name(request.fn), None)
         (self.requests.server_jobs if at_server else self.requests.jobs)[kind, me.n] += 1
         mock = self._mock if kind in code.uses_prior else None
@@ -218,7 +218,7 @@ class DryRunExecutor:
         given = request.examples
         kind: JobKind = ("sgd" if given is None else "sgd given", request.config, request.terms)
         n = me.n if given is None else len(given.rows)
-        (self.requests.server_jobs if me.id == NOBODY else self.requests.jobs)[kind, n] += 1
+        (self.requests.server_jobs if me.id == SERVER_ID else self.requests.jobs)[kind, n] += 1
         steps = steps_of_job(request.config, n, self._trainer.task.min_batch)
         lr = request.config.lr_at(me.round)
         if self._mock == "unchanged":
@@ -266,7 +266,7 @@ class _WatchedLocal:
     def _note(self, asked: PriorRequest, n: int, same: Hashable) -> None:
         call: tuple[JobKind, int, Hashable] = (("prior", asked, None), n, same)
         self.asked.append(call)
-        self._requests.prior_calls[(*call, self._me.id == NOBODY)] += 1
+        self._requests.prior_calls[(*call, self._me.id == SERVER_ID)] += 1
 
 
 def prior_of(trainer: LocalTrainer, source: str) -> imagery.TaskImagery:

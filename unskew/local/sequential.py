@@ -10,7 +10,7 @@ from torch import Tensor
 from unskew.keys import Key
 from unskew.local.executor import EvalJob, StepJob, StepResult, Trainer
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import NOBODY, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
+from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
 from unskew.tree import Params
 
 
@@ -48,12 +48,12 @@ def run_step(trainer: Trainer, job: StepJob) -> StepResult:
     return StepResult(value, tuple(f.loss for f in fits), sum(f.examples for f in fits))
 
 
-def server_work(
+def server_device(
     trainer: Trainer | None, key: Key, round: int, classes: int, layout: Layout, initial: Params
 ) -> Callable[[Callable[[Me], Step[Any]]], Any]:
-    """A function that runs a step with the server's own trainer, without a client's data: `Federation.work`."""
+    """Return `Federation.run_on_server`: it runs a step with the server's own trainer, without a client's data."""
     if trainer is None:
         return no_device
     own = key / "server" / round / "work"
-    me = Me(NOBODY, 0, torch.zeros(classes, dtype=torch.int64), round, own, layout, initial, own, own)
+    me = Me(SERVER_ID, 0, torch.zeros(classes, dtype=torch.int64), round, own, layout, initial, own, own)
     return lambda begin: run_step(trainer, StepJob("work", lambda me, *_: begin(me), me, None, None)).value

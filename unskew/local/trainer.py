@@ -25,7 +25,7 @@ from unskew.local.data import DeviceData, batches_of
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
-from unskew.protocol import NOBODY, Batch, Fitted, Fold, Imagery, Me, Run, Sgd, refuse_request, sees_features
+from unskew.protocol import SERVER_ID, Batch, Fitted, Fold, Imagery, Me, Run, Sgd, refuse_request, sees_features
 from unskew.task import Task, accuracy
 from unskew.tree import Params
 
@@ -114,7 +114,7 @@ class LocalTrainer:
             ProtocolError: If a tensor is missing from `job.start`, or the server is to train on data of its own.
         """
         self.check_complete(job.start)
-        if me.id == NOBODY and job.examples is None:
+        if me.id == SERVER_ID and job.examples is None:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
@@ -363,7 +363,7 @@ class _Local:
 
     def __init__(self, trainer: LocalTrainer, me: Me, key: Key) -> None:
         device_data = trainer.device_data
-        rows = device_data.y.new_empty(0) if me.id == NOBODY else device_data.train[me.id]
+        rows = device_data.y.new_empty(0) if me.id == SERVER_ID else device_data.train[me.id]
         self.y, self.key = device_data.y[rows], key
         self.groups = None if device_data.groups is None else device_data.groups[rows]
         self._trainer, self._rows = trainer, rows

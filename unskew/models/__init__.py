@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -154,7 +154,7 @@ def options_of(name: str) -> dict[str, object]:
 def _factory(name: str) -> "Callable[..., nn.Module]":
     if name not in TABLE and ":" not in name:
         raise ConfigError(
-            f"unknown model {name}{meant(name, TABLE)} (models: {', '.join(TABLE)}; "
+            f"unknown model {name}{did_you_mean(name, TABLE)} (models: {', '.join(TABLE)}; "
             "a network of your own is module.path:factory)"
         )
     if name.startswith(IN_PYTHON):
@@ -195,7 +195,7 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
     for key, value in options.items():
         if key not in known:
             has = ", ".join(known) or "none"
-            raise ConfigError(f"model {name} has no option {key}{meant(key, known)} ({name} has: {has})")
+            raise ConfigError(f"model {name} has no option {key}{did_you_mean(key, known)} ({name} has: {has})")
         # TOML and JSON know no tuples; everything else must already have its type: 'false' is not False
         plain = tuple(value) if isinstance(value, list) else value
         try:

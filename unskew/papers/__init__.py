@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 from unskew.experiment import config
 from unskew.papers.result import Result, keep
 from unskew.papers.toolkit import FOLDER, SCALES, Request
@@ -58,7 +58,9 @@ def reproduce(
         DataError: If its data are missing.
     """
     if name not in TABLE:
-        raise ConfigError(f"no reproduction is called {name!r}{meant(name, TABLE)} (there are: {', '.join(TABLE)})")
+        raise ConfigError(
+            f"no reproduction is called {name!r}{did_you_mean(name, TABLE)} (there are: {', '.join(TABLE)})"
+        )
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     module, _, attribute = TABLE[name].target.partition(":")

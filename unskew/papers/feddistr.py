@@ -163,15 +163,15 @@ class Ensemble:
         return Kept(state.initial, {f"{c}/{n}": t for c, r in replies.items() for n, t in r.params.items()})
 
     @step
-    def train(self, me: Me, msg: Weights, mine: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
         """Train from the common model; this client keeps what it sends."""
         params = yield from sgd(msg.params, longer(self.local, self.rounds_worth))
         return Trained(params, me.n), params
 
-    def personalise(self, me: Me, params: Params | None, mine: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """This client's member: the model it trained by itself."""
         yield from ()
-        return mine or me.initial
+        return memory or me.initial
 
     def serve(self, state: Kept, client: ClientId | None) -> Params | None:
         """All members for the saved result; for a client its own."""

@@ -58,6 +58,6 @@ def preset(name: str) -> PricingPreset:
         if key not in parts:
             raise schema.unknown(key, ["preset", *parts], "", "a preset", str(path))
         values = schema.checked(type(parts[key]), settings, key, str(path))
-        with schema.placed(key, str(path)):
+        with schema.errors_at(key, str(path)):
             parts[key] = replace(parts[key], **values)
     return PricingPreset(**parts)

@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Callable, Iterable
 
-from unskew.errors import ConfigError, meant
+from unskew.errors import ConfigError, did_you_mean
 from unskew.record.reader import Record
 from unskew.report.stats import Spread
 from unskew.report.tables import (
@@ -42,7 +42,7 @@ def table(record: Record, format: str = "markdown") -> str:
         ConfigError: If there is no such format.
     """
     if format not in FORMATS:
-        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{meant(format, FORMATS)}")
+        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{did_you_mean(format, FORMATS)}")
     return FORMATS[format](record)
 
 

@@ -16,7 +16,7 @@ SURE = {
 
 
 @dataclass(frozen=True)
-class Beside:
+class ForecastCheck:
     """A quantity as forecast (None if it was not) and as measured; `sure` says how certain the forecast is."""
 
     what: str
@@ -31,26 +31,28 @@ class Beside:
         return self.predicted / self.actual if self.predicted and self.actual else None
 
 
-def beside(record: Record) -> tuple[Beside, ...]:
+def check_forecast(record: Record) -> tuple[ForecastCheck, ...]:
     """Bytes and seconds of each method (one seed, the mean over seeds), then of the whole run seconds and peak memory.
 
     Empty for a run without plan.json, and for an unfinished one: the forecast is for the whole run.
     """
-    foretold, summary = record.predicted, record.summary
-    if foretold is None or summary is None:
+    forecast, summary = record.predicted, record.summary
+    if forecast is None or summary is None:
         return ()
     rows = []
     for row in tables.headline(record):
-        sent, seconds = foretold.methods.get(row.method, (None, None))
+        sent, seconds = forecast.methods.get(row.method, (None, None))
         if row.mb:
             actual = sum(s.mean for s in row.mb.values())
-            sure = SURE.get(foretold.traffic.get(row.method, ""), "–")
-            rows.append(Beside(row.method, "MB", None if sent is None else sent / MB, actual, sure))
+            sure = SURE.get(forecast.traffic.get(row.method, ""), "–")
+            rows.append(ForecastCheck(row.method, "MB", None if sent is None else sent / MB, actual, sure))
         if row.seconds is not None:
-            rows.append(Beside(row.method, "s", seconds, row.seconds.mean))
-    rows.append(Beside("whole run", "s", foretold.seconds, summary.seconds))
+            rows.append(ForecastCheck(row.method, "s", seconds, row.seconds.mean))
+    rows.append(ForecastCheck("whole run", "s", forecast.seconds, summary.seconds))
     if summary.peak_rss is not None:
         rows.append(
-            Beside("peak memory of the main process", "MB", foretold.peak / MB, summary.peak_rss / MB, "a sum of parts")
+            ForecastCheck(
+                "peak memory of the main process", "MB", forecast.peak / MB, summary.peak_rss / MB, "a sum of parts"
+            )
         )
     return tuple(rows)

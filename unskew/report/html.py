@@ -17,7 +17,7 @@ from unskew.info import ClassRelations, ClientGroups, DiffusionRound, Embeddings
 from unskew.record.logs import described, plain
 from unskew.record.reader import DataSplit, Record, Warned, read
 from unskew.report import figures, summary_text, tables
-from unskew.report.forecast_check import beside
+from unskew.report.forecast_check import check_forecast
 from unskew.report.section import Chart, Section
 from unskew.report.sections import class_relations, cost, diffusion, embeddings, groups
 
@@ -139,7 +139,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "label_key": [(share, f"{figures.opacity(share / 100):.2f}") for share in (0, 25, 50, 75, 100)],
         "traffic": tables.traffic(record),
         "failures": _failures(record),
-        "beside": beside(record),
+        "forecast": check_forecast(record),
     }
 
 
@@ -181,7 +181,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
         "traffic": tables.traffic(together),
         "failures": _failures(together),
         "ignored": together.ignored,
-        "beside": [(name, rows) for name, r in zip(names, records, strict=True) if (rows := beside(r))],
+        "forecasts": [(name, rows) for name, r in zip(names, records, strict=True) if (rows := check_forecast(r))],
         "environment": _environments(dict(zip(names, records, strict=True))),
         "last_ks": sorted({tables.last_k(r) for r in records}),
         "curves": _curves(series),

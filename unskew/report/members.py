@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Joining:
+class JoinSummary:
     """The clients of one method.
 
     Attributes:
@@ -63,7 +63,7 @@ class Joining:
     words: str
 
 
-def joining(record: Record) -> tuple[Joining, ...]:
+def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
     """The clients of every method of a run that forms groups; empty if there is none.
 
     Raises:
@@ -71,14 +71,14 @@ def joining(record: Record) -> tuple[Joining, ...]:
     """
     methods = record.reports(ClientGroups)
     base, settings = groups.alone(record), groups.settings(record) if methods else {}
-    joinings = []
+    summaries = []
     for method in methods:
         g = groups.grouping(record, method, base)
         if g is not None:
             words = f"{groups.formed(g)} {_gain_in_words(g, base)}"
             members = _members(record, g, settings.get(method, {}), base)
-            joinings.append(Joining(method, g.seed, g.last.round, base, members, g.gains, words))
-    return tuple(joinings)
+            summaries.append(JoinSummary(method, g.seed, g.last.round, base, members, g.gains, words))
+    return tuple(summaries)
 
 
 def _members(

@@ -94,7 +94,7 @@ def start(
             "config.toml": to_toml(experiment),
             "partition.json": _partition(feds),
             "run.json": _run_card(experiment, setup, feds, command),
-            **setup.given.files,
+            **setup.inputs.files,
         },
     )
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:

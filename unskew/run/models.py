@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from unskew import models, wire
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
-from unskew.errors import ConfigError, RunError, meant
+from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
 from unskew.files import write_atomically
 from unskew.keys import Key
@@ -398,7 +398,9 @@ def _find(
         raise RunError(f"{folder} has models of several methods; name one of {', '.join(labels)}")
     label = labels[0] if method is None else method
     if label not in labels:
-        raise RunError(f"{folder} has no model of {label!r}{meant(label, labels)} (methods: {', '.join(labels)})")
+        raise RunError(
+            f"{folder} has no model of {label!r}{did_you_mean(label, labels)} (methods: {', '.join(labels)})"
+        )
     seeds = [s for of, s in known if of == label]
     if seed is not None and seed not in seeds:
         raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
@@ -436,7 +438,7 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
     if isinstance(client, str) and client not in names:
         if not client.isdecimal():
             known = f" (clients: {', '.join(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"
-            raise RunError(f"there is no client {client!r}{meant(client, names)} {where}{known}")
+            raise RunError(f"there is no client {client!r}{did_you_mean(client, names)} {where}{known}")
         client = int(client)
     number = names.index(client) if isinstance(client, str) else client
     if not 0 <= number < cell.num_clients:

@@ -47,7 +47,7 @@ WORKERS_FROM = 3_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class InMemoryInputs:
     """Data and model that are values of this process, which an experiment's text can only name.
 
     Attributes:
@@ -73,7 +73,7 @@ class Setup:
         device: Device that trains and evaluates.
         executor: Name of the executor the rule chose.
         parameters: Trainable numbers of the network.
-        given: Data and model passed as values.
+        inputs: Data and model passed as values.
     """
 
     dataset: Dataset
@@ -81,26 +81,26 @@ class Setup:
     device: torch.device
     executor: str
     parameters: int
-    given: Given = Given()
+    inputs: InMemoryInputs = InMemoryInputs()
 
 
-def prepare(experiment: Experiment, given: Given = Given()) -> Setup:
+def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -> Setup:
     """Read the data, build the network once, choose device and executor.
 
-    Data or a model given as a value replaces the one the experiment names.
+    Data or a model passed as a value replaces the one the experiment names.
 
     Raises:
         DataError, ConfigError: If data, network or device are not available.
     """
     device = choose_device(experiment.runtime.device)
-    dataset = given.dataset or load(
+    dataset = inputs.dataset or load(
         experiment.task.data, Path(experiment.task.data_dir) if experiment.task.data_dir else None
     )
     if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
         raise ConfigError(
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
-    task = make_named_task(experiment.task, dataset, given)
+    task = make_named_task(experiment.task, dataset, inputs)
     check_network(task, dataset.x_train[:2])
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
@@ -112,7 +112,7 @@ def prepare(experiment: Experiment, given: Given = Given()) -> Setup:
         raise ConfigError(f"runtime.executor = 'workers' needs the CPU, got {device}; leave it at auto")
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor = executor_by_rule(device, count, share) if wanted == "auto" else wanted
-    return Setup(dataset, task, device, executor, count, given)
+    return Setup(dataset, task, device, executor, count, inputs)
 
 
 def choose_device(name: str) -> torch.device:
@@ -136,17 +136,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def network(config: TaskConfig, input_shape: tuple[int, ...], num_classes: int, given: Given = Given()) -> nn.Module:
-    """A fresh network for such examples: a copy of the given module, or what the given or named factory makes."""
-    if given.module is not None:
-        return copy.deepcopy(given.module)
-    return models.build(given.factory or config.model, input_shape, num_classes, **config.model_options)
+def network(
+    config: TaskConfig, input_shape: tuple[int, ...], num_classes: int, inputs: InMemoryInputs = InMemoryInputs()
+) -> nn.Module:
+    """Make a network for such examples: a copy of the passed module, or what the passed or named factory makes."""
+    if inputs.module is not None:
+        return copy.deepcopy(inputs.module)
+    return models.build(inputs.factory or config.model, input_shape, num_classes, **config.model_options)
 
 
-def make_named_task(config: TaskConfig, dataset: Dataset, given: Given = Given()) -> Task:
-    """The network and loss a configuration names, in the data's shape; a given network takes the named one's place."""
+def make_named_task(config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs = InMemoryInputs()) -> Task:
+    """Make the network and loss that a configuration names, in the data's shape; a passed network comes first."""
     return make_task(
-        partial(network, config, dataset.input_shape, dataset.num_classes, given),
+        partial(network, config, dataset.input_shape, dataset.num_classes, inputs),
         dataset.num_classes,
         loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
         head=config.head or ("head" if config.model in models.TABLE else None),
@@ -203,7 +205,7 @@ def clients(
 
 def _drawn(setup: Setup, key: Key) -> Params:
     """A model drawn under this key, apart from the one that every client starts from."""
-    if setup.given.module is not None:
+    if setup.inputs.module is not None:
         raise ConfigError(
             "this method starts from several models drawn apart, and a module has one set of weights; give the model "
             "as a function that makes it"
@@ -272,12 +274,12 @@ class Backend(Protocol):
 class InProcess:
     """All clients in this process and its workers."""
 
-    def __init__(self, given: Given = Given()) -> None:
-        self.given = given
+    def __init__(self, inputs: InMemoryInputs = InMemoryInputs()) -> None:
+        self.inputs = inputs
 
     def prepare(self, experiment: Experiment) -> Setup:
         """Prepare the parts that all methods and seeds share."""
-        return prepare(experiment, self.given)
+        return prepare(experiment, self.inputs)
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
         """Divide the data among the clients."""

@@ -322,7 +322,7 @@ def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: 
     own = Key(int.from_bytes(_secret(runtime), "big")) / runtime.info.data
     asked = own / "ask" / context.run / context.cell / context.round / what
     lasting = own / "lasting" / context.config / context.cell
-    return replace(setup.me(runtime.client, context.round, key), private=asked, lasting=lasting)
+    return replace(setup.me(runtime.client, context.round, key), private=asked, private_fixed=lasting)
 
 
 def _secret(runtime: ClientRuntime) -> bytes:

@@ -19,7 +19,7 @@ from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor, StepJob, StepResult, Trainer
-from unskew.local.sequential import server_work
+from unskew.local.sequential import server_device
 from unskew.protocol import (
     Algorithm,
     Ask,
@@ -212,7 +212,7 @@ class Simulator(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=p.initialise,
-            work=server_work(p.server_trainer, self.key, t, p.histograms.shape[1], p.layout, p.initial),
+            run_on_server=server_device(p.server_trainer, self.key, t, p.histograms.shape[1], p.layout, p.initial),
         )
 
 

@@ -24,10 +24,10 @@ from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor, untrained
-from unskew.local.sequential import server_work
+from unskew.local.sequential import server_device
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import (
-    NOBODY,
+    SERVER_ID,
     Algorithm,
     Ask,
     ClientId,
@@ -174,7 +174,7 @@ class NetworkRuntime(Generic[S]):
             sizes_of(model.num_classes, model.layout, model.initial),
         )
         self._validator = Validator(model.initial, limit, self.limits.max_norm, 0, sizes)
-        self._admit: Callable[[str, Any, Params, Layout], None] | None = getattr(algorithm, "admit", None)
+        self._admit: Callable[[str, Any, Params, Layout], None] | None = getattr(algorithm, "validate_reply", None)
         self._failures: list[LostReply] = []
         self._sent: list[NetworkTransfer] = []
 
@@ -284,7 +284,7 @@ class NetworkRuntime(Generic[S]):
             key=self.key / "server" / t,
             clients_per_round=self.cohort,
             initialise=self.model.initialise,
-            work=server_work(
+            run_on_server=server_device(
                 self.model.server_trainer, self.key, t, self.model.num_classes, self.model.layout, self.model.initial
             ),
         )
@@ -421,7 +421,7 @@ class _NetworkRound:
         classes = runtime.model.num_classes
         key = runtime.key / "sketch"
         me = Me(
-            NOBODY,
+            SERVER_ID,
             classes,
             torch.ones(classes, dtype=torch.int64),
             self.t,
@@ -441,7 +441,7 @@ class _NetworkRound:
         def keep(value: Keep, path: str) -> Held:
             key = f"{self.hop}{path}"
             self.sketched[key] = value.value
-            return Held(NOBODY, key)
+            return Held(SERVER_ID, key)
 
         return map_keep(keep, reply)
 

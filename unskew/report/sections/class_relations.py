@@ -50,7 +50,7 @@ class Relations:
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class DWHistory:
     """A method with FedDW's term, over a run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Term:
         classes: Number of classes of the matrices.
         norms: ||w_c|| in the last round, by seed.
         shares: Class shares of all training examples, by seed.
-        told: The weakest guarantee over the seeds, and what each party saw.
+        privacy: The weakest guarantee over the seeds, and what each party saw.
     """
 
     method: str
@@ -70,7 +70,7 @@ class Term:
     classes: int
     norms: Mapping[int, tuple[float, ...]]
     shares: Mapping[int, tuple[float, ...]]
-    told: Privacy
+    privacy: Privacy
 
 
 @dataclass
@@ -80,10 +80,10 @@ class _Seed:
     rounds: list[int] = field(default_factory=list)
     distance: dict[int, float] = field(default_factory=dict)
     norms: tuple[float, ...] = ()
-    told: Privacy | None = None
+    privacy: Privacy | None = None
 
 
-def term(record: Record, method: str) -> Term | None:
+def history(record: Record, method: str) -> DWHistory | None:
     """A method's info over a run; None if no seed that counts has any.
 
     Raises:
@@ -99,7 +99,7 @@ def term(record: Record, method: str) -> Term | None:
         if info.distance is not None:
             kept.distance[at] = info.distance
         kept.norms = info.class_norms or kept.norms
-        kept.told = info.privacy
+        kept.privacy = info.privacy
     if not seeds:
         return None
     first = min(seeds)
@@ -110,7 +110,7 @@ def term(record: Record, method: str) -> Term | None:
         relations(at, info) for s, at, info in info_of(record, method, ClassRelations) if s == first and at in wanted
     ]
     shares = {s: _shares(record, s) for s in seeds if s in record.partitions}
-    return Term(
+    return DWHistory(
         method=method,
         distance=stats.curve_by_round([kept.distance for kept in seeds.values()]),
         seed=first,
@@ -118,7 +118,7 @@ def term(record: Record, method: str) -> Term | None:
         classes=max((len(s) for s in shares.values()), default=0),
         norms={s: kept.norms for s, kept in seeds.items() if kept.norms},
         shares=shares,
-        told=max((k.told for k in seeds.values() if k.told is not None), key=lambda privacy: privacy.bound),
+        privacy=max((k.privacy for k in seeds.values() if k.privacy is not None), key=lambda p: p.bound),
     )
 
 
@@ -141,48 +141,48 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     Raises:
         RunError: If the info contradicts itself.
     """
-    terms = [t for m in methods if (t := term(record, m)) is not None]
-    if not terms:
+    histories = [t for m in methods if (t := history(record, m)) is not None]
+    if not histories:
         return None
-    charts = [_distance_chart(terms, marks), _norms_chart(terms, marks)]
+    charts = [_distance_chart(histories, marks), _norms_chart(histories, marks)]
     charts += [
         relations_chart(f"relations{i}", f"{t.method}, seed {t.seed}", t.shown)
-        for i, t in enumerate(terms[:MOST_SHOWN])
+        for i, t in enumerate(histories[:MOST_SHOWN])
         if t.shown
     ]
     drawn = in_rows([c for c in charts if c is not None])
-    return Section("Soft labels and class relations", lead(terms), drawn, (_privacy_table(terms, marks),))
+    return Section("Soft labels and class relations", lead(histories), drawn, (_privacy_table(histories, marks),))
 
 
-def lead(terms: Sequence[Term]) -> str:
+def lead(histories: Sequence[DWHistory]) -> str:
     """Summarise the effect of the term in a sentence for each method, and name the figures left out."""
     sentences = [
         f"{t.method}: the distance between soft labels and class relations goes from {t.distance.mean[0]:.3f} in round "
         f"{t.distance.x[0]:g} to {t.distance.mean[-1]:.3f} in round {t.distance.x[-1]:g}."
         if t.distance is not None
         else f"{t.method}: no global model, so no class relations to hold against the soft labels."
-        for t in terms
+        for t in histories
     ]
-    many = [t for t in terms if not t.shown]
+    many = [t for t in histories if not t.shown]
     if many:
         classes = max(t.classes for t in many)
         sentences.append(
             f"The matrices of {', '.join(t.method for t in many)} are not drawn: a run keeps them for up to 20 classes"
             + (f", and this one has {classes}." if classes else ".")
         )
-    if len(terms) > MOST_SHOWN:
+    if len(histories) > MOST_SHOWN:
         sentences.append(f"Matrices are drawn for the first {MOST_SHOWN} methods.")
     return " ".join(sentences)
 
 
-def _privacy_table(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Table:
+def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.Look]) -> Table:
     return Table(
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
         tuple(
-            TableRow(t.method, (t.told.guarantee, _sentence(t.told.server), _sentence(t.told.clients)),
+            TableRow(t.method, (t.privacy.guarantee, _sentence(t.privacy.server), _sentence(t.privacy.clients)),
                   figures.swatch(marks[t.method]))
-            for t in terms
+            for t in histories
         ),
         "The smaller ε, the less an upload tells; of several seeds the largest is given. Models and what else a method "
         "sends beside the soft labels have a guarantee only where it is named.",
@@ -195,15 +195,15 @@ def _sentence(text: str) -> str:
 
 
 # ---------------------------------------------------------------- figures
-def _distance_chart(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
-    lines = [figures.Line(t.method, marks[t.method], t.distance) for t in terms if t.distance is not None]
+def _distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
+    lines = [figures.Line(t.method, marks[t.method], t.distance) for t in histories if t.distance is not None]
     if not lines:
         return None
     title = "Soft labels against class relations by round"
     ends = "; ".join(f"{x.name} from {x.curve.mean[0]:.3f} to {x.curve.mean[-1]:.3f}" for x in lines)
     svg = figures.lines_chart("dw-distance", lines, "round", "distance ||SL − CR||, no unit", 1.0, f"{title}: {ends}.")
     band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
-    classes = max(t.classes for t in terms)
+    classes = max(t.classes for t in histories)
     caption = (
         "How far the relations between classes in the global model’s last layer are from what the clients’ models say "
         "of each class: the Frobenius norm of the difference of the two matrices, 0 if they are equal"
@@ -213,9 +213,10 @@ def _distance_chart(terms: Sequence[Term], marks: Mapping[str, figures.Look]) ->
     return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
 
-def _norms_chart(terms: Sequence[Term], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _norms_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
     drawn = {
-        t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)] for t in terms
+        t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)]
+        for t in histories
     }
     drawn = {method: rows for method, rows in drawn.items() if rows}
     return norms_chart("dw-norms", drawn, "all clients’ training examples", marks) if drawn else None
