@@ -456,7 +456,7 @@ def test_a_message_cut_short_is_refused(keep: int) -> None:
 
 
 def allowed(value: Any) -> bool:
-    """Whether every part of a decoded `Trained` is what its annotations allow."""
+    """Whether every part of a decoded `ModelReply` is what its annotations allow."""
     params = isinstance(value.params, Held) or (
         isinstance(value.params, dict)
         and all(isinstance(k, str) and type(t) is Tensor and t.dtype in DTYPES for k, t in value.params.items())

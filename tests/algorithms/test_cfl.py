@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unskew.algorithms import cfl
 from unskew.algorithms.cfl import CFL, Cluster, bipartition, cosines
-from unskew.algorithms.fedavg import FedAvg, Trained
+from unskew.algorithms.fedavg import FedAvg, ModelReply
 from unskew.info import Bisection
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
@@ -79,7 +79,7 @@ def test_whatever_happens_clusters_partition_the_clients(n: int, seed: int, data
     state = [Cluster(tuple(range(n)), vectors(1, 3, seed)[0])]
     fed: Any = Fed
     for t in range(3):
-        replies = {c: Trained(p, 1) for c, p in enumerate(vectors(n, 3, seed + 7 * t + 1))}
+        replies = {c: ModelReply(p, 1) for c, p in enumerate(vectors(n, 3, seed + 7 * t + 1))}
         here = data.draw(st.sets(st.integers(0, n - 1), max_size=1))
         new = []
         for cluster in state:

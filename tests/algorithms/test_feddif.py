@@ -22,8 +22,8 @@ from unskew.algorithms.feddif import (
     CallForBids,
     Drift,
     FedDif,
-    HeldModel,
-    Offer,
+    FedDifMessage,
+    FedDifReply,
     Regulariser,
     SharedDrift,
     Tally,
@@ -210,7 +210,7 @@ def test_the_station_never_sees_a_degree_of_learning(
     """
     got = everything_the_plan_gets(Game(FedDif(target=target, sigma=sigma), SKEWED), monkeypatch)
     replies = [r for value in got if isinstance(value, dict) for r in value.values()]
-    trained = [r for r in replies if isinstance(r, HeldModel)]
+    trained = [r for r in replies if isinstance(r, FedDifReply)]
     assert len(trained) > 8
     assert all(isinstance(r.model, Held) and isinstance(r.dol, Held) and isinstance(r.n, int) for r in trained)
     offered = [r.values for r in replies if isinstance(r, Bids)]
@@ -558,7 +558,7 @@ def test_lost_bids_and_hops_are_survived() -> None:
 # ---------------------------------------------------------------- noise
 def noisy(algorithm: FedDif, histogram: Sequence[int], dol: Tensor | None = None, **who: int) -> Tensor:
     """The degree of learning after training there."""
-    step = algorithm.train(me(histogram, **who), Offer({"w": torch.zeros(1)}, dol, 0, None), None)
+    step = algorithm.train(me(histogram, **who), FedDifMessage({"w": torch.zeros(1)}, dol, 0, None), None)
     reply, _ = drive(step, lambda request: Fitted(request.start, 1, 0.1, 0.0))
     found: Tensor = reply.dol.value
     return found
@@ -698,7 +698,9 @@ def test_what_a_client_puts_into_the_regulariser_and_remembers() -> None:
     algorithm = FedDif(SgdConfig(lr=0.1), drift=Drift(a=0.01, b=0.1))
     w = torch.tensor([5.0, 5.0])
     own = feddif_own([1.0, 0.0], [2.0, 2.0])
-    offer = Offer({"w": w}, torch.tensor([[3.0, 0.0]]), 1, SharedDrift({"w": torch.tensor([3.0, 1.0])}, 4, None))
+    offer = FedDifMessage(
+        {"w": w}, torch.tensor([[3.0, 0.0]]), 1, SharedDrift({"w": torch.tensor([3.0, 1.0])}, 4, None)
+    )
     asked: list[Any] = []
 
     def answer(request: Any) -> Fitted:
@@ -717,17 +719,17 @@ def test_what_a_client_puts_into_the_regulariser_and_remembers() -> None:
 
 
 def feddif_own(h: list[float], s: list[float]) -> Any:
-    from unskew.algorithms.feddif import Own, Remembered
+    from unskew.algorithms.feddif import ClientDrift, FedDifMemory
 
-    now = Own({"w": torch.tensor(h)}, {"w": torch.tensor(s)})
-    return Remembered(now, now, 4)
+    now = ClientDrift({"w": torch.tensor(h)}, {"w": torch.tensor(s)})
+    return FedDifMemory(now, now, 4)
 
 
 def test_at_the_target_the_pull_is_clamped() -> None:
     """psi uniform has W = 0; r stays at .1 * 2 * .001 / 2 = 1e-4, so the scale is .01 / 2e-4 = 50, not infinite."""
     algorithm = FedDif(SgdConfig(lr=0.1), drift=Drift())
     shared = SharedDrift({"w": torch.zeros(1)}, 0, None)
-    offer, asked = Offer({"w": torch.zeros(1)}, torch.tensor([[1.0, 0.0]]), 1, shared), []
+    offer, asked = FedDifMessage({"w": torch.zeros(1)}, torch.tensor([[1.0, 0.0]]), 1, shared), []
 
     def answer(request: Any) -> Fitted:
         asked.append(request)

@@ -10,10 +10,10 @@ from torch.nn.functional import kl_div
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistill import (
+    ClassOutputs,
     Distil,
     FedDistill,
     FedDistillPlus,
-    Outputs,
     Reward,
     Teacher,
     mean_by_class,
@@ -98,7 +98,7 @@ def test_the_mean_is_over_those_who_hold_the_class() -> None:
 
 def test_a_class_nobody_reports_keeps_its_row_and_stays_unknown_if_it_was() -> None:
     old = Teacher(torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 0.0, 0.0]]), torch.tensor([True, True, False]))
-    said = Outputs(torch.tensor([[4.0, 4.0, 4.0], [0.0] * 3, [0.0] * 3]), torch.tensor([2, 0, 0]))
+    said = ClassOutputs(torch.tensor([[4.0, 4.0, 4.0], [0.0] * 3, [0.0] * 3]), torch.tensor([2, 0, 0]))
     new = taught(old, [said], "clients")
     assert new.z.tolist() == [[4.0] * 3, [2.0] * 3, [0.0] * 3]
     assert new.known.tolist() == [True, True, False]

@@ -187,7 +187,9 @@ class Hostile(FedDistr):
     what: str = "nan"
 
     @step
-    def disentangle(self, me: Me, msg: feddistr.Begin, memory: Params | None) -> Step[tuple[Prompts, Params | None]]:
+    def disentangle(
+        self, me: Me, msg: feddistr.EmbeddingsRequest, memory: Params | None
+    ) -> Step[tuple[Prompts, Params | None]]:
         prompts, memory = yield from super().disentangle(me, msg, memory)
         if me.id == 1:
             v, y, n = prompts.embeddings, prompts.labels, prompts.counts
@@ -349,7 +351,7 @@ def test_images_are_shared_out_over_the_embeddings_of_a_label() -> None:
     _, trainer = clients()
     me = clients()[0].me(0, 1, Key(0))
     v = torch.stack([torch.zeros(16), torch.full((16,), 0.8), torch.zeros(16)])
-    sets = feddistr.Sets(Prompts(v, torch.tensor([0, 0, 2]), torch.tensor([3, 1, 5])), 7)
+    sets = feddistr.EmbeddingSets(Prompts(v, torch.tensor([0, 0, 2]), torch.tensor([3, 1, 5])), 7)
     made = Imagine("toy", 12, None, None, own=False, compare=False)
     examples, closest = made(trainer.local(me, 0), sets)
     assert torch.bincount(examples.y, minlength=3).tolist() == [12, 0, 12]

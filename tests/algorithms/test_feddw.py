@@ -26,11 +26,11 @@ from unskew.algorithms.feddistr import FedDistr
 from unskew.algorithms.feddw import (
     DW,
     ClassRelation,
-    Decay,
     FedDW,
     LabelNoise,
+    MuDecay,
     SoftLabels,
-    Totals,
+    SoftLabelTotals,
     WithDW,
     add_soft_labels,
     class_relations,
@@ -136,7 +136,7 @@ def test_soft_labels_are_sums_by_true_class() -> None:
 
 def test_a_matrix_by_hand() -> None:
     """Class 0: 3 examples, (2.4, .6) -> (.8, .2).  Class 1: nobody, the row stays.  With momentum .5: (.9, .1)."""
-    totals = Totals(torch.tensor([[2.4, 0.6], [0.0, 0.0]]).double(), torch.tensor([3.0, 0.0]).double(), 2)
+    totals = SoftLabelTotals(torch.tensor([[2.4, 0.6], [0.0, 0.0]]).double(), torch.tensor([3.0, 0.0]).double(), 2)
     assert renewed(torch.eye(2), totals, 0.0, 0.0).tolist() == [pytest.approx([0.8, 0.2]), [0.0, 1.0]]
     assert renewed(torch.eye(2), totals, 0.5, 0.0).tolist() == [pytest.approx([0.9, 0.1]), [0.0, 1.0]]
 
@@ -232,7 +232,7 @@ def test_the_first_matrix_is_one_hot_and_pulls_from_round_one(classes: Any, equa
 
 def test_mu_falls_in_the_rounds_that_every_divides() -> None:
     """Rounds 1-8 have mu, 9-17 a tenth, 18-26 a hundredth, as in the released code."""
-    dw = DW(1.0, mu_decay=Decay(9, 0.1))
+    dw = DW(1.0, mu_decay=MuDecay(9, 0.1))
     assert [dw.mu_at(t) for t in (1, 8, 9, 17, 18, 45)] == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01, 1e-5])
     assert DW(1.0).mu_at(1000) == 1.0
 
@@ -408,9 +408,9 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
     @dataclasses.dataclass(frozen=True)
     class Own(FedAvg):
         def train(self, me: Any, msg: Any, memory: Any) -> Any:
-            from unskew.algorithms.fedavg import Trained
+            from unskew.algorithms.fedavg import ModelReply
 
-            return Trained((yield from run(same, msg.params)), me.n), None
+            return ModelReply((yield from run(same, msg.params)), me.n), None
 
         train.__annotations__ = FedAvg.train.__annotations__
         train = step(train)
@@ -458,7 +458,7 @@ def test_without_a_bias_there_is_nothing_to_hold(classes: Any) -> None:
 def test_presets_are_fields_and_what_is_given_wins() -> None:
     paper, code = FedDW(preset="paper"), FedDW(preset="code")
     assert paper.dw == DW()
-    assert code.dw == DW(0.1, Decay(9, 0.1), "cumulative", 0.5, "keep")
+    assert code.dw == DW(0.1, MuDecay(9, 0.1), "cumulative", 0.5, "keep")
     assert paper.of == code.of
     assert (paper.of.local.optimizer, paper.of.local.lr, paper.of.local.batch_size) == ("adam", 1e-3, 128)
     mine = FedDW(preset="code", mu=10.0, mu_decay=None, sl_history="current", bias="zero", local=SMALL)
@@ -634,7 +634,7 @@ def test_the_term_is_configuration() -> None:
     made = config.parse(tomllib.loads(text))
     prox, scaffold, _, own = (m.algorithm for m in made.methods)
     assert prox.of == resolve("fedprox")(mu=0.7, local=SgdConfig(lr=0.3))
-    assert prox.dw == DW(0.2, Decay(3, 0.1))
+    assert prox.dw == DW(0.2, MuDecay(3, 0.1))
     assert scaffold.of == SCAFFOLD("I", local=SgdConfig(lr=0.3))
     assert own.dw == DW(1.0, None, "cumulative", 0.5, "keep")
     assert [m.kind for m in made.methods] == ["global", "global", "personal", "global"]
@@ -642,7 +642,7 @@ def test_the_term_is_configuration() -> None:
 
 
 def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> None:
-    made = with_term(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, Decay(2, 0.5)))
+    made = with_term(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, MuDecay(2, 0.5)))
     method = api._method(made)
     assert (method.name, method.algorithm) == ("fedprox+dw", made)
     assert config.method(method.name, method.options).algorithm == made

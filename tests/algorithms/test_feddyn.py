@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, Trained, Weights
-from unskew.algorithms.feddyn import Dynamic, FedDyn
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
+from unskew.algorithms.feddyn import DynamicRegulariser, FedDyn
 from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, flat, map_params, weighted_mean, zeros_like
@@ -36,7 +36,7 @@ def test_the_term_pulls_to_w_and_leans_on_g() -> None:
         "g": {"y": torch.tensor([5.0])},
         "share": torch.tensor(0.25),
     }
-    Dynamic(3.0)({"y": y, "other": other}, aux).backward()
+    DynamicRegulariser(3.0)({"y": y, "other": other}, aux).backward()
     assert y.grad is not None
     assert y.grad.tolist() == [-0.5]
     assert other.grad is None
@@ -86,7 +86,7 @@ class DriftForm:
         return Drifting(params, zeros_like(params))
 
     def round(self, state: Drifting, fed: Federation) -> Plan[Drifting]:
-        replies = yield from ask(self.train, {c: Weights(state.params) for c in fed.sample()})
+        replies = yield from ask(self.train, {c: ModelMessage(state.params) for c in fed.sample()})
         total = state.total
         for r in replies.values():
             total = map_params(lambda t, y, w: t + (y - w) / len(fed.clients), total, r.params, state.params)
@@ -94,11 +94,11 @@ class DriftForm:
         return Drifting(map_params(torch.add, mean, total), total)
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         h = memory or zeros_like(msg.params)
         alpha = self.alpha / (me.n * len(self.sizes) / sum(self.sizes)) if self.sizes else self.alpha
         y = yield from sgd(msg.params, self.local, FromDrift(alpha), centre=map_params(torch.sub, msg.params, h))
-        return Trained(y, me.n), map_params(lambda h, y, w: h + y - w, h, y, msg.params)
+        return ModelReply(y, me.n), map_params(lambda h, y, w: h + y - w, h, y, msg.params)
 
     def serve(self, state: Drifting, client: ClientId | None) -> Params:
         return state.params

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fednova import FedNova, Update, responses, steps_of, work
+from unskew.algorithms.fednova import FedNova, FedNovaReply, responses, steps_of, work
 from unskew.algorithms.fedprox import FedProx
 from unskew.errors import ConfigError, WireError
 from unskew.local.optim import optimiser
@@ -148,7 +148,7 @@ def test_work_that_honest_clients_make_is_admitted(n: int, epochs: int, batch: i
     done = work(steps_of(nova.local, n), rho, mu)
     assert done <= nova.most(n)
     if done >= 1.0:
-        nova.validate_reply("train", Update({}, done, n), {}, Layout(()))
+        nova.validate_reply("train", FedNovaReply({}, done, n), {}, Layout(()))
 
 
 @pytest.mark.parametrize(("local_steps", "n", "norm"), [(None, 10, 6.1), (None, 1, 2.1), (4, 10**6, 4.1), (4, 1, 0.9)])
@@ -157,4 +157,4 @@ def test_work_that_no_client_can_make_is_refused(local_steps: int | None, n: int
     epochs = None if local_steps else 2
     nova = FedNova(local=SgdConfig(local_epochs=epochs, local_steps=local_steps, batch_size=4))
     with pytest.raises(WireError, match=f"local work on {n} examples must be 1 to [0-9.]+ gradient steps, got {norm}"):
-        nova.validate_reply("train", Update({}, norm, n), {}, Layout(()))
+        nova.validate_reply("train", FedNovaReply({}, norm, n), {}, Layout(()))

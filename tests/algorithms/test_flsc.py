@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.flsc import FLSC, Overlapping, Softly
+from unskew.algorithms.flsc import FLSC, FLSCReply, FLSCState
 from unskew.algorithms.ifca import IFCA
 from unskew.errors import ConfigError
 from unskew.info import Refused
@@ -134,7 +134,7 @@ def test_all_models_go_down_and_one_comes_up(classes: Any, spy: Any, floats: Any
     with spy() as messages:
         classes(norm=True).play(FLSC(clusters=3, memberships=2, local=SMALL), 1, clients_per_round=2)
     assert [floats(m) for m in messages] == [189, 189, 63, 63]
-    assert [len(m.ids) for m in messages if isinstance(m, Softly)] == [2, 2]
+    assert [len(m.ids) for m in messages if isinstance(m, FLSCReply)] == [2, 2]
 
 
 def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
@@ -144,7 +144,7 @@ def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
 
 
 def test_a_client_never_heard_from_is_served_the_clusters_most_are_in(value: Any) -> None:
-    state = Overlapping(tuple(points(0.0, 1.0, 4.0)), {0: (1, 2), 1: (0, 2), 2: (1, 2)})
+    state = FLSCState(tuple(points(0.0, 1.0, 4.0)), {0: (1, 2), 1: (0, 2), 2: (1, 2)})
     algorithm = FLSC(clusters=3, memberships=2)
     assert value(algorithm.serve(state, 9) or {}) == 2.5
     assert value(algorithm.serve(state, 1) or {}) == 2.0
@@ -155,5 +155,5 @@ def test_a_client_never_heard_from_is_served_the_clusters_most_are_in(value: Any
 @pytest.mark.parametrize("ids", [(1,), (1, 1), (0, 3), (-1, 0), (0, 1, 2)])
 def test_a_reply_for_other_clusters_is_ignored(ids: tuple[int, ...]) -> None:
     assert not FLSC(clusters=3, memberships=2).is_valid(ids)
-    info = FLSC(clusters=3, memberships=2).info(Overlapping((), {}, (), (4,)))
+    info = FLSC(clusters=3, memberships=2).info(FLSCState((), {}, (), (4,)))
     assert info.ignored == (Refused(4, "train", "did not name 2 different clusters"),)

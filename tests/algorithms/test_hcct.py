@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unskew import schema, wire
-from unskew.algorithms.fedavg import FedAvg, Weights
+from unskew.algorithms.fedavg import FedAvg, ModelMessage
 from unskew.algorithms.hcct import (
     HCCT,
     HCCT_E,
@@ -19,8 +19,8 @@ from unskew.algorithms.hcct import (
     PRESETS,
     SHOWN,
     Arrivals,
-    Coalitions,
-    LocalUpdate,
+    HCCTReply,
+    HCCTState,
     published_score,
     telling,
 )
@@ -57,16 +57,14 @@ class Server:
         self.state = self.algorithm.init({"w": torch.zeros(self.wide)}, federation(self.clients, 0, self.layout))
         self.sent: dict[int, Params] = {}
 
-    def round(self, gradients: Mapping[int, Any], cohort: int | None = None) -> Coalitions:
+    def round(self, gradients: Mapping[int, Any], cohort: int | None = None) -> HCCTState:
         """Clients that are asked and have no gradient here are lost."""
         self.t += 1
 
         def answer(want: Any) -> Any:
             self.sent = {c: m.params for c, m in want.to.items()}
             return {
-                c: g
-                if isinstance(g, LocalUpdate)
-                else LocalUpdate({"w": self.sent[c]["w"] - torch.tensor(g)}, self.n, 1)
+                c: g if isinstance(g, HCCTReply) else HCCTReply({"w": self.sent[c]["w"] - torch.tensor(g)}, self.n, 1)
                 for c in want.to
                 if (g := gradients.get(c)) is not None
             }
@@ -335,13 +333,13 @@ def test_a_client_that_does_not_move_stays_alone() -> None:
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (LocalUpdate({"w": torch.zeros(3)}, 10, 1), r"its w has shape (3,), the model's is (2,)"),
-        (LocalUpdate({"v": torch.zeros(2)}, 10, 1), "its model has no tensor w"),
-        (LocalUpdate({"w": torch.zeros(2), "v": torch.zeros(2)}, 10, 1), "its model has 2 tensors, not 1"),
-        (LocalUpdate({"w": torch.zeros(2)}, 0, 1), "it has no training examples"),
+        (HCCTReply({"w": torch.zeros(3)}, 10, 1), r"its w has shape (3,), the model's is (2,)"),
+        (HCCTReply({"v": torch.zeros(2)}, 10, 1), "its model has no tensor w"),
+        (HCCTReply({"w": torch.zeros(2), "v": torch.zeros(2)}, 10, 1), "its model has 2 tensors, not 1"),
+        (HCCTReply({"w": torch.zeros(2)}, 0, 1), "it has no training examples"),
     ],
 )
-def test_a_newcomer_with_another_model_is_not_let_in(reply: LocalUpdate, why: str) -> None:
+def test_a_newcomer_with_another_model_is_not_let_in(reply: HCCTReply, why: str) -> None:
     server = Server(HCCT(alpha=HUGE, arrivals=Arrivals(2, 1)), 3)
     server.round({0: RIGHT, 1: RIGHT})
     state = server.round({0: RIGHT, 1: RIGHT, 2: reply})
@@ -439,12 +437,12 @@ def test_who_leaves_is_in_no_group_and_no_mean() -> None:
 TWO = Layout(("body.weight", "body.bias", "head.weight"), ("bn.running_mean", "bn.running_var"), ("head.weight",))
 
 
-def evidence(algorithm: HCCT, moves: Sequence[Params], steps: Sequence[int] | None = None) -> tuple[Coalitions, Tensor]:
+def evidence(algorithm: HCCT, moves: Sequence[Params], steps: Sequence[int] | None = None) -> tuple[HCCTState, Tensor]:
     """State and Gram matrix after one round from zero, with these displacements turned round."""
     zero = {n: torch.zeros_like(t) for n, t in moves[0].items()}
     fed = federation(len(moves), 1, TWO)
-    replies = {c: LocalUpdate({n: -t for n, t in m.items()}, 10, steps[c] if steps else 1) for c, m in enumerate(moves)}
-    state: Coalitions = drive(
+    replies = {c: HCCTReply({n: -t for n, t in m.items()}, 10, steps[c] if steps else 1) for c, m in enumerate(moves)}
+    state: HCCTState = drive(
         algorithm.round(algorithm.init(zero, federation(len(moves), 0, TWO)), fed), lambda want: replies
     )
     assert state.evidence is not None
@@ -681,7 +679,7 @@ def test_resuming_needs_the_state_only(classes: Any) -> None:
 def test_a_message_is_a_model_and_nothing_else(classes: Any, spy: Any) -> None:
     with spy() as messages:
         classes().play(HCCT(SMALL, alpha=1.0), 2)
-    assert {type(m) for m in messages} == {Weights, LocalUpdate}
+    assert {type(m) for m in messages} == {ModelMessage, HCCTReply}
 
 
 def test_the_partition_is_that_of_the_gradients(classes: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.ifca import IFCA, Chosen, Clusters, most_common, nearest
+from unskew.algorithms.ifca import IFCA, IFCAReply, IFCAState, most_common, nearest
 from unskew.errors import ConfigError
 from unskew.info import Refused
 from unskew.keys import Key
@@ -239,21 +239,21 @@ def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
 def test_a_client_never_heard_from_is_served_what_most_chose() -> None:
     models = tuple(points(0.0, 1.0, 2.0))
     algorithm = IFCA(clusters=3)
-    assert algorithm.serve(Clusters(models, {0: 1, 1: 2, 2: 2}), 7) is models[2]
-    assert algorithm.serve(Clusters(models, {0: 1, 1: 2, 2: 2}), 0) is models[1]
-    assert algorithm.serve(Clusters(models, {}), 7) is models[0]
-    assert algorithm.serve(Clusters(models, {}), None) is None
+    assert algorithm.serve(IFCAState(models, {0: 1, 1: 2, 2: 2}), 7) is models[2]
+    assert algorithm.serve(IFCAState(models, {0: 1, 1: 2, 2: 2}), 0) is models[1]
+    assert algorithm.serve(IFCAState(models, {}), 7) is models[0]
+    assert algorithm.serve(IFCAState(models, {}), None) is None
     assert most_common([1, 1, 0, 2, 2], 1) == (1,)
 
 
 def test_a_reply_for_no_cluster_is_ignored_and_said(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes from another machine is checked; the other clients go on."""
-    post_init = Chosen.__init__
+    post_init = IFCAReply.__init__
 
     def lie(self: Any, params: Params, n: int, cluster: int, tied: bool) -> None:
         post_init(self, params, n, 9 if n == 5 else cluster, tied)
 
-    monkeypatch.setattr(Chosen, "__init__", lie)
+    monkeypatch.setattr(IFCAReply, "__init__", lie)
     play = classes(n=[8, 5, 8]).play(IFCA(clusters=2, local=SMALL), 1)
     info = play.sim.algorithm.info(play.states[-1])
     assert info.ignored == (Refused(1, "train", "named no cluster below 2"),)

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import MAXFL, MAXFL_HCCT, Alone, Decided, Group, Judged, ModelToJudge, Requirement, slope
+from unskew.algorithms.maxfl import (
+    MAXFL,
+    MAXFL_HCCT,
+    MAXFLGroupMemory,
+    MAXFLGroupReply,
+    MAXFLGroupState,
+    MAXFLMemory,
+    MAXFLMessage,
+    MAXFLReply,
+    slope,
+)
 from unskew.errors import ConfigError
 from unskew.protocol import Me, SgdConfig, Step, step
 from unskew.world.outage import Outage
@@ -52,7 +62,9 @@ class Silent(MAXFL):
     """Whose clients 0 and 1 never judge."""
 
     @step
-    def train(self, me: Me, msg: ModelToJudge, memory: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
+    def train(
+        self, me: Me, msg: MAXFLMessage, memory: MAXFLMemory | None
+    ) -> Step[tuple[MAXFLReply, MAXFLMemory | None]]:
         """As MAXFL, but for the judgement."""
         reply, memory = yield from super().train(me, msg, memory)
         return (replace(reply, appeal=None) if me.id < 2 else reply), memory
@@ -172,7 +184,7 @@ def test_who_comes_back_leaves_its_own_model(springs: Any, value: Any) -> None:
     assert state.joined == {0: False, 1: True}  # 8 and 2
     assert value(sim.memory.get(0).own) == 2.0
     assert value(state.params) == -1.0
-    nearer = Group({"head.weight": state.params["head.weight"] + 2.0}, state.joined)
+    nearer = MAXFLGroupState({"head.weight": state.params["head.weight"] + 2.0}, state.joined)
     state, _ = sim.round(nearer, 2)
     assert state.joined == {0: True, 1: True}
     assert value(state.params) == 1.0
@@ -231,7 +243,7 @@ def test_the_squared_distance_is_between_parameters_only(classes: Any) -> None:
     here = world.population.initial
     there = {n: t + (1000.0 if n in world.task.layout.buffers else 0.0) for n, t in here.items()}
     me = world.population.me(0, 1, world.simulator(algorithm).key)
-    assert algorithm.requirement(me, there, Alone(None, None, here)) == 0.0
+    assert algorithm.requirement(me, there, MAXFLGroupMemory(None, None, here)) == 0.0
 
 
 def test_the_model_goes_to_all_and_comes_back_from_the_group(springs: Any, spy: Any, floats: Any) -> None:
@@ -239,7 +251,7 @@ def test_the_model_goes_to_all_and_comes_back_from_the_group(springs: Any, spy: 
     with spy() as messages:
         springs(m=[1.0, 2.0, -9.0, -9.0]).play(MAXFL_HCCT(threshold=5.0, warmup=0, local=STEP), 1)
     assert [floats(m) for m in messages] == [1, 1, 1, 1, 1, 1, 0, 0]
-    assert [m.params is None for m in messages if isinstance(m, Decided)] == [False, False, True, True]
+    assert [m.params is None for m in messages if isinstance(m, MAXFLGroupReply)] == [False, False, True, True]
 
 
 def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, value: Any, cut: Any) -> None:

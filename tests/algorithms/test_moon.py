@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, Weights
-from unskew.algorithms.moon import MOON, Contrast, Past, masked_mean
+from unskew.algorithms.fedavg import FedAvg, ModelMessage
+from unskew.algorithms.moon import MOON, Contrast, MOONMemory, masked_mean
 from unskew.protocol import Batch, SgdConfig, drive
 from unskew.tree import map_params
 from unskew.world.outage import Outage
@@ -93,7 +93,8 @@ def test_the_second_round_step_by_step(classes: Any, equal: Any) -> None:
     me = play.sim.population.me(0, 2, play.sim.key / "x")
     counts = iter(range(9))
     reply, past = drive(
-        algorithm.train(me, Weights(other), Past((first,))), lambda want: trainer.answer(me, next(counts), want)
+        algorithm.train(me, ModelMessage(other), MOONMemory((first,))),
+        lambda want: trainer.answer(me, next(counts), want),
     )
     module = world.task.module().double()
     leaf = {n: t.clone().requires_grad_() for n, t in other.items()}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.stc import STC, Broadcast, News, Upload, kept, payload
+from unskew.algorithms.stc import STC, STCMessage, STCReply, STCState, kept, payload
 from unskew.errors import ProtocolError, WireError
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
@@ -87,7 +87,7 @@ def test_a_round_is_the_published_one(classes: Any, watched: Watch, equal: Any) 
 def test_what_is_left_out_is_sent_later(classes: Any, watched: Watch, spy: Any) -> None:
     """I-33 (eq. 4) for every client and the server, where clients are absent and half of the replies are lost."""
     sim, trainer = watched(classes(n=[4, 7, 9, 3, 5]), COARSE, clients_per_round=4, outage=Outage(late=0.4), seed=2)
-    state: Broadcast = sim.start()
+    state: STCState = sim.start()
     like, n = state.params, len(sim.population.clients)
     moved, sent = [zeros_like(like)] * n, [zeros_like(like)] * n
     means = zeros_like(like)
@@ -98,7 +98,7 @@ def test_what_is_left_out_is_sent_later(classes: Any, watched: Watch, spy: Any) 
         gone = {f.client for f in trace.failures}
         lost += len(gone)
         heard = [c for c, at in state.heard.items() if at == t - 1]
-        uploads = [m for m in messages if isinstance(m, Upload)]
+        uploads = [m for m in messages if isinstance(m, STCReply)]
         assert len(uploads) == len(heard)
         received = [decompress(u.update, like, COARSE.up) for u in uploads]
         means = map_params(torch.add, means, weighted_mean(received, [1.0] * len(received)))
@@ -153,7 +153,7 @@ def test_every_client_trains_from_the_servers_model(
             assert list(start) == list(before.params)
             assert all(torch.equal(start[n], before.params[n]) for n in start)
         for m in messages:
-            if isinstance(m, News):
+            if isinstance(m, STCMessage):
                 ways["whole" if "fc.weight" in m.whole else "updates" if m.updates else "up to date"] += 1
                 assert payload(m.whole) + sum(map(payload, m.updates)) <= payload(before.params)
     assert min(ways["up to date"], ways["updates"]) > 0
@@ -175,11 +175,11 @@ def test_a_client_that_missed_rounds_gets_what_it_missed(classes: Any) -> None:
     world = classes()
     algorithm, params, layout = STC(local=SMALL), world.population.initial, world.task.layout
     five = tuple(compress(map_params(lambda t, i=i: t + i, params), algorithm.down) for i in range(5))
-    state = Broadcast(params, zeros_like(params), five, 5, {})
-    assert algorithm.news(state, 3, layout) == News(5, 3, five[3:], {})
+    state = STCState(params, zeros_like(params), five, 5, {})
+    assert algorithm.news(state, 3, layout) == STCMessage(5, 3, five[3:], {})
     assert algorithm.news(state, 5, layout).updates == ()
     assert algorithm.news(state, -1, layout).updates == five
-    assert algorithm.news(dataclasses.replace(state, version=6), -1, layout) == News(6, -1, (), params)
+    assert algorithm.news(dataclasses.replace(state, version=6), -1, layout) == STCMessage(6, -1, (), params)
 
 
 def test_a_client_whose_memory_was_lost_says_so(classes: Any) -> None:
@@ -194,7 +194,7 @@ def test_a_client_whose_memory_was_lost_says_so(classes: Any) -> None:
 
 
 def test_an_upload_that_is_none_names_its_client(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(self: STC, me: Me, msg: News, memory: Any) -> Any:
+    def train(self: STC, me: Me, msg: STCMessage, memory: Any) -> Any:
         reply, memory = yield from self.train(me, msg, memory)
         if me.id == 2:
             parts = {**reply.update.parts, "code": reply.update.parts["code"].repeat(9)}
@@ -243,8 +243,8 @@ def test_a_round_costs_the_bits_of_the_code(classes: Any, spy: Any) -> None:
     for t in range(1, 4):
         with spy() as messages:
             state, trace = sim.round(state, t)
-        down = [m for m in messages if isinstance(m, News)]
-        up = [m for m in messages if isinstance(m, Upload)]
+        down = [m for m in messages if isinstance(m, STCMessage)]
+        up = [m for m in messages if isinstance(m, STCReply)]
         assert [len(m.updates) for m in down] == [min(t - 1, 1)] * 4
         for u in [m.update for m in up] + [u for m in down for u in m.updates]:
             assert 3 + 8 <= payload(u) <= 4 + 8
@@ -259,7 +259,7 @@ def test_only_what_is_trained_travels(classes: Any, spy: Any) -> None:
     for t in range(1, 7):
         with spy() as messages:
             state, _ = sim.round(state, t)
-        assert all(m.whole.keys() <= {"head.weight", "head.bias"} for m in messages if isinstance(m, News))
+        assert all(m.whole.keys() <= {"head.weight", "head.bias"} for m in messages if isinstance(m, STCMessage))
     assert set(state.residual) == {"head.weight", "head.bias"}
     assert torch.equal(state.params["fc.weight"], sim.population.initial["fc.weight"])
     assert not torch.equal(state.params["head.weight"], sim.population.initial["head.weight"])

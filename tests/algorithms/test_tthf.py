@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unskew import wire
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.tthf import TTHF, DeviceModel, Exchange, Exchanged, adaptive, divide, draw
+from unskew.algorithms.tthf import TTHF, ExchangeMessage, ExchangeReply, TTHFReply, adaptive, divide, draw
 from unskew.errors import ConfigError
 from unskew.info import Exchanges
 from unskew.keys import Key
@@ -139,9 +139,9 @@ def test_consensus_keeps_every_clusters_mean_and_contracts_its_spread(
     v = [mixing_matrix(algorithm.graph(len(c), Key(seed) / i), mixing) for i, c in enumerate(clusters)]
     wanted = [data.draw(st.integers(0, gamma)) for _ in clusters]
     z = torch.randn(n, 4, dtype=torch.float64, generator=Key(seed).generator())
-    held = {c: DeviceModel({"w": z[c]}, 1, None) for c in range(n)}
+    held = {c: TTHFReply({"w": z[c]}, 1, None) for c in range(n)}
 
-    def answer(want: Ask) -> dict[int, Exchanged]:
+    def answer(want: Ask) -> dict[int, ExchangeReply]:
         return {
             c: map_keep(lambda kept, _: kept.value, algorithm.exchange(None, m, None)[0]) for c, m in want.to.items()
         }
@@ -158,7 +158,7 @@ def test_consensus_keeps_every_clusters_mean_and_contracts_its_spread(
 
 def test_what_an_exchange_makes_stays_on_the_device() -> None:
     me: Any = None
-    message = Exchange({"w": torch.zeros(1)}, Links(({"w": torch.ones(1)},), (0.25,)))
+    message = ExchangeMessage({"w": torch.zeros(1)}, Links(({"w": torch.ones(1)},), (0.25,)))
     reply, memory = TTHF().exchange(me, message, None)
     assert isinstance(reply.model, Keep)
     assert reply.model.value["w"].tolist() == [0.25]

@@ -16,7 +16,7 @@ from torch import nn
 
 import unskew as us
 from unskew import algorithms
-from unskew.algorithms.fedavg import Averaged
+from unskew.algorithms.fedavg import FedAvgState
 from unskew.api import history
 from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
 from unskew.experiment import config
@@ -36,9 +36,9 @@ class Halved(us.FedAvg):
 
     part: float = 0.5
 
-    def round(self, state: Averaged, fed: Federation) -> Plan[Averaged]:
+    def round(self, state: FedAvgState, fed: Federation) -> Plan[FedAvgState]:
         mean = yield from super().round(state, fed)
-        return Averaged({n: w + self.part * (mean.params[n] - w) for n, w in state.params.items()})
+        return FedAvgState({n: w + self.part * (mean.params[n] - w) for n, w in state.params.items()})
 
 
 class Odd:

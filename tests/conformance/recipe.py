@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unskew import wire
 from unskew.algorithms import TABLE, resolve
-from unskew.algorithms.fedavg import Weights
+from unskew.algorithms.fedavg import ModelMessage
 from unskew.algorithms.feddif import Drift
 from unskew.algorithms.hcct import Arrivals
 from unskew.keys import Key
@@ -61,10 +61,10 @@ class Relay:
 
     local: SgdConfig = LOCAL
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        return Weights(params)
+    def init(self, params: Params, fed: Federation) -> ModelMessage:
+        return ModelMessage(params)
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         held = yield from ask(self.train, {c: Parcel(state.params, 0) for c in fed.sample()})
         for hop in range(2):
             gamma = yield from probe(hop)
@@ -72,14 +72,14 @@ class Relay:
             to = {c: held[ring[i - 1]] for i, c in enumerate(ring) if gamma[ring[i - 1], c] > 0}
             held = {**held, **(yield from ask(self.train, to, at_least=0))}
         models = yield from collect([p.model for p in held.values()])
-        return Weights(weighted_mean(models, [float(p.n) for p in held.values()]))
+        return ModelMessage(weighted_mean(models, [float(p.n) for p in held.values()]))
 
     @step
     def train(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
         assert isinstance(msg.model, dict)
         return Parcel(Keep((yield from sgd(msg.model, self.local))), msg.n + me.n), (memory or 0) + 1
 
-    def serve(self, state: Weights, client: ClientId | None) -> Params:
+    def serve(self, state: ModelMessage, client: ClientId | None) -> Params:
         return state.params
 
 

@@ -15,7 +15,7 @@ import torch
 import toy_prior
 
 from unskew import machine
-from unskew.algorithms.fedavg import Trained, Weights
+from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.data import arrays, own
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
@@ -112,23 +112,23 @@ class Choosy:
     local: SgdConfig = SgdConfig()
     stubborn: bool = False
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        return Weights(params)
+    def init(self, params: Params, fed: Federation) -> ModelMessage:
+        return ModelMessage(params)
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
         moved = [r.params for r in replies.values() if r.params]
         if self.stubborn and not moved:
             raise ValueError("nobody moved")
-        return Weights(weighted_mean(moved, [1.0] * len(moved))) if moved else state
+        return ModelMessage(weighted_mean(moved, [1.0] * len(moved))) if moved else state
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         done = yield from fit(msg.params, self.local)
         still = all(torch.equal(done.params[n], t) for n, t in msg.params.items())
-        return Trained({} if still else done.params, me.n), None
+        return ModelReply({} if still else done.params, me.n), None
 
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
+    def serve(self, state: ModelMessage, client: ClientId | None) -> Params | None:
         return state.params
 
 
@@ -153,7 +153,7 @@ def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
 class Doubting(Choosy):
     """Refuses every result that is not its start."""
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
         if any(r.params for r in replies.values()):
             raise ValueError("this cannot be")
@@ -180,15 +180,15 @@ def doubled(local: Any, params: Params) -> Params:
 class Folding(Choosy):
     """Counts its examples in a fold and does local code of its own."""
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
-        return Weights(weighted_mean([r.params for r in replies.values()], [1.0] * len(replies)))
+        return ModelMessage(weighted_mean([r.params for r in replies.values()], [1.0] * len(replies)))
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         count = yield from fold(lambda carry, batch: carry + len(batch.y), msg.params, 0)
         params = yield from run(doubled, msg.params)
-        return Trained(params, int(count >= 0)), None
+        return ModelReply(params, int(count >= 0)), None
 
 
 def test_folds_and_local_code_are_counted_and_timed(tiny: Callable[..., Experiment]) -> None:
@@ -336,8 +336,8 @@ class Slow(Folding):
     calls: ClassVar[int] = 0
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
-        return Trained((yield from run(slowly, msg.params)), me.n), None
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
+        return ModelReply((yield from run(slowly, msg.params)), me.n), None
 
 
 def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_predicted(

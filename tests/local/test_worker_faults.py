@@ -8,7 +8,7 @@ import pytest
 import recipe
 import torch
 
-from unskew.algorithms.fedavg import FedAvg, Trained, Weights
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.errors import ConfigError, DivergedError, MemoryShortage, WorkerError, shortage
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
@@ -40,9 +40,9 @@ class Faulty(FedAvg):
     fault: Callable[[Any], None] = no_more
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         yield from run(self.fault)
-        return Trained(msg.params, me.n), None
+        return ModelReply(msg.params, me.n), None
 
 
 def failing(fault: Callable[[Any], None]) -> Simulator[Any]:

@@ -21,7 +21,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from loopback import Deployed, Handler
 
-from unskew.algorithms.fedavg import Trained
+from unskew.algorithms.fedavg import ModelReply
 from unskew.local.executor import EvalJob
 from unskew.protocol import Ask
 from unskew.runtime import client as client_side
@@ -62,10 +62,10 @@ def one_round(there: Deployed) -> tuple[Any, dict[int, str]]:
     return state, {f.client: f.reason for f in trace.failures}
 
 
-def trained(reply: Message) -> Trained:
+def trained(reply: Message) -> ModelReply:
     (data,) = unpack(reply.content).parts
-    value = wire.decode(data, Trained)
-    assert isinstance(value, Trained)
+    value = wire.decode(data, ModelReply)
+    assert isinstance(value, ModelReply)
     return value
 
 
@@ -577,15 +577,15 @@ def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -
 
 
 # ---------------------------------------------------------------- hostile clients
-def nan(t: Trained, value: float = float("nan")) -> Trained:
+def nan(t: ModelReply, value: float = float("nan")) -> ModelReply:
     return dataclasses.replace(t, params={n: v * 0 + value for n, v in t.params.items()})
 
 
-def other(t: Trained, fn: Callable[[str, torch.Tensor], torch.Tensor]) -> bytes:
+def other(t: ModelReply, fn: Callable[[str, torch.Tensor], torch.Tensor]) -> bytes:
     return wire.encode(dataclasses.replace(t, params={n: fn(n, v) for n, v in t.params.items()}))
 
 
-LIES: dict[str, tuple[Callable[[Trained], bytes], str]] = {
+LIES: dict[str, tuple[Callable[[ModelReply], bytes], str]] = {
     "no bytes": (lambda t: b"", "Trained"),
     "noise": (lambda t: b"\x93NUMPY" + bytes(200), "are not a message"),
     "a pickle": (lambda t: b"cos\nsystem\n(S'true'\ntR.", "are not a message"),
@@ -599,13 +599,13 @@ LIES: dict[str, tuple[Callable[[Trained], bytes], str]] = {
     "infinite": (lambda t: wire.encode(nan(t, float("inf"))), "NaN or infinity"),
     "absurd norm": (lambda t: wire.encode(nan(t, 1e9)), "exceed the 1e+06 allowed"),
     "overflowing norm": (lambda t: wire.encode(nan(t, 3e38)), "exceed the 1e+06 allowed"),
-    "another network": (lambda t: wire.encode(Trained({"0.evil": torch.ones(3)}, t.n)), "no tensor '0.evil'"),
-    "an endless name": (lambda t: wire.encode(Trained({"\x1b[2J" * 900: torch.ones(3)}, t.n)), "has no tensor"),
-    "half the model": (lambda t: wire.encode(Trained(dict([*t.params.items()][:1]), t.n)), "other tensors than"),
-    "no model": (lambda t: wire.encode(Trained({}, t.n)), "other tensors than those"),
-    "no examples": (lambda t: wire.encode(Trained(t.params, 0)), "must be at least 1, got 0"),
-    "fewer than none": (lambda t: wire.encode(Trained(t.params, -5)), "must be at least 1, got -5"),
-    "countless": (lambda t: wire.encode(Trained(t.params, 10**300)), "one of 997 bits"),
+    "another network": (lambda t: wire.encode(ModelReply({"0.evil": torch.ones(3)}, t.n)), "no tensor '0.evil'"),
+    "an endless name": (lambda t: wire.encode(ModelReply({"\x1b[2J" * 900: torch.ones(3)}, t.n)), "has no tensor"),
+    "half the model": (lambda t: wire.encode(ModelReply(dict([*t.params.items()][:1]), t.n)), "other tensors than"),
+    "no model": (lambda t: wire.encode(ModelReply({}, t.n)), "other tensors than those"),
+    "no examples": (lambda t: wire.encode(ModelReply(t.params, 0)), "must be at least 1, got 0"),
+    "fewer than none": (lambda t: wire.encode(ModelReply(t.params, -5)), "must be at least 1, got -5"),
+    "countless": (lambda t: wire.encode(ModelReply(t.params, 10**300)), "one of 997 bits"),
     "oversized": (lambda t: wire.encode(t) + bytes(1 << 21), "exceeds the"),
     "not held here": (lambda t: wire.encode(dataclasses.replace(t, params=None)), "expected"),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew import wire
-from unskew.algorithms.maxfl import Decided
+from unskew.algorithms.maxfl import MAXFLGroupReply
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Layout, Me, SampleCount, step
 from unskew.runtime.validation import Validator, odd_ones, sizes_of
@@ -154,11 +154,11 @@ def test_a_number_beyond_reason_is_refused(number: float, text: str) -> None:
 
 def test_who_sends_no_model_where_it_may_is_not_odd() -> None:
     """MAXFL: two of five join and send models, three train alone; of the models, one lacks a part."""
-    sent: dict[int, Any] = {c: Decided(MODEL if c < 2 else None, 4) for c in range(5)}
+    sent: dict[int, Any] = {c: MAXFLGroupReply(MODEL if c < 2 else None, 4) for c in range(5)}
     assert odd_ones(sent) == {}
     part = {"0.weight": MODEL["0.weight"]}
-    assert list(odd_ones({**sent, 2: Decided(part, 4)})) == [2]
-    assert list(odd_ones({0: Decided(MODEL, 4), 1: Decided({}, 4)})) == [1]
+    assert list(odd_ones({**sent, 2: MAXFLGroupReply(part, 4)})) == [2]
+    assert list(odd_ones({0: MAXFLGroupReply(MODEL, 4), 1: MAXFLGroupReply({}, 4)})) == [1]
 
 
 def test_values_kept_on_clients_have_one_shape() -> None:
@@ -170,9 +170,11 @@ def test_values_kept_on_clients_have_one_shape() -> None:
 def test_a_sketch_of_the_reply_decides_where_nobody_else_has_sent_one() -> None:
     """One against one is a tie: the larger part wins, and of equal ones the sketch."""
     part = {"0.weight": MODEL["0.weight"]}
-    assert odd_ones({4: Decided(part, 1)}) == {}
-    assert odd_ones({4: Decided(part, 1)}, Decided(MODEL, 1)) == {4: "its reply has other tensors than its step sends"}
-    assert odd_ones({4: Decided(MODEL, 1)}, Decided(part, 1)) == {}
-    assert odd_ones({4: Decided(None, 1)}, Decided(MODEL, 1)) == {}
+    assert odd_ones({4: MAXFLGroupReply(part, 1)}) == {}
+    assert odd_ones({4: MAXFLGroupReply(part, 1)}, MAXFLGroupReply(MODEL, 1)) == {
+        4: "its reply has other tensors than its step sends"
+    }
+    assert odd_ones({4: MAXFLGroupReply(MODEL, 1)}, MAXFLGroupReply(part, 1)) == {}
+    assert odd_ones({4: MAXFLGroupReply(None, 1)}, MAXFLGroupReply(MODEL, 1)) == {}
     assert odd_ones({4: torch.zeros(2, 3)}, torch.zeros(1, 3)).keys() == {4}
-    assert odd_ones({4: Decided(part, 1), 5: Decided(part, 1)}, Decided(MODEL, 1)) == {}
+    assert odd_ones({4: MAXFLGroupReply(part, 1), 5: MAXFLGroupReply(part, 1)}, MAXFLGroupReply(MODEL, 1)) == {}

@@ -24,9 +24,9 @@ from flwr.app import Message
 from loopback import Deployed, built
 
 from unskew.algorithms import TABLE
-from unskew.algorithms.flsc import Softly
-from unskew.algorithms.ifca import Chosen
-from unskew.algorithms.maxfl import Decided
+from unskew.algorithms.flsc import FLSCReply
+from unskew.algorithms.ifca import IFCAReply
+from unskew.algorithms.maxfl import MAXFLGroupReply
 from unskew.runtime.flower import pack, unpack
 from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
 
@@ -222,11 +222,11 @@ def test_a_liar_whom_nobody_contradicts_is_refused_or_ends_the_round_in_words(
 
 def joining(kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
     """Lies of one who is in a group that nobody else chooses."""
-    if isinstance(value, Chosen):
+    if isinstance(value, IFCAReply):
         value = dataclasses.replace(value, cluster=11)
-    elif isinstance(value, Softly):
+    elif isinstance(value, FLSCReply):
         value = dataclasses.replace(value, ids=(10, 11))
-    elif isinstance(value, Decided) and value.params is None:
+    elif isinstance(value, MAXFLGroupReply) and value.params is None:
         value = dataclasses.replace(value, params=built("maxfl_hcct", NETWORK)[1].initial)
     return kind(value)  # type: ignore[no-any-return]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew import wire
-from unskew.algorithms.fedavg import FedAvg, Trained, Weights
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node, relayed, totals
@@ -67,8 +67,8 @@ def test_the_ledger_of_fedavg(codec: bool) -> None:
     _, trace = sim.round(state, 1)
     cohort = sim._federation(1).sample()
     sizes = sim.population.histograms.sum(1)
-    down = len(wire.encode(Weights(state.params)))
-    up = {c: len(wire.encode(Trained(state.params, int(sizes[c])))) for c in cohort}
+    down = len(wire.encode(ModelMessage(state.params)))
+    up = {c: len(wire.encode(ModelReply(state.params, int(sizes[c])))) for c in cohort}
     assert len(cohort) == 3
     assert trace.transfers == [
         *(Transfer(1, 0, SERVER, node(c), "model", down) for c in cohort),
@@ -112,16 +112,16 @@ class Relay:
     hops: int = 1
     trail: list[tuple[ClientId, int]] = field(default_factory=list, compare=False)
 
-    def init(self, params: Params, fed: Federation) -> Weights:
-        return Weights(params)
+    def init(self, params: Params, fed: Federation) -> ModelMessage:
+        return ModelMessage(params)
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         replies = yield from ask(self.train, {c: Parcel(state.params, 0) for c in fed.clients})
         for hop in range(1, self.hops + 1):
             moved = {(c + 1) % len(fed.clients): Parcel(replies[c].model, hop) for c in fed.clients}
             replies = yield from ask(self.train, dict(sorted(moved.items())))
         models = yield from collect([r.model for r in replies.values()])
-        return Weights(weighted_mean(models, [1.0] * len(models)))
+        return ModelMessage(weighted_mean(models, [1.0] * len(models)))
 
     @step
     def train(self, me: Me, msg: Parcel, memory: int | None) -> Step[tuple[Parcel, int | None]]:
@@ -130,7 +130,7 @@ class Relay:
         w = yield from sgd(msg.model, self.local)
         return Parcel(Keep(w), msg.note), (memory or 0) + 1
 
-    def serve(self, state: Weights, client: ClientId | None) -> Params:
+    def serve(self, state: ModelMessage, client: ClientId | None) -> Params:
         return state.params
 
 
@@ -161,7 +161,7 @@ def test_the_ledger_of_a_relay(codec: bool) -> None:
 def test_a_value_that_is_sent_back_to_its_owner_costs_its_handle_only() -> None:
     @dataclass(frozen=True)
     class Stay(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
             replies = yield from ask(self.train, {2: Parcel(replies[2].model, 1)})
             return state
@@ -189,7 +189,7 @@ def test_a_value_that_a_message_names_twice_travels_once(codec: bool) -> None:
 
     @dataclass(frozen=True)
     class Doubled(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
             held = replies[2].model
             yield from ask(self.look, {0: Pair(held, held)})
@@ -214,7 +214,7 @@ def test_a_value_that_a_message_names_twice_travels_once(codec: bool) -> None:
 def test_a_value_kept_for_a_round_only_is_gone_in_the_next() -> None:
     @dataclass(frozen=True)
     class Stale(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             if fed.round == 1:
                 replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
                 kept.append(replies[2].model)
@@ -235,7 +235,7 @@ def test_a_value_kept_for_a_round_only_is_gone_in_the_next() -> None:
 def test_a_held_value_in_a_message_that_does_not_exist_is_refused(codec: bool) -> None:
     @dataclass(frozen=True)
     class Forged(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             yield from ask(self.train, {1: Parcel(Held(0, "0/model"), 0)})
             return state
 
@@ -277,7 +277,7 @@ def test_too_few_replies_are_an_error_inside_the_plan() -> None:
 
     @dataclass(frozen=True)
     class Careful(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             to = {c: Parcel(state.params, 0) for c in fed.clients}
             try:
                 yield from ask(self.train, to, at_least=N)
@@ -305,7 +305,7 @@ def test_a_round_whose_quorum_is_missed_leaves_memory_and_round_as_they_were() -
 def test_nobody_asked_is_nobody_heard() -> None:
     @dataclass(frozen=True)
     class Empty(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             assert (yield from ask(self.train, {}, at_least=0)) == {}
             yield from ask(self.train, {})
             return state
@@ -325,7 +325,7 @@ def test_the_same_losses_come_again_when_a_round_is_run_again() -> None:
 # ---------------------------------------------------------------- plans and steps that break the contract
 def breaking(plan: Any) -> Any:
     class Breaking(Relay):
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             yield from plan(self, state, fed)
             return state
 
@@ -365,7 +365,7 @@ class Failing(Relay):
 
     why: str = "raises"
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         yield from ask(self.train, {c: Parcel(state.params, c) for c in fed.clients[:-1]})
         yield from ask(self.train, {c: Parcel(state.params, c) for c in fed.clients})
         return state
@@ -476,10 +476,10 @@ def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> 
     class Drawing:
         name: str
 
-        def init(self, params: Params, fed: Federation) -> Weights:
-            return Weights(params)
+        def init(self, params: Params, fed: Federation) -> ModelMessage:
+            return ModelMessage(params)
 
-        def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
             for _ in range(2):
                 yield from ask(getattr(self, self.name), {c: None for c in fed.clients})
             return state
@@ -494,7 +494,7 @@ def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> 
         def two(self, me: Me, msg: None, memory: None) -> Step[tuple[None, None]]:
             return (yield from self.one(me, msg, memory))
 
-        def serve(self, state: Weights, client: ClientId | None) -> Params:
+        def serve(self, state: ModelMessage, client: ClientId | None) -> Params:
             return state.params
 
     for name in ("one", "two"):

@@ -9,7 +9,7 @@ Departures The optimiser is fresh in every round.  With `local_epochs` a round p
 from dataclasses import dataclass
 from typing import ClassVar
 
-from unskew.algorithms.fedavg import Weights
+from unskew.algorithms.fedavg import ModelMessage
 from unskew.errors import ConfigError
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params
@@ -28,7 +28,7 @@ class Centralised:
 
     local: SgdConfig = SgdConfig()
 
-    def init(self, params: Params, fed: Federation) -> Weights:
+    def init(self, params: Params, fed: Federation) -> ModelMessage:
         """Return the initial model.
 
         Raises:
@@ -39,18 +39,18 @@ class Centralised:
                 f"centralised training needs one client with all the data, got {len(fed.clients)} clients; "
                 "pool them, or take fedavg"
             )
-        return Weights(params)
+        return ModelMessage(params)
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         """Train for one more round."""
         replies = yield from ask(self.train, {c: state for c in fed.clients})
         return replies[fed.clients[0]]
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Weights, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelMessage, None]]:
         """Run SGD from where the last round ended."""
-        return Weights((yield from sgd(msg.params, self.local))), None
+        return ModelMessage((yield from sgd(msg.params, self.local))), None
 
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
+    def serve(self, state: ModelMessage, client: ClientId | None) -> Params | None:
         """Return the model."""
         return state.params

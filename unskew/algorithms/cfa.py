@@ -52,7 +52,7 @@ from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class Weighed:
+class CFAReply:
     """A device's model, for its neighbours, and the examples behind it."""
 
     model: Carried
@@ -92,9 +92,9 @@ class CFA:
         return state
 
     @step
-    def show(self, me: Me, msg: Nothing, memory: Params | None) -> tuple[Weighed, Params | None]:
+    def show(self, me: Me, msg: Nothing, memory: Params | None) -> tuple[CFAReply, Params | None]:
         """Send this device's model to its neighbours."""
-        return Weighed(Keep(memory or me.initial), me.n), memory
+        return CFAReply(Keep(memory or me.initial), me.n), memory
 
     @step
     def train(self, me: Me, msg: Links, memory: Params | None) -> Step[tuple[Nothing, Params | None]]:

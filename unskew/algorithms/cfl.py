@@ -36,7 +36,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Trained, Weighting, Weights, completed, only, weights_of, without
+from unskew.algorithms.fedavg import ModelMessage, ModelReply, Weighting, completed, only, weights_of, without
 from unskew.errors import ConfigError
 from unskew.info import Bisection, SplitGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
@@ -65,7 +65,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Split:
+class ClusterSplit:
     """A split of a cluster: its halves, the round, and the similarity of the two halves' closest updates."""
 
     round: int
@@ -75,11 +75,11 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Tree:
+class CFLState:
     """The server's state: the clusters, which contain every client once, and all splits that led to them."""
 
     clusters: tuple[Cluster, ...]
-    splits: tuple[Split, ...] = ()
+    splits: tuple[ClusterSplit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class CFL:
     weighting: Weighting = "uniform"
     personal: tuple[str, ...] = ()
 
-    def init(self, params: Params, fed: Federation) -> Tree:
+    def init(self, params: Params, fed: Federation) -> CFLState:
         """Return one cluster with the initial model.
 
         Raises:
@@ -120,13 +120,13 @@ class CFL:
                 f"CFL compares trainable tensors that travel, personal = {list(self.personal)} leaves none; "
                 "choose others"
             )
-        return Tree((Cluster(fed.clients, shared),))
+        return CFLState((Cluster(fed.clients, shared),))
 
-    def round(self, state: Tree, fed: Federation) -> Plan[Tree]:
+    def round(self, state: CFLState, fed: Federation) -> Plan[CFLState]:
         """Send each client of a cohort its cluster's model; average, or split and average."""
-        home: dict[ClientId, Weights] = {}
+        home: dict[ClientId, ModelMessage] = {}
         for cluster in state.clusters:
-            home.update(dict.fromkeys(cluster.members, Weights(cluster.params)))
+            home.update(dict.fromkeys(cluster.members, ModelMessage(cluster.params)))
         replies = yield from ask(self.train, {c: home[c] for c in fed.sample()}, at_least=0)
         clusters: list[Cluster] = []
         splits = list(state.splits)
@@ -135,14 +135,14 @@ class CFL:
             halves, split = self.grown(cluster, came, fed)
             clusters += halves
             splits += [split] if split else []
-        return Tree(tuple(clusters), tuple(splits))
+        return CFLState(tuple(clusters), tuple(splits))
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train from the cluster's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         y = yield from sgd(completed(me, msg.params, personal, memory), self.local)
-        return Trained(without(y, personal), me.n), only(y, personal)
+        return ModelReply(without(y, personal), me.n), only(y, personal)
 
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the cluster's model with this client's own tensors in their place."""
@@ -150,8 +150,8 @@ class CFL:
         return completed(me, params, me.layout.select(self.personal), memory)
 
     def grown(
-        self, cluster: Cluster, replies: Mapping[ClientId, Trained], fed: Federation
-    ) -> tuple[list[Cluster], Split | None]:
+        self, cluster: Cluster, replies: Mapping[ClientId, ModelReply], fed: Federation
+    ) -> tuple[list[Cluster], ClusterSplit | None]:
         """Update a cluster after a round: return it, or its halves and the split (eq. 1 to 4)."""
         if not replies:
             return [replace(cluster, mean_norm=None, max_norm=None, held=False)], None
@@ -178,26 +178,26 @@ class CFL:
             for part in parts
         ], split
 
-    def split(self, members: Sequence[ClientId], updates: Sequence[Params], round: int) -> Split | None:
+    def split(self, members: Sequence[ClientId], updates: Sequence[Params], round: int) -> ClusterSplit | None:
         """Split a cluster in two by its members' updates; None if they are too similar (eq. 2, 3)."""
         s = cosines(updates)
         one, two = bipartition(s, self.linkage)
         similarity = float(s[one][:, two].max())
         if not math.sqrt((1.0 - similarity) / 2.0) > self.gamma_max:
             return None
-        return Split(round, tuple(members[i] for i in one), tuple(members[i] for i in two), similarity)
+        return ClusterSplit(round, tuple(members[i] for i in one), tuple(members[i] for i in two), similarity)
 
     def mean(self, updates: Mapping[ClientId, Params], n: Mapping[ClientId, int]) -> Params:
         """Compute sum_k omega_k D_k."""
         return weighted_sum(list(updates.values()), weights_of([n[c] for c in updates], self.weighting))
 
-    def serve(self, state: Tree, client: ClientId | None) -> Params | None:
+    def serve(self, state: CFLState, client: ClientId | None) -> Params | None:
         """Return the model of this client's cluster; a global model only if there can never be a second cluster."""
         if client is None:
             return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
-    def info(self, state: Tree) -> SplitGroups:
+    def info(self, state: CFLState) -> SplitGroups:
         """Report the clusters, the norms that eq. 1 tests, and every split so far."""
         held = any(cluster.held for cluster in state.clusters)
         return SplitGroups(

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Averaging, Trained, Weights
+from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply
 from unskew.algorithms.fedprox import Proximal
 from unskew.protocol import Fitted, Me, Sgd, SgdConfig, Step, step
 from unskew.tree import Params
@@ -40,12 +40,12 @@ class Ditto(Averaging):
     personal_epochs: Annotated[int, Ge(1)] | None = None
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train this client's own model (eq. 2), then the received one."""
         terms = (Proximal(self.lam),) if self.lam else ()
         v: Fitted = yield Sgd(memory or msg.params, self.own, terms, {"anchor": msg.params}, draw="own")
         w: Fitted = yield Sgd(msg.params, self.local, draw=0)  # FedAvg's batches
-        return Trained(w.params, me.n), v.params
+        return ModelReply(w.params, me.n), v.params
 
     @property
     def own(self) -> SgdConfig:

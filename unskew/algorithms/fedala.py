@@ -31,7 +31,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Gt, Interval
 
-from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weights
+from unskew.algorithms.fedavg import Averaging, FedAvgState, ModelMessage, ModelReply
 from unskew.errors import ConfigError
 from unskew.protocol import Federation, Fitted, Layout, Me, Sgd, SgdConfig, Step, step
 from unskew.tree import Params, map_params
@@ -40,7 +40,7 @@ PASSES = 10  # passes that must agree before W_k counts as settled
 
 
 @dataclass(frozen=True)
-class MixingMemory:
+class FedALAMemory:
     """A client's memory of the top's parameters.
 
     Attributes:
@@ -75,7 +75,7 @@ class FedALA(Averaging):
     start_epochs: Annotated[int, Ge(1)] = 20
     settled: Annotated[float, Gt(0.0)] = 0.1
 
-    def init(self, params: Params, fed: Federation) -> Averaged:
+    def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model and the server rule's initial state."""
         if not self.top(fed.layout):
             raise ConfigError(
@@ -85,13 +85,15 @@ class FedALA(Averaging):
         return super().init(params, fed)
 
     @step
-    def train(self, me: Me, msg: Weights, memory: MixingMemory | None) -> Step[tuple[Trained, MixingMemory | None]]:
+    def train(
+        self, me: Me, msg: ModelMessage, memory: FedALAMemory | None
+    ) -> Step[tuple[ModelReply, FedALAMemory | None]]:
         """Mix, then train (eq. 1 to 3)."""
         start, w = yield from self.mix(me, msg.params, memory)
         fitted: Fitted = yield Sgd(start, self.local, draw=0)  # the same batches as FedAvg, however many came before
-        return Trained(fitted.params, me.n), MixingMemory({n: fitted.params[n] for n in self.top(me.layout)}, w)
+        return ModelReply(fitted.params, me.n), FedALAMemory({n: fitted.params[n] for n in self.top(me.layout)}, w)
 
-    def mix(self, me: Me, received: Params, memory: MixingMemory | None) -> Step[tuple[Params, Params | None]]:
+    def mix(self, me: Me, received: Params, memory: FedALAMemory | None) -> Step[tuple[Params, Params | None]]:
         """Compute Theta^, and the W_k behind it (eq. 1, 2)."""
         if memory is None or not self.eta:
             return received, None
@@ -120,7 +122,7 @@ class FedALA(Averaging):
         chosen = layout.select(self.layers)
         return tuple(n for n in layout.trainable if n in chosen)
 
-    def personalise(self, me: Me, params: Params, memory: MixingMemory | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: FedALAMemory | None) -> Step[Params]:
         """Return the global model, mixed with this client's own and not yet trained."""
         model, _ = yield from self.mix(me, params, memory)
         return model

@@ -28,25 +28,25 @@ Weighting = Literal["samples", "uniform"]
 
 
 @dataclass(frozen=True)
-class Weights:
+class ModelMessage:
     """The model that a client is sent."""
 
     params: Params
 
 
 @dataclass(frozen=True)
-class Trained:
+class ModelReply:
     """A client's model after local training, and the examples it was trained on."""
 
     params: Params
     n: SampleCount
 
 
-ClientRule = Callable[[Me, Weights, Any], Step[tuple[Trained, Any]]]
+ClientRule = Callable[[Me, ModelMessage, Any], Step[tuple[ModelReply, Any]]]
 
 
 @dataclass(frozen=True)
-class Averaged:
+class FedAvgState:
     """The server's state: the global model, and the server rule's memory of earlier rounds."""
 
     params: Params
@@ -67,33 +67,33 @@ class Averaging(ABC):
     weighting: Weighting = "samples"
     server: ServerRule = Mean()
 
-    def init(self, params: Params, fed: Federation) -> Averaged:
+    def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model and the server rule's initial state."""
         travelling = self.shared(params, fed.layout)
-        return Averaged(params, self.server.start({n: params[n] for n in fed.layout.trainable if n in travelling}))
+        return FedAvgState(params, self.server.start({n: params[n] for n in fed.layout.trainable if n in travelling}))
 
-    def round(self, state: Averaged, fed: Federation) -> Plan[Averaged]:
+    def round(self, state: FedAvgState, fed: Federation) -> Plan[FedAvgState]:
         """Send the model to a cohort and average the replies."""
         return (yield from self.meet(fed.sample(), state, fed))
 
     def meet(
-        self, cohort: Sequence[ClientId], state: Averaged, fed: Federation, train: ClientRule | None = None
-    ) -> Plan[Averaged]:
+        self, cohort: Sequence[ClientId], state: FedAvgState, fed: Federation, train: ClientRule | None = None
+    ) -> Plan[FedAvgState]:
         """Run one round with the clients of `cohort`; `train` replaces the method's own step."""
-        message = Weights(self.shared(state.params, fed.layout))
+        message = ModelMessage(self.shared(state.params, fed.layout))
         replies = (yield from ask(train or self.train, dict.fromkeys(cohort, message))).values()
         mean = average([r.params for r in replies], [r.n for r in replies], self.weighting)
-        return Averaged(*self.server.step(state.params, mean, state.moments))
+        return FedAvgState(*self.server.step(state.params, mean, state.moments))
 
     def shared(self, params: Params, layout: Layout) -> Params:
         """Return the part of the global model that travels to clients and back."""
         return params
 
     @abstractmethod
-    def train(self, me: Me, msg: Weights, memory: Any) -> Step[tuple[Trained, Any]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Any) -> Step[tuple[ModelReply, Any]]:
         """Train from the received model: the client rule, which each method defines as a step."""
 
-    def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 
@@ -115,17 +115,17 @@ class FedAvg(Averaging):
     terms: tuple[Term, ...] = ()
     personal: tuple[str, ...] = ()
 
-    def init(self, params: Params, fed: Federation) -> Averaged:
+    def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model, without the tensors that stay on clients."""
         return super().init(without(params, fed.layout.select(self.personal)), fed)
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train from the received model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         start = self.own(me, msg.params, memory)
         w = yield from sgd(start, self.local, *self.terms, anchor=start)
-        return Trained(without(w, personal), me.n), only(w, personal)
+        return ModelReply(without(w, personal), me.n), only(w, personal)
 
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the served model with this client's own tensors in their place."""
@@ -136,7 +136,7 @@ class FedAvg(Averaging):
         """Complete `params` with this client's own tensors: its memory, or at first the common initial values."""
         return completed(me, params, me.layout.select(self.personal), memory)
 
-    def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
         """Return the global model; None for `client=None` while parts of the model stay on clients."""
         return None if client is None and self.personal else state.params
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weighting, Weights, completed, without
+from unskew.algorithms.fedavg import Averaging, FedAvgState, ModelMessage, ModelReply, Weighting, completed, without
 from unskew.algorithms.fedrep import restricted, shares_something
 from unskew.protocol import Federation, Layout, Me, Step, sgd, step
 from unskew.tree import Params
@@ -47,7 +47,7 @@ class FedBABU(Averaging):
     weighting: Weighting = field(default="uniform", kw_only=True)
     fixed: tuple[str, ...] = ("head",)
 
-    def init(self, params: Params, fed: Federation) -> Averaged:
+    def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model, including theta^0, and the server rule's initial state."""
         shares_something(fed.layout, self.fixed, "FedBABU's fixed", "fedavg with personal")
         return super().init(params, fed)
@@ -57,12 +57,12 @@ class FedBABU(Averaging):
         return without(params, layout.select(self.fixed))
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         """Train the body under theta^0."""
         fixed = me.layout.select(self.fixed)
         learned = me.layout.select(("all",)) - fixed
         w = yield from sgd(completed(me, msg.params, fixed, None), restricted(self.local, me.layout, learned))
-        return Trained(without(w, fixed), me.n), None
+        return ModelReply(without(w, fixed), me.n), None
 
     def personalise(self, me: Me, params: Params, memory: None) -> Step[Params]:
         """Return the global model, fine-tuned on this client's data."""

@@ -45,7 +45,7 @@ from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
 
 @dataclass(frozen=True)
-class Decoupled:
+class FedDCState:
     """The server's state.
 
     Attributes:
@@ -64,7 +64,7 @@ class Decoupled:
 
 
 @dataclass(frozen=True)
-class Course:
+class FedDCMessage:
     """Model and mean gradient for one client, the round of its last reply (0 is none), and the mean of all sizes."""
 
     params: Params
@@ -74,7 +74,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Drifted:
+class FedDCReply:
     """Displacement of a client's model (buffers included) and of its c, and its training examples."""
 
     dy: Params
@@ -91,7 +91,7 @@ class DriftRecord:
 
 
 @dataclass(frozen=True)
-class DriftMemory:
+class FedDCMemory:
     """A client's memory: its record, the one before, and the round between the two."""
 
     now: DriftRecord
@@ -144,17 +144,17 @@ class FedDC:
             lenient = replace(self.local, clip_norm=None, nesterov=False)
             require_linear(self.local if self.divisor == "own" else lenient, "FedDC")
 
-    def init(self, params: Params, fed: Federation) -> Decoupled:
+    def init(self, params: Params, fed: Federation) -> FedDCState:
         """Return the initial model, without drifts or gradients."""
         zero = self.blank(params, corrected(fed.layout, self.local))
-        return Decoupled(params, zero.c, zero.h, {}, {})
+        return FedDCState(params, zero.c, zero.h, {}, {})
 
-    def round(self, state: Decoupled, fed: Federation) -> Plan[Decoupled]:
+    def round(self, state: FedDCState, fed: Federation) -> Plan[FedDCState]:
         """Send model and mean gradient to a cohort; update both, and the mean drift, from the replies (eq. 4, 5)."""
         counts = self.scaled or (self.variates and self.divisor == "code")
         n = (yield from sizes(self.declare, state.n, fed)) if counts else state.n
         mean_size = sum(n.values()) / len(n) if n else None
-        to = {c: Course(state.params, state.c, state.heard.get(c, 0), mean_size) for c in fed.sample()}
+        to = {c: FedDCMessage(state.params, state.c, state.heard.get(c, 0), mean_size) for c in fed.sample()}
         replies = yield from ask(self.train, to)
         moves = [r.dy for r in replies.values()]
         # 1/N, not 1/M: absent clients keep theirs, and these are means of all.
@@ -164,10 +164,12 @@ class FedDC:
         c, drift = map_params(torch.add, state.c, dc), map_params(torch.add, state.drift, dh)
         mean = average(moves, [r.n for r in replies.values()], self.weighting)
         w = {m: t + mean[m] + drift[m] if m in drift else t + mean[m] for m, t in state.params.items()}
-        return Decoupled(w, c, drift, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
+        return FedDCState(w, c, drift, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
 
     @step
-    def train(self, me: Me, msg: Course, memory: DriftMemory | None) -> Step[tuple[Drifted, DriftMemory | None]]:
+    def train(
+        self, me: Me, msg: FedDCMessage, memory: FedDCMemory | None
+    ) -> Step[tuple[FedDCReply, FedDCMemory | None]]:
         """Train with the correction, then compute a new drift and mean gradient (eq. 1 to 3)."""
         names = corrected(me.layout, self.local)
         log = self.log(names, msg, memory)
@@ -183,10 +185,10 @@ class FedDC:
             {n: t + dy[n] for n, t in log.h.items()},
             {n: -t - dy[n] / scale for n, t in correction.items()},
         )
-        return Drifted(dy, map_params(torch.sub, new.c, log.c), me.n), DriftMemory(new, log, me.round)
+        return FedDCReply(dy, map_params(torch.sub, new.c, log.c), me.n), FedDCMemory(new, log, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, memory: DriftMemory | None) -> tuple[Size, DriftMemory | None]:
+    def declare(self, me: Me, msg: None, memory: FedDCMemory | None) -> tuple[Size, FedDCMemory | None]:
         """Say how many training examples this client has."""
         return Size(me.n), memory
 
@@ -197,7 +199,7 @@ class FedDC:
         assert mean_size is not None  # the plan sends it for this divisor
         return self.local.lr * steps_of(self.local, mean_size)
 
-    def log(self, names: tuple[str, ...], msg: Course, memory: DriftMemory | None) -> DriftRecord:
+    def log(self, names: tuple[str, ...], msg: FedDCMessage, memory: FedDCMemory | None) -> DriftRecord:
         """Return this client's drift and mean gradient as of the last reply the server received."""
         if memory is None:
             return self.blank(msg.params, names)
@@ -208,6 +210,6 @@ class FedDC:
         zero = zeros_like({n: params[n] for n in names})
         return DriftRecord(zero if self.drift else {}, zero if self.variates else {})
 
-    def serve(self, state: Decoupled, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedDCState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params

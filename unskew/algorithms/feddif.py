@@ -88,7 +88,7 @@ EFFICIENCY = 8e6
 COSINE = 20
 """Number of diffusion rounds in P001's half cosine."""
 
-Stop = Literal["iid_distance", "efficiency", "decrement"]
+StopRule = Literal["iid_distance", "efficiency", "decrement"]
 Target = Literal["uniform", "pooled"] | tuple[float, ...]
 TALLIES = 3  # number of times a client is asked for its part of the pooled shares
 
@@ -110,7 +110,7 @@ class SharedDrift:
 
 
 @dataclass(frozen=True)
-class Offer:
+class FedDifMessage:
     """A model to be trained.
 
     Attributes:
@@ -127,7 +127,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class HeldModel:
+class FedDifReply:
     """A model that stays where it was trained, its degree of learning, the trainer's examples, its change of s_i."""
 
     model: Carried
@@ -192,7 +192,7 @@ class FedDifInfo:
 
 
 @dataclass(frozen=True)
-class Means:
+class DriftMeans:
     """Means over all N clients of the drifts h_i and of the gradient states s_i."""
 
     h: Params
@@ -200,7 +200,7 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Diffused:
+class FedDifState:
     """The station's state.
 
     Attributes:
@@ -213,13 +213,13 @@ class Diffused:
 
     params: Params
     target: Tensor | None
-    means: Means | None
+    means: DriftMeans | None
     heard: dict[int, int]
     info: FedDifInfo
 
 
 @dataclass(frozen=True)
-class Own:
+class ClientDrift:
     """A client's drift h_i and gradient state s_i."""
 
     h: Params
@@ -227,11 +227,11 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class FedDifMemory:
     """A client's memory when drift is regularised: now, before its last training, and the number of that training."""
 
-    now: Own
-    before: Own
+    now: ClientDrift
+    before: ClientDrift
     trainings: int
 
 
@@ -246,7 +246,7 @@ class Chain:
 
 
 @dataclass
-class Way:
+class ModelsInTransit:
     """A round's models in transit; exists only within the plan.
 
     Attributes:
@@ -276,12 +276,12 @@ class Way:
     blocked: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     efficiency: float = 0.0
 
-    def offer(self, client: ClientId, model: Carried, dol: DoL | None = None, hop: int = 0) -> Offer:
+    def offer(self, client: ClientId, model: Carried, dol: DoL | None = None, hop: int = 0) -> FedDifMessage:
         """Return the message that sends a model to `client`."""
         shared = SharedDrift(self.s, self.heard.get(client, 0), self.pooled) if self.s is not None else None
-        return Offer(model, dol, hop, shared)
+        return FedDifMessage(model, dol, hop, shared)
 
-    def learned(self, model: int, client: ClientId, reply: HeldModel) -> None:
+    def learned(self, model: int, client: ClientId, reply: FedDifReply) -> None:
         """Record that `client` has trained the model, a new one if it has no chain yet."""
         before = self.chains[model].n if model < len(self.chains) else 0
         self.chains[model : model + 1] = [Chain(client, _held(reply.model), _held(reply.dol), before + reply.n)]
@@ -392,7 +392,7 @@ class FedDif:
 
     local: SgdConfig = SgdConfig()
     epsilon: Annotated[float, Ge(0.0)] = 0.04
-    stop: Stop = "iid_distance"
+    stop: StopRule = "iid_distance"
     valuation: Literal["current", "lagged"] = "current"
     feasibility: Feasibility = "outage"
     filtering: Literal["weights", "after_matching"] = "weights"
@@ -443,7 +443,7 @@ class FedDif:
         return self.sigma > 0.0
 
     # ------------------------------------------------------------------ the station
-    def init(self, params: Params, fed: Federation) -> Diffused:
+    def init(self, params: Params, fed: Federation) -> FedDifState:
         """Return the initial model.
 
         Raises:
@@ -459,10 +459,10 @@ class FedDif:
             raise ConfigError(f"target must have a share for each of {fed.num_classes} classes, got {len(self.target)}")
         names = self.controlled(fed.layout)
         zero = zeros_like({n: params[n] for n in names})
-        means = Means(zero, zero) if self.drift is not None else None
-        return Diffused(params, None, means, {}, FedDifInfo())
+        means = DriftMeans(zero, zero) if self.drift is not None else None
+        return FedDifState(params, None, means, {}, FedDifInfo())
 
-    def round(self, state: Diffused, fed: Federation) -> Plan[Diffused]:
+    def round(self, state: FedDifState, fed: Federation) -> Plan[FedDifState]:
         """Train M models, let them travel while any client gains, average them by their numbers of examples (eq. 2)."""
         way = yield from self.begin(state, fed)
         for hop in range(1, 1 + (2 * len(fed.clients) if self.max_hops is None else self.max_hops)):
@@ -473,7 +473,7 @@ class FedDif:
             yield from self.transmit(way, hop, moves)
         return (yield from self.aggregate(state, way, fed))
 
-    def begin(self, state: Diffused, fed: Federation) -> Plan[Way]:
+    def begin(self, state: FedDifState, fed: Federation) -> Plan[ModelsInTransit]:
         """Run the first training of every model."""
         warnings, pooled = [], state.target
         if self.target == "pooled" and pooled is None:
@@ -485,8 +485,8 @@ class FedDif:
                 warnings.append(f"the pooled class shares are without {who}, not heard in {TALLIES} tries")
         s = state.means.s if state.means is not None else None
         bits = self.bits or 8.0 * sum(t.numel() * t.element_size() for t in state.params.values())
-        way = Way(bits, pooled, s, dict(state.heard), warnings)
-        alike = Offer(state.params, None, 0, None)  # one message for all is counted once
+        way = ModelsInTransit(bits, pooled, s, dict(state.heard), warnings)
+        alike = FedDifMessage(state.params, None, 0, None)  # one message for all is counted once
         trainers = fed.sample(self.models(fed))
         first = yield from ask(self.train, {c: alike if s is None else way.offer(c, state.params) for c in trainers})
         for c, reply in first.items():
@@ -497,7 +497,7 @@ class FedDif:
         way.blocked[range(len(first)), list(first)] = True
         return way
 
-    def gather(self, way: Way, fed: Federation, hop: int) -> Plan[None]:
+    def gather(self, way: ModelsInTransit, fed: Federation, hop: int) -> Plan[None]:
         """Steps 1 and 2: broadcast the DoL of models that have moved, and collect the bids."""
         # Bids remain valid as long as their model stays; clients that did not reply are asked again.
         offered = torch.nonzero((way.values.isnan() & ~way.blocked).any(dim=1)).flatten().tolist()
@@ -514,7 +514,7 @@ class FedDif:
         way.values[offered] = torch.where(table.isnan(), way.values[offered], table)
         way.ignored += [Ignored(c, f"diffusion round {hop}: {why}") for c, why in refused.items()]
 
-    def configure(self, way: Way, hop: int) -> Plan[list[Move]]:
+    def configure(self, way: ModelsInTransit, hop: int) -> Plan[list[Move]]:
         """Step 3: assign models to clients; nothing if the diffusion is over."""
         first = not way.hops
         if not bool(((way.values > 0) & ~way.blocked).any()):
@@ -533,7 +533,7 @@ class FedDif:
             return []
         return [Move(m, way.chains[m].holder, c, float(way.values[m, c]), float(links[m, c])) for m, c in pairs]
 
-    def transmit(self, way: Way, hop: int, moves: Sequence[Move]) -> Plan[None]:
+    def transmit(self, way: ModelsInTransit, hop: int, moves: Sequence[Move]) -> Plan[None]:
         """Step 4: models go to their winners and are trained there."""
         to = {v.dst: way.offer(v.dst, way.chains[v.model].model, way.chains[v.model].dol, hop) for v in moves}
         done = yield from ask(self.train, to, at_least=0)
@@ -544,7 +544,7 @@ class FedDif:
             way.values[v.model], way.blocked[v.model, v.dst] = torch.nan, True
         way.hops.append(Hop(hop, way.efficiency, arrived))
 
-    def aggregate(self, state: Diffused, way: Way, fed: Federation) -> Plan[Diffused]:
+    def aggregate(self, state: FedDifState, way: ModelsInTransit, fed: Federation) -> Plan[FedDifState]:
         """Average the models, weighted by examples (eq. 2), and the drifts (eq. 5).
 
         Raises:
@@ -569,7 +569,7 @@ class FedDif:
             means = self.renewed(means, state.params, models, ds, len(fed.clients))
             params = {n: w + means.h[n] if n in means.h else w for n, w in params.items()}
         info = FedDifInfo(way.starts, tuple(way.hops), sizes, tuple(way.ignored), tuple(way.warnings))
-        return Diffused(params, way.pooled, means, way.heard if means is not None else {}, info)
+        return FedDifState(params, way.pooled, means, way.heard if means is not None else {}, info)
 
     def schedule(
         self, values: Tensor, links: Tensor, bits: float, blocked: Tensor
@@ -591,13 +591,13 @@ class FedDif:
         return auction.admit(pairs, weights, bits / links, self.budget), weights
 
     def renewed(
-        self, means: Means, before: Params, models: Sequence[Params], ds: Sequence[Params], clients: int
-    ) -> Means:
+        self, means: DriftMeans, before: Params, models: Sequence[Params], ds: Sequence[Params], clients: int
+    ) -> DriftMeans:
         """Return the means of h_i and s_i after a round (eq. 5)."""
         share = [1.0 / clients] * len(models)
         ended = weighted_sum([{n: w[n] for n in means.h} for w in models], share)
         h = {n: means.h[n] + (e - len(models) / clients * before[n]) for n, e in ended.items()}
-        return Means(h, map_params(torch.add, means.s, weighted_sum(ds, [1.0 / clients] * len(ds))))
+        return DriftMeans(h, map_params(torch.add, means.s, weighted_sum(ds, [1.0 / clients] * len(ds))))
 
     def pool(self, fed: Federation) -> Plan[tuple[Tensor | None, tuple[ClientId, ...]]]:
         """Return the class shares of all clients' data, and the clients left out of them.
@@ -657,18 +657,20 @@ class FedDif:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: Offer, memory: Remembered | None) -> Step[tuple[HeldModel, Remembered | None]]:
+    def train(
+        self, me: Me, msg: FedDifMessage, memory: FedDifMemory | None
+    ) -> Step[tuple[FedDifReply, FedDifMemory | None]]:
         """Train a model on this client's data and update its degree of learning; both stay here."""
         assert isinstance(msg.model, dict)
         dol = self.learned(me, msg.dol)
         if me.n == 0:
             nothing = zeros_like(msg.drift.s) if msg.drift is not None else None
             kept = self.remembered(msg.drift, memory, None) if msg.drift is not None else memory
-            return HeldModel(Keep(msg.model), Keep(dol), 0, Keep(nothing) if nothing is not None else None), kept
+            return FedDifReply(Keep(msg.model), Keep(dol), 0, Keep(nothing) if nothing is not None else None), kept
         local = self.local_at(msg.hop)
         if msg.drift is None or self.drift is None:
             w = yield from sgd(msg.model, local)
-            return HeldModel(Keep(w), Keep(dol), me.n, None), memory
+            return FedDifReply(Keep(w), Keep(dol), me.n, None), memory
         own = self.own(msg.drift, memory)
         distance = iid_distance(shares(dol[0].double()), self.aim(msg.drift.target, len(me.histogram)), self.metric)
         r = 0.5 * self.drift.b * len(me.histogram) * max(float(distance), self.drift.floor)
@@ -684,12 +686,12 @@ class FedDif:
         moved = {n: done.params[n] - w for n, w in arrival.items()}
         rate = done.lr * work(done.steps, local.momentum)
         s = {n: own.s[n] - msg.drift.s[n] - moved[n] / rate for n in moved}
-        new = Own(map_params(torch.add, own.h, moved), s)
-        reply = HeldModel(Keep(done.params), Keep(dol), me.n, Keep(map_params(torch.sub, s, own.s)))
+        new = ClientDrift(map_params(torch.add, own.h, moved), s)
+        reply = FedDifReply(Keep(done.params), Keep(dol), me.n, Keep(map_params(torch.sub, s, own.s)))
         return reply, self.remembered(msg.drift, memory, new)
 
     @step
-    def bid(self, me: Me, msg: CallForBids, memory: Remembered | None) -> tuple[Bids, Remembered | None]:
+    def bid(self, me: Me, msg: CallForBids, memory: FedDifMemory | None) -> tuple[Bids, FedDifMemory | None]:
         """Bid on each model: the gain from this client's data (eq. 1); no local work."""
         if me.n == 0:
             return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), memory
@@ -704,7 +706,7 @@ class FedDif:
         return Bids(values), memory
 
     @step
-    def tally(self, me: Me, msg: Tally, memory: Remembered | None) -> tuple[Tally, Remembered | None]:
+    def tally(self, me: Me, msg: Tally, memory: FedDifMemory | None) -> tuple[Tally, FedDifMemory | None]:
         """Add this client's class counts to a masked sum; the client that drew the mask removes it again."""
         if isinstance(msg.mask, Tensor) and isinstance(msg.counts, Tensor):
             return Tally(msg.counts - msg.mask, None), memory
@@ -714,9 +716,9 @@ class FedDif:
         mask = (me.private / "mask").bits(*me.histogram.shape).to(me.histogram)
         return Tally(Keep(mask + me.histogram), Keep(mask)), memory
 
-    def validate_reply(self, step: str, reply: HeldModel | Bids | Tally, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: FedDifReply | Bids | Tally, model: Params, layout: Layout) -> None:
         """Refuse a training without its change of s_i where drift is regularised: eq. 5 needs all of them."""
-        if isinstance(reply, HeldModel) and self.drift is not None and reply.ds is None:
+        if isinstance(reply, FedDifReply) and self.drift is not None and reply.ds is None:
             raise WireError("a reply must carry the change of the gradient state, got none")
 
     def learned(self, me: Me, dol: DoL | None) -> Tensor:
@@ -738,22 +740,22 @@ class FedDif:
         factor = 0.5 * (1.0 + math.cos(math.pi * min(hop, COSINE - 1) / COSINE))
         return dataclasses.replace(self.local, lr=factor * self.local.lr)
 
-    def own(self, shared: SharedDrift, memory: Remembered | None) -> Own:
+    def own(self, shared: SharedDrift, memory: FedDifMemory | None) -> ClientDrift:
         """Return this client's h_i and s_i as of the last training known to the station."""
         if memory is None:
-            return Own(zeros_like(shared.s), zeros_like(shared.s))
+            return ClientDrift(zeros_like(shared.s), zeros_like(shared.s))
         return memory.now if memory.trainings == shared.heard else memory.before
 
-    def remembered(self, shared: SharedDrift, memory: Remembered | None, new: Own | None) -> Remembered:
+    def remembered(self, shared: SharedDrift, memory: FedDifMemory | None, new: ClientDrift | None) -> FedDifMemory:
         """Return the memory after one more training."""
         own = self.own(shared, memory)
-        return Remembered(new or own, own, shared.heard + 1)
+        return FedDifMemory(new or own, own, shared.heard + 1)
 
-    def serve(self, state: Diffused, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedDifState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 
-    def info(self, state: Diffused) -> DiffusionRound:
+    def info(self, state: FedDifState) -> DiffusionRound:
         """Report starts, diffusion rounds and their moves, chain sizes, refused bids and warnings of the last round."""
         info = state.info
         return DiffusionRound(

@@ -51,7 +51,7 @@ from unskew.protocol import (
 )
 from unskew.tree import Params
 
-Averaging = Literal["clients", "examples"]
+TeacherMean = Literal["clients", "examples"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Teacher:
 
 
 @dataclass(frozen=True)
-class Outputs:
+class ClassOutputs:
     """A client's z^k, (classes, classes), zero for classes it lacks, and its n^k, (classes,) int64."""
 
     means: Float[Tensor, "classes classes"]
@@ -106,7 +106,7 @@ def by_class(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp(min=1).to(sums)[:, None]
 
 
-def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: Averaging) -> tuple[Tensor, Tensor]:
+def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: TeacherMean) -> tuple[Tensor, Tensor]:
     """Average over the clients that hold a class (eq. 2), and find the classes that any client holds.
 
     Args:
@@ -133,7 +133,7 @@ def check_counts(counts: Tensor) -> None:
         raise WireError(f"counts of examples must be 0 to 2**53, got {int(counts.min())} to {int(counts.max())}")
 
 
-def taught(old: Teacher, outputs: Sequence[Outputs], averaging: Averaging) -> Teacher:
+def taught(old: Teacher, outputs: Sequence[ClassOutputs], averaging: TeacherMean) -> Teacher:
     """Return the next teacher (eq. 2)."""
     new, held = mean_by_class([o.means for o in outputs], [o.counts for o in outputs], averaging)
     return Teacher(torch.where(held[:, None], new, old.z), old.known | held)
@@ -159,7 +159,7 @@ class FedDistill:
     """
 
     lam: Annotated[float, Ge(0.0)] = 1.0
-    averaging: Averaging = "clients"
+    averaging: TeacherMean = "clients"
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Teacher:
@@ -172,14 +172,14 @@ class FedDistill:
         return taught(state, list(replies.values()), self.averaging)
 
     @step
-    def train(self, me: Me, msg: Teacher, memory: Params | None) -> Step[tuple[Outputs, Params | None]]:
+    def train(self, me: Me, msg: Teacher, memory: Params | None) -> Step[tuple[ClassOutputs, Params | None]]:
         """Train this client's own model with the teacher, then compute its outputs for each class."""
         terms = (Distil(self.lam),) if self.lam else ()
         w = yield from sgd(memory or me.initial, self.local, *terms, z=msg.z, known=msg.known.to(msg.z))
         sums = yield from fold(add_logits, w, torch.zeros_like(msg.z))
-        return Outputs(by_class(sums, me.histogram), me.histogram), w
+        return ClassOutputs(by_class(sums, me.histogram), me.histogram), w
 
-    def validate_reply(self, step: str, reply: Outputs, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: ClassOutputs, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.counts)
 
@@ -195,7 +195,7 @@ class FedDistill:
 
 # ---------------------------------------------------------------- shared weights
 @dataclass(frozen=True)
-class Lesson:
+class FedDistillPlusState:
     """The server's state, and its message: the model and the teacher.
 
     Attributes:
@@ -211,12 +211,12 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Taught:
+class FedDistillPlusReply:
     """A client's model, its training examples, and the model's outputs for each class."""
 
     params: Params
     n: SampleCount
-    outputs: Outputs
+    outputs: ClassOutputs
 
 
 @dataclass(frozen=True)
@@ -232,46 +232,46 @@ class FedDistillPlus:
     """
 
     lam: Annotated[float, Ge(0.0)] = 1.0
-    averaging: Averaging = "clients"
+    averaging: TeacherMean = "clients"
     compat: Literal["feddw"] | None = None
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "samples"
 
-    def init(self, params: Params, fed: Federation) -> Lesson:
+    def init(self, params: Params, fed: Federation) -> FedDistillPlusState:
         """Return the initial model, and an empty teacher, or one with one-hot rows in FedDW's variant."""
         teacher = untaught(params, fed)
         if self.compat is None:
-            return Lesson(params, teacher, None, None)
+            return FedDistillPlusState(params, teacher, None, None)
         z = torch.eye(fed.num_classes, dtype=teacher.z.dtype, device=teacher.z.device)
-        return Lesson(params, Teacher(z, ~teacher.known), torch.zeros_like(z), torch.zeros_like(z[0]))
+        return FedDistillPlusState(params, Teacher(z, ~teacher.known), torch.zeros_like(z), torch.zeros_like(z[0]))
 
-    def round(self, state: Lesson, fed: Federation) -> Plan[Lesson]:
+    def round(self, state: FedDistillPlusState, fed: Federation) -> Plan[FedDistillPlusState]:
         """Send model and teacher to a cohort; average the models, and make a teacher of their outputs."""
-        message = Lesson(state.params, state.teacher, None, None)
+        message = FedDistillPlusState(state.params, state.teacher, None, None)
         replies = list((yield from ask(self.train, {c: message for c in fed.sample()})).values())
         params = average([r.params for r in replies], [r.n for r in replies], self.weighting)
         outputs = [r.outputs for r in replies]
         if state.sums is None or state.counts is None:
-            return Lesson(params, taught(state.teacher, outputs, self.averaging), None, None)
+            return FedDistillPlusState(params, taught(state.teacher, outputs, self.averaging), None, None)
         counts = sum((o.counts.to(state.counts) for o in outputs), start=state.counts)
         sums = sum((o.means * o.counts.to(o.means)[:, None] for o in outputs), start=state.sums)
         # Rows of classes that were never reported remain one-hot.
         z = torch.where(counts[:, None] > 0, 0.5 * (state.teacher.z + by_class(sums, counts)), state.teacher.z)
-        return Lesson(params, Teacher(z, state.teacher.known), sums, counts)
+        return FedDistillPlusState(params, Teacher(z, state.teacher.known), sums, counts)
 
     @step
-    def train(self, me: Me, msg: Lesson, memory: None) -> Step[tuple[Taught, None]]:
+    def train(self, me: Me, msg: FedDistillPlusState, memory: None) -> Step[tuple[FedDistillPlusReply, None]]:
         """Train the received model with the teacher, then compute its outputs for each class."""
         z, known = msg.teacher.z, msg.teacher.known
         term, say = (Reward(self.lam), add_soft_labels) if self.compat else (Distil(self.lam), add_logits)
         w = yield from sgd(msg.params, self.local, *([term] if self.lam else []), z=z, known=known.to(z))
         sums = yield from fold(say, w, torch.zeros_like(z))
-        return Taught(w, me.n, Outputs(by_class(sums, me.histogram), me.histogram)), None
+        return FedDistillPlusReply(w, me.n, ClassOutputs(by_class(sums, me.histogram), me.histogram)), None
 
-    def validate_reply(self, step: str, reply: Taught, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: FedDistillPlusReply, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.outputs.counts)
 
-    def serve(self, state: Lesson, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedDistillPlusState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params

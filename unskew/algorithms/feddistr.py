@@ -68,7 +68,7 @@ from unskew.tree import Params
 
 T = TypeVar("T")
 
-Clusters = Literal["auto", "silhouette", "oracle"] | int
+ClusterCount = Literal["auto", "silhouette", "oracle"] | int
 MOST = {"auto": 3, "silhouette": 5}
 """Maximum number of clusters of one label."""
 
@@ -86,7 +86,7 @@ _OVER = "FedDistr is over after its first round: the later rounds of this experi
 
 # ---------------------------------------------------------------- messages
 @dataclass(frozen=True)
-class Begin:
+class EmbeddingsRequest:
     """A request for embeddings, and the seed of times and noise in all inversions."""
 
     seed: int
@@ -102,7 +102,7 @@ class Prompts:
 
 
 @dataclass(frozen=True)
-class Sets:
+class EmbeddingSets:
     """The embeddings kept after the alignment, and the seed of the images."""
 
     prompts: Prompts
@@ -147,7 +147,7 @@ class FedDistrInfo:
 
 
 @dataclass(frozen=True)
-class Distributed:
+class FedDistrState:
     """The server's state: the global model if there is one, the embeddings distributed, and the last round's info."""
 
     params: Params | None
@@ -195,7 +195,7 @@ class Disentangle:
     """Finds clusters of each label and their embeddings (eq. 11, 12); several clients' in one batch."""
 
     prior: str
-    m: Clusters
+    m: ClusterCount
     steps: int
     batch_size: int
     lr: float | None
@@ -269,13 +269,13 @@ class Imagine:
     own: bool
     compare: bool
 
-    def __call__(self, local: Local, sets: Sets) -> tuple[Examples, float | None]:
+    def __call__(self, local: Local, sets: EmbeddingSets) -> tuple[Examples, float | None]:
         """Return the examples, and with `compare` the smallest distance from them to one of the device's own."""
         x, y = self.made(local, sets)
         closest = nearest(x, local.x.cpu(), local.key / "yardstick") if self.compare else None
         return mixed(local, x, y, self.own), closest
 
-    def made(self, local: Local, sets: Sets) -> tuple[Tensor, Tensor]:
+    def made(self, local: Local, sets: EmbeddingSets) -> tuple[Tensor, Tensor]:
         """Generate `images` inputs of each label, divided among its embeddings by their counts, and their labels."""
         imagery, prompts = local.imagery(self.prior), sets.prompts
         labels, weights = prompts.labels.tolist(), prompts.counts.clamp(min=1).tolist()
@@ -418,7 +418,7 @@ class FedDistr:
     """
 
     prior: str = "built-in"
-    m: Clusters = "auto"
+    m: ClusterCount = "auto"
     steps: Annotated[int, Ge(1)] = 100
     batch_size: Annotated[int, Ge(1)] = 8
     lr: Annotated[float, Gt(0.0)] | None = None
@@ -441,16 +441,16 @@ class FedDistr:
                 privacy.require()
 
     # ------------------------------------------------------------------ the server
-    def init(self, params: Params, fed: Federation) -> Distributed:
+    def init(self, params: Params, fed: Federation) -> FedDistrState:
         """Return the initial model, without embeddings."""
-        return Distributed(params if self.server_model else None, None, FedDistrInfo())
+        return FedDistrState(params if self.server_model else None, None, FedDistrInfo())
 
-    def round(self, state: Distributed, fed: Federation) -> Plan[Distributed]:
+    def round(self, state: FedDistrState, fed: Federation) -> Plan[FedDistrState]:
         """Run the whole method in round 1 (eq. 13), nothing later."""
         if state.prompts is not None:
             return replace(state, info=FedDistrInfo(warnings=(_OVER,)))
         seed = travelling(fed.key / "feddistr")
-        replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), Begin(seed)))
+        replies = yield from ask(self.disentangle, dict.fromkeys(fed.sample(), EmbeddingsRequest(seed)))
         parts = {c: (r.embeddings, r.labels, r.counts) for c, r in replies.items()}
         most = MOST_PER_LABEL if self.m == "oracle" else self.releases
         start = looked_up(fed, _start, self.prior)
@@ -469,7 +469,7 @@ class FedDistr:
         )
         found = align(self.distances(uploads.embeddings, seed, fed), *_lists(uploads), owners, self.tau)
         kept = torch.tensor(found.kept)
-        sets = Sets(
+        sets = EmbeddingSets(
             Prompts(uploads.embeddings[kept], uploads.labels[kept], torch.tensor(found.counts, dtype=torch.int64)), seed
         )
         learned = yield from ask(self.learn, dict.fromkeys(fed.clients, sets), at_least=0)
@@ -483,7 +483,7 @@ class FedDistr:
         info = FedDistrInfo(
             uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings)
         )
-        return Distributed(params, sets.prompts, info)
+        return FedDistrState(params, sets.prompts, info)
 
     def distances(self, embeddings: Tensor, seed: int, fed: Federation) -> Tensor:
         """Compute the distances of embeddings, (K, K)."""
@@ -492,7 +492,7 @@ class FedDistr:
         found: Tensor = fed.run_on_server(lambda me: run(_predictions, self.prior, embeddings, seed))
         return found
 
-    def imagined(self, me: Me, sets: Sets) -> Step[Params]:
+    def imagined(self, me: Me, sets: EmbeddingSets) -> Step[Params]:
         """Train the global model (eq. 2')."""
         fitted, _ = yield from self.taught(me, sets, own=False)
         return fitted.params
@@ -506,7 +506,7 @@ class FedDistr:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def disentangle(self, me: Me, msg: Begin, memory: Params | None) -> Step[tuple[Prompts, Params | None]]:
+    def disentangle(self, me: Me, msg: EmbeddingsRequest, memory: Params | None) -> Step[tuple[Prompts, Params | None]]:
         """Return this client's clusters as embeddings (eq. 11, 12, 3')."""
         made = Disentangle(self.prior, self.m, self.steps, self.batch_size, self.lr)
         prompts = yield from run(made, msg.seed)
@@ -517,12 +517,12 @@ class FedDistr:
         return Prompts(v, prompts.labels, torch.zeros_like(prompts.counts)), memory
 
     @step
-    def learn(self, me: Me, msg: Sets, memory: Params | None) -> Step[tuple[ClassifierReport, Params | None]]:
+    def learn(self, me: Me, msg: EmbeddingSets, memory: Params | None) -> Step[tuple[ClassifierReport, Params | None]]:
         """Train a classifier on generated images and this client's own data (eq. 1'); it stays here."""
         fitted, closest = yield from self.taught(me, msg, own=True)
         return ClassifierReport(closest), fitted.params
 
-    def taught(self, me: Me, sets: Sets, own: bool) -> Step[tuple[Fitted, float | None]]:
+    def taught(self, me: Me, sets: EmbeddingSets, own: bool) -> Step[tuple[Fitted, float | None]]:
         """Train a classifier from the common initial model; also return the nearest copy's distance, if allowed."""
         compare = own and self.dp is None
         made = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own, compare)
@@ -535,7 +535,7 @@ class FedDistr:
         yield from ()
         return memory or params or me.initial
 
-    def serve(self, state: Distributed, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedDistrState, client: ClientId | None) -> Params | None:
         """Return the global model, if the server trains one."""
         return state.params
 
@@ -555,7 +555,7 @@ class FedDistr:
         """Number of embeddings that one example may change."""
         return self.m if isinstance(self.m, int) else MOST[self.m]
 
-    def info(self, state: Distributed) -> Info:
+    def info(self, state: FedDistrState) -> Info:
         """Report embeddings with labels, counts and owners, matched pairs, threshold, sets, and what each party saw."""
         info = state.info
         ignored = tuple(Refused(i.client, "disentangle", i.reason) for i in info.ignored)

@@ -84,7 +84,7 @@ from unskew.tree import Params, leaves
 
 # ---------------------------------------------------------------- settings
 @dataclass(frozen=True)
-class Decay:
+class MuDecay:
     """mu is multiplied by `factor` in every round that `every` divides."""
 
     every: Annotated[int, Ge(1)] = 9
@@ -157,7 +157,7 @@ class DW:
     """
 
     mu: Annotated[float, Ge(0.0)] = 0.1
-    mu_decay: Decay | None = None
+    mu_decay: MuDecay | None = None
     sl_history: Literal["current", "cumulative"] = "current"
     sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     bias: Literal["zero", "keep"] = "zero"
@@ -215,7 +215,7 @@ class SoftLabels:
 
 
 @dataclass(frozen=True)
-class Totals:
+class SoftLabelTotals:
     """Basis of SL: sums and counts over uploads, float64, and the number of uploads."""
 
     sums: Tensor
@@ -224,7 +224,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Related:
+class FedDWState:
     """The server's state.
 
     Attributes:
@@ -240,14 +240,14 @@ class Related:
     of: Any
     layer: str
     sl: Tensor
-    totals: Totals
+    totals: SoftLabelTotals
     asked: dict[int, int]
     refused: tuple[Refused, ...]
     idle: bool
 
 
 @dataclass(frozen=True)
-class Informed:
+class FedDWMessage:
     """The method's message, with SL, and a flag that asks for soft labels in return."""
 
     of: Any
@@ -256,7 +256,7 @@ class Informed:
 
 
 @dataclass(frozen=True)
-class LabelledReply:
+class FedDWReply:
     """The method's reply, soft labels if asked for and trained, and a flag that the term was in use."""
 
     of: Any
@@ -308,7 +308,7 @@ def noised(soft: SoftLabels, sigma: float, key: Key) -> SoftLabels:
     return SoftLabels(blur(soft.sums, key / "sums"), blur(soft.counts, key / "counts"))
 
 
-def renewed(sl: Tensor, totals: Totals, momentum: float, sigma: float) -> Tensor:
+def renewed(sl: Tensor, totals: SoftLabelTotals, momentum: float, sigma: float) -> Tensor:
     """Update SL after a round: means where there are examples, the old row elsewhere (eq. 7), mixed with the old SL.
 
     Under noise the count of a class that no client holds is pure noise: up to three standard deviations count as zero.
@@ -390,9 +390,9 @@ class WithDW(ABC):
     of: Any
     dw: DW = DW()
 
-    state: ClassVar[type[Related]]
-    informed: ClassVar[Mapping[str, type[Informed]]]
-    reported: ClassVar[Mapping[str, type[LabelledReply]]]
+    state: ClassVar[type[FedDWState]]
+    informed: ClassVar[Mapping[str, type[FedDWMessage]]]
+    reported: ClassVar[Mapping[str, type[FedDWReply]]]
 
     def __post_init__(self) -> None:
         if isinstance(self.of, WithDW):
@@ -445,7 +445,7 @@ class WithDW(ABC):
             )
         return model
 
-    def round(self, state: Related, fed: Federation) -> Plan[Any]:
+    def round(self, state: FedDWState, fed: Federation) -> Plan[Any]:
         """Run the method's round: SL is sent with each request, and updated from the replies (eq. 7)."""
         heard: dict[ClientId, SoftLabels] = {}
         asked, refused, pulled = dict(state.asked), [], []
@@ -456,7 +456,7 @@ class WithDW(ABC):
                 return want
             message = self.informed[want.step]
             # A message for many clients stays one object: it is counted once, and handed to workers once.
-            made: dict[tuple[int, bool], Informed] = {}
+            made: dict[tuple[int, bool], FedDWMessage] = {}
             to = {}
             for c, m in want.to.items():
                 report = limit is None or asked.get(c, 0) < limit
@@ -484,7 +484,7 @@ class WithDW(ABC):
         if not heard:
             return self.state(of, state.layer, state.sl, state.totals, asked, tuple(refused), idle)
         before = state.totals if self.dw.sl_history == "cumulative" else nothing(state.sl)
-        totals = Totals(
+        totals = SoftLabelTotals(
             sum((s.sums.double() for s in heard.values()), start=before.sums),
             sum((s.counts.double() for s in heard.values()), start=before.counts),
             before.uploads + len(heard),
@@ -493,7 +493,7 @@ class WithDW(ABC):
         sl = renewed(state.sl, totals, self.dw.sl_momentum, sigma)
         return self.state(of, state.layer, sl, totals, asked, tuple(refused), idle)
 
-    def work(self, name: str, me: Me, msg: Informed, memory: Any) -> Step[tuple[LabelledReply, Any]]:
+    def work(self, name: str, me: Me, msg: FedDWMessage, memory: Any) -> Step[tuple[FedDWReply, Any]]:
         """Run a step of the method with the term in each of its optimisations; then compute soft labels (eq. 4).
 
         They are computed by the model just trained (of several, the last that is in the reply unchanged, or the last
@@ -534,12 +534,12 @@ class WithDW(ABC):
         if hasattr(self.of, "validate_reply"):
             self.of.validate_reply(step, reply.of if step in self.reported else reply, model, layout)
 
-    def serve(self, state: Related, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedDWState, client: ClientId | None) -> Params | None:
         """Return the method's model."""
         model: Params | None = self.of.serve(state.of, client)
         return model
 
-    def info(self, state: Related) -> tuple[object, ...]:
+    def info(self, state: FedDWState) -> tuple[object, ...]:
         """Report the method's own info, and SL, CR, class norms, refused uploads, privacy cost and what each party saw.
 
         Matrices are given for up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F for the global
@@ -564,7 +564,7 @@ class WithDW(ABC):
         )
         return (*(replace(p, privacy=both) if isinstance(p, Embeddings | Mixtures) else p for p in own), term)
 
-    def spent(self, state: Related) -> Privacy:
+    def spent(self, state: FedDWState) -> Privacy:
         """Report the privacy loss of the client that was asked most often, and what each party saw."""
         if self.dw.dp is None:
             server = "each participant's class counts and its sums of predictions by class, as they are"
@@ -670,10 +670,10 @@ def together(own: Privacy | None, term: Privacy) -> Privacy:
     )
 
 
-def nothing(sl: Tensor) -> Totals:
+def nothing(sl: Tensor) -> SoftLabelTotals:
     """Return the totals of no uploads."""
     zeros = torch.zeros_like(sl, dtype=torch.float64)
-    return Totals(zeros, zeros[0], 0)
+    return SoftLabelTotals(zeros, zeros[0], 0)
 
 
 def rounded(t: Tensor) -> Any:
@@ -695,9 +695,9 @@ def _kind_for(method: type) -> type[WithDW]:
     hints = typing.get_type_hints(method.init, include_extras=True)  # type: ignore[attr-defined]
     if "return" not in hints:
         raise ProtocolError(f"{method.__name__}.init must be annotated with the type of the state it returns")
-    state = _record(f"{name}State", Related, hints["return"])
-    informed: dict[str, type[Informed]] = {}
-    reported: dict[str, type[LabelledReply]] = {}
+    state = _record(f"{name}State", FedDWState, hints["return"])
+    informed: dict[str, type[FedDWMessage]] = {}
+    reported: dict[str, type[FedDWReply]] = {}
     made: dict[str, Any] = {"state": state, "informed": informed, "reported": reported, "__module__": __name__}
     for step_name in dir(method):
         fn = getattr(method, step_name)
@@ -711,8 +711,8 @@ def _kind_for(method: type) -> type[WithDW]:
             continue
         _, message, memory = (of for who, of in said.items() if who != "return")
         reply, kept = answer
-        informed[step_name] = _record(f"{name}Informed_{step_name}", Informed, message)
-        reported[step_name] = _record(f"{name}Reported_{step_name}", LabelledReply, reply)
+        informed[step_name] = _record(f"{name}Informed_{step_name}", FedDWMessage, message)
+        reported[step_name] = _record(f"{name}Reported_{step_name}", FedDWReply, reply)
         made[step_name] = _working_step(step_name, informed[step_name], memory, reported[step_name], kept)
     made["init"] = _init(state)
     if hasattr(method, "personalise"):
@@ -720,7 +720,7 @@ def _kind_for(method: type) -> type[WithDW]:
     return type(name, (WithDW,), made)
 
 
-def _init(state: type[Related]) -> Callable[..., Any]:
+def _init(state: type[FedDWState]) -> Callable[..., Any]:
     def init(self: WithDW, params: Params, fed: Federation) -> Any:
         return WithDW.init(self, params, fed)
 
@@ -729,7 +729,7 @@ def _init(state: type[Related]) -> Callable[..., Any]:
 
 
 def _working_step(name: str, message: Any, memory: Any, reply: Any, kept: Any) -> Callable[..., Any]:
-    def work(self: WithDW, me: Me, msg: Informed, memory: Any) -> Step[tuple[Any, Any]]:
+    def work(self: WithDW, me: Me, msg: FedDWMessage, memory: Any) -> Step[tuple[Any, Any]]:
         return (yield from self.work(name, me, msg, memory))
 
     returns = types.GenericAlias(tuple, (reply, kept))
@@ -791,7 +791,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     # What the released code did.
     "code": {
         "local": _ADAM,
-        "mu_decay": Decay(9, 0.1),  # mu is divided by 10 in rounds 9, 18, ...: there is hardly a term after round 17
+        "mu_decay": MuDecay(9, 0.1),  # mu is divided by 10 in rounds 9, 18, ...: there is hardly a term after round 17
         "sl_history": "cumulative",  # uploads are never forgotten: the first, softest models count as much as the last
         "sl_momentum": 0.5,  # half of the old matrix is kept
         "bias": "keep",  # every network in the code has one
@@ -803,7 +803,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 def FedDW(
     local: SgdConfig = SgdConfig(),
     mu: Annotated[float, Ge(0.0)] = 0.1,
-    mu_decay: Decay | None = None,
+    mu_decay: MuDecay | None = None,
     sl_history: Literal["current", "cumulative"] = "current",
     sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0,
     bias: Literal["zero", "keep"] = "zero",

@@ -38,7 +38,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Trained, Weighting, average
+from unskew.algorithms.fedavg import ModelReply, Weighting, average
 from unskew.algorithms.fedprox import Size
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, sgd, step
@@ -46,7 +46,7 @@ from unskew.tree import Params, weighted_sum, zeros_like
 
 
 @dataclass(frozen=True)
-class Leaning:
+class FedDynState:
     """The server's state.
 
     Attributes:
@@ -63,7 +63,7 @@ class Leaning:
 
 
 @dataclass(frozen=True)
-class Start:
+class FedDynMessage:
     """The model for one client, the round of its last reply (0 is none), and the mean of all sizes."""
 
     params: Params
@@ -72,7 +72,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Lean:
+class FedDynMemory:
     """A client's memory: its g, the one before, and the round between the two."""
 
     g: Params
@@ -81,7 +81,7 @@ class Lean:
 
 
 @dataclass(frozen=True)
-class Dynamic:
+class DynamicRegulariser:
     """1/omega [alpha/2 ||y - w||^2 - <g, y>] over what local training may change (eq. 1)."""
 
     alpha: float
@@ -124,15 +124,15 @@ class FedDyn:
                 "set correction = false as well if FedAvg is meant"
             )
 
-    def init(self, params: Params, fed: Federation) -> Leaning:
+    def init(self, params: Params, fed: Federation) -> FedDynState:
         """Return the initial model, h = 0."""
-        return Leaning(params, zeros_like({n: params[n] for n in corrected(fed.layout, self.local)}), {}, {})
+        return FedDynState(params, zeros_like({n: params[n] for n in corrected(fed.layout, self.local)}), {}, {})
 
-    def round(self, state: Leaning, fed: Federation) -> Plan[Leaning]:
+    def round(self, state: FedDynState, fed: Federation) -> Plan[FedDynState]:
         """Send the model to a cohort; update h and the model from the replies (eq. 3, 4)."""
         n = (yield from sizes(self.declare, state.n, fed)) if self.scaled else state.n
         mean_size = sum(n.values()) / len(n) if n else None
-        to = {c: Start(state.params, state.heard.get(c, 0), mean_size) for c in fed.sample()}
+        to = {c: FedDynMessage(state.params, state.heard.get(c, 0), mean_size) for c in fed.sample()}
         replies = yield from ask(self.train, to)
         models = [r.params for r in replies.values()]
         w = average(models, [r.n for r in replies.values()], self.weighting)
@@ -142,30 +142,32 @@ class FedDyn:
         h = {m: t - moved[m] for m, t in state.h.items()}
         if self.correction:
             w = {m: t - h[m] / self.alpha if m in h else t for m, t in w.items()}
-        return Leaning(w, h, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
+        return FedDynState(w, h, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
 
     @step
-    def train(self, me: Me, msg: Start, memory: Lean | None) -> Step[tuple[Trained, Lean | None]]:
+    def train(
+        self, me: Me, msg: FedDynMessage, memory: FedDynMemory | None
+    ) -> Step[tuple[ModelReply, FedDynMemory | None]]:
         """Train with the regulariser, then compute a new g (eq. 1, 2)."""
-        g = self.lean(me, msg, memory)
-        terms = (Dynamic(self.alpha),) if self.alpha else ()
+        g = self.last_g(me, msg, memory)
+        terms = (DynamicRegulariser(self.alpha),) if self.alpha else ()
         fraction = share(me.n, msg.mean_size, msg.params)
         y = yield from sgd(msg.params, self.local, *terms, anchor=msg.params, g=g, share=fraction)
         new = {n: t - self.alpha * (y[n] - msg.params[n]) for n, t in g.items()}
-        return Trained(y, me.n), Lean(new, g, me.round)
+        return ModelReply(y, me.n), FedDynMemory(new, g, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, memory: Lean | None) -> tuple[Size, Lean | None]:
+    def declare(self, me: Me, msg: None, memory: FedDynMemory | None) -> tuple[Size, FedDynMemory | None]:
         """Say how many training examples this client has."""
         return Size(me.n), memory
 
-    def lean(self, me: Me, msg: Start, memory: Lean | None) -> Params:
+    def last_g(self, me: Me, msg: FedDynMessage, memory: FedDynMemory | None) -> Params:
         """Return this client's g as of the last reply the server received."""
         if memory is None:
             return zeros_like({n: msg.params[n] for n in corrected(me.layout, self.local)})
         return memory.g if msg.heard == memory.round else memory.before
 
-    def serve(self, state: Leaning, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedDynState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 

@@ -60,7 +60,7 @@ Share = Annotated[float, Interval(ge=0.0, le=1.0)]
 
 
 @dataclass(frozen=True)
-class Report:
+class ClientScore:
     """A client's weight and its basis: accuracy of the received model, and number of trainings so far."""
 
     accuracy: float
@@ -69,23 +69,23 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Fair:
+class FedFAState:
     """The server's state: the model, its momentum, and this round's weights by client."""
 
     params: Params
     m: Params
-    reports: dict[int, Report]
+    reports: dict[int, ClientScore]
 
 
 @dataclass(frozen=True)
-class Received:
+class FedFAMessage:
     """The model as sent to a client."""
 
     params: Params
 
 
 @dataclass(frozen=True)
-class Scored:
+class FedFAReply:
     """A trained model, its training examples, the received model's accuracy on them, and trainings so far."""
 
     params: Params
@@ -137,13 +137,13 @@ class FedFA:
                 f"alpha + beta must be at most 1, got {self.alpha:g} + {self.beta:g}; they are shares of a weight"
             )
 
-    def init(self, params: Params, fed: Federation) -> Fair:
+    def init(self, params: Params, fed: Federation) -> FedFAState:
         """Return the initial model with zero momentum."""
-        return Fair(params, zeros_like({n: params[n] for n in fed.layout.trainable}), {})
+        return FedFAState(params, zeros_like({n: params[n] for n in fed.layout.trainable}), {})
 
-    def round(self, state: Fair, fed: Federation) -> Plan[Fair]:
+    def round(self, state: FedFAState, fed: Federation) -> Plan[FedFAState]:
         """Send the model to a cohort; weight the replies, and take a step (eq. 1 to 3)."""
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Received(state.params)))
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), FedFAMessage(state.params)))
         y, n = [r.params for r in replies.values()], [r.n for r in replies.values()]
         omega = self.weights([r.accuracy for r in replies.values()], [r.trained for r in replies.values()], n)
         mean = weighted_sum([{name: p[name] for name in state.m} for p in y], omega)
@@ -152,19 +152,19 @@ class FedFA:
         m = {k: gamma * v + (1.0 - gamma) * sign * (state.params[k] - mean[k]) for k, v in state.m.items()}
         plain = average([{name: t for name, t in p.items() if name not in m} for p in y], n, "samples")
         params = {k: mean[k] - eta * m[k] if k in m else plain[k] for k in state.params}
-        reports = {c: Report(r.accuracy, r.trained, w) for (c, r), w in zip(replies.items(), omega, strict=True)}
-        return Fair(params, m, reports)
+        reports = {c: ClientScore(r.accuracy, r.trained, w) for (c, r), w in zip(replies.items(), omega, strict=True)}
+        return FedFAState(params, m, reports)
 
     @step
-    def train(self, me: Me, msg: Received, memory: int | None) -> Step[tuple[Scored, int | None]]:
+    def train(self, me: Me, msg: FedFAMessage, memory: int | None) -> Step[tuple[FedFAReply, int | None]]:
         """Evaluate the received model, then train from it."""
         start: Tensor | int = 0
         accuracy = int((yield from fold(add_correct, msg.params, start))) / me.n
         y = yield from sgd(msg.params, self.local)
         trained = (memory or 0) + 1
-        return Scored(y, me.n, accuracy, trained), trained
+        return FedFAReply(y, me.n, accuracy, trained), trained
 
-    def validate_reply(self, step: str, reply: Scored, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: FedFAReply, model: Params, layout: Layout) -> None:
         """Refuse an impossible accuracy or number of trainings."""
         if not 0.0 <= reply.accuracy <= 1.0 or not 1 <= reply.trained < 1 << 31:
             raise WireError(
@@ -188,11 +188,11 @@ class FedFA:
         rest = max(1.0 - self.alpha - self.beta, 0.0)
         return [self.alpha * a[i] + self.beta * b[i] + rest * n[i] / sum(n) for i in range(len(n))]
 
-    def serve(self, state: Fair, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedFAState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 
-    def info(self, state: Fair) -> ClientWeights:
+    def info(self, state: FedFAState) -> ClientWeights:
         """Report weight, accuracy of the received model and number of trainings of every client that replied."""
         reports = state.reports.items()
         return ClientWeights(

@@ -29,7 +29,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Interval
 
-from unskew.algorithms.fedavg import Weighting, Weights, weights_of, without
+from unskew.algorithms.fedavg import ModelMessage, Weighting, weights_of, without
 from unskew.algorithms.fedprox import Proximal
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
@@ -38,7 +38,7 @@ from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
 
 @dataclass(frozen=True)
-class Rolling:
+class FedNovaState:
     """The server's state: the model, and the velocity of its trainable parameters."""
 
     params: Params
@@ -46,7 +46,7 @@ class Rolling:
 
 
 @dataclass(frozen=True)
-class Update:
+class FedNovaReply:
     """Update of a client.
 
     Attributes:
@@ -82,13 +82,13 @@ class FedNova:
     def __post_init__(self) -> None:
         require_linear(self.local, "FedNova")
 
-    def init(self, params: Params, fed: Federation) -> Rolling:
+    def init(self, params: Params, fed: Federation) -> FedNovaState:
         """Return the initial model with zero velocity."""
-        return Rolling(params, zeros_like(trainable(params, fed)))
+        return FedNovaState(params, zeros_like(trainable(params, fed)))
 
-    def round(self, state: Rolling, fed: Federation) -> Plan[Rolling]:
+    def round(self, state: FedNovaState, fed: Federation) -> Plan[FedNovaState]:
         """Send the model to a cohort; average the updates per unit of work, at the cohort's mean amount of work."""
-        replies = (yield from ask(self.train, {c: Weights(state.params) for c in fed.sample()})).values()
+        replies = (yield from ask(self.train, {c: ModelMessage(state.params) for c in fed.sample()})).values()
         p = weights_of([r.n for r in replies], self.weighting)
         effective = sum(p_k * r.norm for p_k, r in zip(p, replies, strict=True))
         update = weighted_sum(
@@ -97,17 +97,17 @@ class FedNova:
         )
         direction, m = momentum(update, state.m, beta=self.gmf)
         buffers = weighted_sum([without(r.delta, fed.layout.trainable) for r in replies], p)
-        return Rolling(map_params(torch.add, state.params, {**direction, **buffers}), m)
+        return FedNovaState(map_params(torch.add, state.params, {**direction, **buffers}), m)
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Update, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[FedNovaReply, None]]:
         """Train from the received model, and compute the work from the steps actually taken."""
         terms = (Proximal(self.mu),) if self.mu else ()
         done = yield from fit(msg.params, self.local, *terms, anchor=msg.params)
         norm = work(done.steps, self.local.momentum, done.lr * self.mu)
-        return Update(map_params(torch.sub, done.params, msg.params), norm, me.n), None
+        return FedNovaReply(map_params(torch.sub, done.params, msg.params), norm, me.n), None
 
-    def validate_reply(self, step: str, reply: Update, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: FedNovaReply, model: Params, layout: Layout) -> None:
         """Refuse work of less than a step, by which the plan would divide, or of more than the examples allow."""
         most = self.most(reply.n)
         if not 1.0 <= reply.norm <= most:
@@ -126,7 +126,7 @@ class FedNova:
             return math.inf
         return (1.0 + 1e-6) * (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho)
 
-    def serve(self, state: Rolling, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedNovaState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 

@@ -27,7 +27,7 @@ from annotated_types import Ge
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from unskew.algorithms.feddistill import Averaging, by_class, check_counts, mean_by_class
+from unskew.algorithms.feddistill import TeacherMean, by_class, check_counts, mean_by_class
 from unskew.algorithms.feddw import classifier
 from unskew.algorithms.moon import masked_mean
 from unskew.errors import WireError
@@ -84,7 +84,7 @@ class FedProto:
     """
 
     lam: Annotated[float, Ge(0.0)] = 1.0
-    averaging: Averaging = "examples"
+    averaging: TeacherMean = "examples"
     local: SgdConfig = SgdConfig()
 
     def init(self, params: Params, fed: Federation) -> Prototypes:

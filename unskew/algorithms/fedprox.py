@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Averaged, FedAvg, Trained, Weighting, Weights
+from unskew.algorithms.fedavg import FedAvg, FedAvgState, ModelMessage, ModelReply, Weighting
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, step
 from unskew.server.optimise import Mean, ServerRule
@@ -74,10 +74,10 @@ def FedProx(
 
 # ---------------------------------------------------------------- the paper's cohort
 @dataclass(frozen=True)
-class Sized:
+class SizeSampledState:
     """The server's state: FedAvg's, and the sizes declared so far, by client."""
 
-    of: Averaged
+    of: FedAvgState
     n: dict[int, int]
 
     @property
@@ -103,17 +103,17 @@ class SizeSampled:
 
     of: FedAvg
 
-    def init(self, params: Params, fed: Federation) -> Sized:
+    def init(self, params: Params, fed: Federation) -> SizeSampledState:
         """Return the initial model, without known sizes."""
-        return Sized(self.of.init(params, fed), {})
+        return SizeSampledState(self.of.init(params, fed), {})
 
-    def round(self, state: Sized, fed: Federation) -> Plan[Sized]:
+    def round(self, state: SizeSampledState, fed: Federation) -> Plan[SizeSampledState]:
         """Ask for the sizes not yet known, draw the cohort by size, average uniformly."""
         unknown = [c for c in fed.clients if c not in state.n]
         declared = (yield from ask(self.declare, {c: None for c in unknown}, at_least=0)) if unknown else {}
         n = {**state.n, **{c: size.n for c, size in declared.items()}}
         cohort = fed.sample(weights=[float(n.get(c, 0)) for c in fed.clients])
-        return Sized((yield from self.of.meet(cohort, state.of, fed, self.train)), n)
+        return SizeSampledState((yield from self.of.meet(cohort, state.of, fed, self.train)), n)
 
     @step
     def declare(self, me: Me, msg: None, memory: Params | None) -> tuple[Size, Params | None]:
@@ -121,7 +121,7 @@ class SizeSampled:
         return Size(me.n), memory
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train as a client of FedAvg does."""
         return (yield from self.of.train(me, msg, memory))
 
@@ -129,6 +129,6 @@ class SizeSampled:
         """Return the personal model of FedAvg."""
         return (yield from self.of.personalise(me, params, memory))
 
-    def serve(self, state: Sized, client: ClientId | None) -> Params | None:
+    def serve(self, state: SizeSampledState, client: ClientId | None) -> Params | None:
         """Return the global model, as FedAvg serves it."""
         return self.of.serve(state.of, client)

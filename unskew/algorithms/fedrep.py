@@ -22,7 +22,16 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weighting, Weights, completed, only, without
+from unskew.algorithms.fedavg import (
+    Averaging,
+    FedAvgState,
+    ModelMessage,
+    ModelReply,
+    Weighting,
+    completed,
+    only,
+    without,
+)
 from unskew.errors import ConfigError
 from unskew.protocol import ClientId, Federation, Layout, Me, SgdConfig, Step, sgd, step
 from unskew.tree import Params
@@ -66,18 +75,18 @@ class FedRep(Averaging):
     personal: tuple[str, ...] = ("head",)
     finetune_epochs: Annotated[int, Ge(0)] = 0
 
-    def init(self, params: Params, fed: Federation) -> Averaged:
+    def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial body and the server rule's initial state."""
         personal = shares_something(fed.layout, self.personal, "FedRep's personal", "independent")
         return super().init(without(params, personal), fed)
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train the head, then the body (eq. 1, 2)."""
         personal = me.layout.select(self.personal)
         w = yield from self.fit_head(me, completed(me, msg.params, personal, memory), self.head_epochs)
         w = yield from sgd(w, self.body(me.layout))
-        return Trained(without(w, personal), me.n), only(w, personal)
+        return ModelReply(without(w, personal), me.n), only(w, personal)
 
     def fit_head(self, me: Me, start: Params, epochs: int) -> Step[Params]:
         """Train the head (eq. 1)."""
@@ -98,7 +107,7 @@ class FedRep(Averaging):
         own = completed(me, params, me.layout.select(self.personal), memory)
         return (yield from self.fit_head(me, own, self.finetune_epochs))
 
-    def serve(self, state: Averaged, client: ClientId | None) -> Params | None:
+    def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
         """Return the body; there is no complete global model."""
         return None if client is None and self.personal else state.params
 

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Weights
+from unskew.algorithms.fedavg import ModelMessage
 from unskew.keys import Key
 from unskew.protocol import (
     Carried,
@@ -50,14 +50,14 @@ Permutation = Literal["uniform", "derangement", "pairing"]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class FedSwapMessage:
     """A model sent to its next trainer, or its handle."""
 
     model: Carried
 
 
 @dataclass(frozen=True)
-class Visited:
+class FedSwapReply:
     """A model after a leg, or its handle, and the number of examples of the client that trained it."""
 
     model: Carried
@@ -83,11 +83,11 @@ class FedSwap:
     route: Literal["server", "d2d"] = "server"
     local: SgdConfig = SgdConfig()
 
-    def init(self, params: Params, fed: Federation) -> Weights:
+    def init(self, params: Params, fed: Federation) -> ModelMessage:
         """Return the initial model."""
-        return Weights(params)
+        return ModelMessage(params)
 
-    def round(self, state: Weights, fed: Federation) -> Plan[Weights]:
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
         """Let as many models travel as there are clients; average them.
 
         Raises:
@@ -100,7 +100,9 @@ class FedSwap:
             if leg:
                 at = [at[i] for i in permuted(self.permutation, len(at), fed.key / "swap" / leg)]
             needed = 1 if leg == self.legs - 1 and not any(seen) else 0
-            replies = yield from ask(self.train, {c: Parcel(m) for c, m in zip(at, models, strict=True)}, needed)
+            replies = yield from ask(
+                self.train, {c: FedSwapMessage(m) for c, m in zip(at, models, strict=True)}, needed
+            )
             for j, client in enumerate(at):
                 if client in replies:  # otherwise its previous holder still has the model
                     models[j], last[j] = replies[client].model, replies[client].n
@@ -110,16 +112,16 @@ class FedSwap:
         arrived: list[Any] = (yield from collect(ends, at_least=1)) if self.route == "d2d" else ends
         weights = {"uniform": [1] * len(at), "samples": last, "seen": seen}[self.weighting]
         came = [(model, float(weights[j])) for j, model in zip(trained, arrived, strict=True) if model is not None]
-        return Weights(weighted_mean([model for model, _ in came], [weight for _, weight in came]))
+        return ModelMessage(weighted_mean([model for model, _ in came], [weight for _, weight in came]))
 
     @step
-    def train(self, me: Me, msg: Parcel, memory: None) -> Step[tuple[Visited, None]]:
+    def train(self, me: Me, msg: FedSwapMessage, memory: None) -> Step[tuple[FedSwapReply, None]]:
         """Train the received model; with "d2d" it stays here until it is sent on."""
         assert isinstance(msg.model, dict)  # a handle arrives as the model it stands for
         y = yield from sgd(msg.model, self.local)
-        return Visited(Keep(y) if self.route == "d2d" else y, me.n), None
+        return FedSwapReply(Keep(y) if self.route == "d2d" else y, me.n), None
 
-    def serve(self, state: Weights, client: ClientId | None) -> Params | None:
+    def serve(self, state: ModelMessage, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 

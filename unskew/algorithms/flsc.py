@@ -27,7 +27,7 @@ import torch
 from annotated_types import Ge
 
 from unskew.algorithms.fedavg import Weighting, average, completed, only, without
-from unskew.algorithms.ifca import Start, identical_starts, most_common, nearest, starts, train_losses
+from unskew.algorithms.ifca import InitialModels, identical_starts, most_common, nearest, starts, train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
@@ -37,7 +37,7 @@ Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Overlapping:
+class FLSCState:
     """The server's state.
 
     Attributes:
@@ -54,14 +54,14 @@ class Overlapping:
 
 
 @dataclass(frozen=True)
-class ClusterModels:
+class FLSCMessage:
     """The models of all clusters."""
 
     models: tuple[Params, ...]
 
 
 @dataclass(frozen=True)
-class Softly:
+class FLSCReply:
     """A trained model, its training examples, and the clusters it is for, ascending."""
 
     params: Params
@@ -70,7 +70,7 @@ class Softly:
 
 
 @dataclass(frozen=True)
-class Memberships:
+class FLSCMemory:
     """A client's memory: its next clusters if it trains with previous ones, and its own tensors, if any."""
 
     ids: Ids | None
@@ -97,7 +97,7 @@ class FLSC:
     clusters: Annotated[int, Ge(1)] = 4
     memberships: Annotated[int, Ge(1)] = 2
     ids: Literal["current", "previous"] = "current"
-    start: Start = "distinct"
+    start: InitialModels = "distinct"
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "uniform"
     personal: tuple[str, ...] = ()
@@ -109,27 +109,27 @@ class FLSC:
                 "lower it or raise clusters"
             )
 
-    def init(self, params: Params, fed: Federation) -> Overlapping:
+    def init(self, params: Params, fed: Federation) -> FLSCState:
         """Return one model per cluster; the first is the common initial model.
 
         Raises:
             ConfigError: If two of them are the same though they should not be.
         """
         params = without(params, fed.layout.select(self.personal))
-        return Overlapping(starts(params, fed, self.clusters, self.start, list(params), "FLSC"), {})
+        return FLSCState(starts(params, fed, self.clusters, self.start, list(params), "FLSC"), {})
 
-    def round(self, state: Overlapping, fed: Federation) -> Plan[Overlapping]:
+    def round(self, state: FLSCState, fed: Federation) -> Plan[FLSCState]:
         """Send all models to a cohort; average each reply into its clusters (eq. 3)."""
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ClusterModels(state.models)), at_least=0)
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), FLSCMessage(state.models)), at_least=0)
         valid = {c: r for c, r in replies.items() if self.is_valid(r.ids)}
         models = tuple(
             self.mean(model, [r for r in valid.values() if j in r.ids]) for j, model in enumerate(state.models)
         )
         ids = {**state.ids, **{c: r.ids for c, r in valid.items()}}
-        return Overlapping(models, ids, tuple(valid), tuple(c for c in replies if c not in valid))
+        return FLSCState(models, ids, tuple(valid), tuple(c for c in replies if c not in valid))
 
     @step
-    def train(self, me: Me, msg: ClusterModels, memory: Memberships | None) -> Step[tuple[Softly, Memberships | None]]:
+    def train(self, me: Me, msg: FLSCMessage, memory: FLSCMemory | None) -> Step[tuple[FLSCReply, FLSCMemory | None]]:
         """Find this client's clusters and train their mean (eq. 1, 2), with its own tensors in their place."""
         personal, own = me.layout.select(self.personal), memory.own if memory else None
         models = [completed(me, model, personal, own) for model in msg.models]
@@ -140,10 +140,10 @@ class FLSC:
             ids, following = (memory and memory.ids) or self.drawn(me), found
         y = yield from sgd(completed(me, fused(msg.models, ids), personal, own), self.local)
         stays = only(y, personal)
-        kept = Memberships(following, stays) if following or stays else None
-        return Softly(without(y, personal), me.n, ids), kept
+        kept = FLSCMemory(following, stays) if following or stays else None
+        return FLSCReply(without(y, personal), me.n, ids), kept
 
-    def personalise(self, me: Me, params: Params, memory: Memberships | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: FLSCMemory | None) -> Step[Params]:
         """Return the fused model with this client's own tensors in their place."""
         yield from ()
         return completed(me, params, me.layout.select(self.personal), memory.own if memory else None)
@@ -153,7 +153,7 @@ class FLSC:
         order = torch.randperm(self.clusters, generator=(me.key / "clusters").generator()).tolist()
         return tuple(sorted(order[: self.memberships]))
 
-    def mean(self, model: Params, members: Sequence[Softly]) -> Params:
+    def mean(self, model: Params, members: Sequence[FLSCReply]) -> Params:
         """Average the models that a cluster's members sent; its old model if it has none."""
         return average([r.params for r in members], [r.n for r in members], self.weighting) if members else model
 
@@ -161,14 +161,14 @@ class FLSC:
         """Test whether these are N_g different clusters."""
         return len(set(ids)) == len(ids) == self.memberships and set(ids) <= set(range(self.clusters))
 
-    def serve(self, state: Overlapping, client: ClientId | None) -> Params | None:
+    def serve(self, state: FLSCState, client: ClientId | None) -> Params | None:
         """Return the fused model of this client's clusters; a global model only if there is just one cluster."""
         if client is None:
             return state.models[0] if self.clusters == 1 and not self.personal else None
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
 
-    def info(self, state: Overlapping) -> ChosenGroups:
+    def info(self, state: FLSCState) -> ChosenGroups:
         """Report the clusters and their members, which overlap, and the clients that replied."""
         reason = f"did not name {self.memberships} different clusters"
         return ChosenGroups(

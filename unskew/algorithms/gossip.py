@@ -35,14 +35,14 @@ from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class GossipReply:
     """A client's model, for its neighbours; it stays on the client until it is sent to one of them."""
 
     model: Carried
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MixMessage:
     """The neighbours' models, and the client's own from the same moment (eq. 1); None if it has not changed since."""
 
     near: Links
@@ -77,20 +77,20 @@ class Gossip:
         shown = yield from ask(self.train, dict.fromkeys(cohort, state), at_least=0)
         models = {c: r.model for c, r in shown.items()}
         before = models if self.order == "together" else {}
-        to = {c: Meeting(near, before.get(c)) for c, near in links(w, cohort, models).items() if near.models}
+        to = {c: MixMessage(near, before.get(c)) for c, near in links(w, cohort, models).items() if near.models}
         if to:
             yield from ask(self.mix, to, at_least=0)
         return state
 
     @step
-    def train(self, me: Me, msg: Nothing, memory: Params | None) -> Step[tuple[OwnModel, Params | None]]:
+    def train(self, me: Me, msg: Nothing, memory: Params | None) -> Step[tuple[GossipReply, Params | None]]:
         """Train this client's own model; offer the one that `order` asks for."""
         x = memory or me.initial
         y = yield from sgd(x, self.local)
-        return OwnModel(Keep(x if self.order == "together" else y)), y
+        return GossipReply(Keep(x if self.order == "together" else y)), y
 
     @step
-    def mix(self, me: Me, msg: Meeting, memory: Params | None) -> tuple[Nothing, Params | None]:
+    def mix(self, me: Me, msg: MixMessage, memory: Params | None) -> tuple[Nothing, Params | None]:
         """Average with the neighbours (eq. 1, 2)."""
         y = memory or me.initial
         if msg.before is None:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unskew.algorithms.fedavg import FedAvg, Trained, Weighting, Weights, average, without
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, Weighting, average, without
 from unskew.errors import ConfigError
 from unskew.info import ClientGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
@@ -26,7 +26,7 @@ Groups = tuple[tuple[ClientId, ...], ...]
 
 
 @dataclass(frozen=True)
-class Models:
+class GroupedState:
     """The server's state: the groups, and one model for each."""
 
     groups: Groups
@@ -49,7 +49,7 @@ class Grouped:
     weighting: Weighting = "samples"
     personal: tuple[str, ...] = ()
 
-    def init(self, params: Params, fed: Federation) -> Models:
+    def init(self, params: Params, fed: Federation) -> GroupedState:
         """Return the common initial model for every group.
 
         Raises:
@@ -58,12 +58,12 @@ class Grouped:
         groups = (fed.clients,) if self.groups is None else self.groups
         check(groups, fed.clients)
         shared = without(params, fed.layout.select(self.personal))
-        return Models(groups, (shared,) * len(groups))
+        return GroupedState(groups, (shared,) * len(groups))
 
-    def round(self, state: Models, fed: Federation) -> Plan[Models]:
+    def round(self, state: GroupedState, fed: Federation) -> Plan[GroupedState]:
         """Send each client of a cohort its group's model, and average the replies within groups."""
         to_group = {
-            c: Weights(model) for members, model in zip(state.groups, state.models, strict=True) for c in members
+            c: ModelMessage(model) for members, model in zip(state.groups, state.models, strict=True) for c in members
         }
         replies = yield from ask(self.train, {c: to_group[c] for c in fed.sample()})
         models = []
@@ -71,10 +71,10 @@ class Grouped:
             heard = [replies[c] for c in sorted(members) if c in replies]
             mean = average([r.params for r in heard], [r.n for r in heard], self.weighting) if heard else model
             models.append(mean)
-        return Models(state.groups, tuple(models))
+        return GroupedState(state.groups, tuple(models))
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train the group's model, as in FedAvg."""
         return (yield from self.plain.train(me, msg, memory))
 
@@ -87,13 +87,13 @@ class Grouped:
         """Return the method that a client runs inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
-    def serve(self, state: Models, client: ClientId | None) -> Params | None:
+    def serve(self, state: GroupedState, client: ClientId | None) -> Params | None:
         """Return the model of a client's group; a global model only if there is just one group."""
         if client is None:
             return state.models[0] if len(state.groups) == 1 and not self.personal else None
         return next(w for members, w in zip(state.groups, state.models, strict=True) if client in members)
 
-    def info(self, state: Models) -> ClientGroups:
+    def info(self, state: GroupedState) -> ClientGroups:
         """Report the groups."""
         return ClientGroups(groups=tuple(map(tuple, state.groups)))
 

@@ -39,7 +39,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, Weighting, Weights, average, only, without
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, Weighting, average, only, without
 from unskew.algorithms.presets import presets, variant
 from unskew.errors import ConfigError
 from unskew.info import Apart, GroupMerge, JudgedGroups, Placement, Refused
@@ -89,7 +89,7 @@ class Arrivals:
 
 # ---------------------------------------------------------------- messages and state
 @dataclass(frozen=True)
-class LocalUpdate:
+class HCCTReply:
     """A client's model after local training, the examples it was trained on, and the number of mini-batch steps.
 
     If training diverged, `steps` is None and the model the one it was sent.
@@ -141,7 +141,7 @@ class HCCTInfo:
 
 
 @dataclass(frozen=True)
-class Coalitions:
+class HCCTState:
     """The server's state.
 
     Attributes:
@@ -249,7 +249,7 @@ class HCCT:
             raise ConfigError(f"groups must be >= 1, got {self.groups}")
 
     # ------------------------------------------------------------------ the server
-    def init(self, params: Params, fed: Federation) -> Coalitions:
+    def init(self, params: Params, fed: Federation) -> HCCTState:
         """Return the initial model.
 
         Raises:
@@ -271,16 +271,16 @@ class HCCT:
         first: Groups = (self.present(fed),) if self.warmup == "global" else ()
         models = (shared,) * len(first)
         initial = shared if self.newcomer_start == "initial" else None
-        return Coalitions(first, models, shared, initial, {}, None, None, n, HCCTInfo())
+        return HCCTState(first, models, shared, initial, {}, None, None, n, HCCTInfo())
 
-    def round(self, state: Coalitions, fed: Federation) -> Plan[Coalitions]:
+    def round(self, state: HCCTState, fed: Federation) -> Plan[HCCTState]:
         """Regroup by the last round's gradients, train every group's model, average within groups."""
         present = self.present(fed)
         groups, info = self.regroup(state, fed.round, present)
         models = self.carried(state, groups, fed.layout)
         group_of = {c: k for k, members in enumerate(groups) for c in members}
-        to_group = [Weights(model) for model in models]
-        to_newcomer = Weights(state.initial or state.mean)
+        to_group = [ModelMessage(model) for model in models]
+        to_newcomer = ModelMessage(state.initial or state.mean)
         to = {c: to_group[group_of[c]] if c in group_of else to_newcomer for c in self.cohort(fed, present)}
         replies = yield from ask(self.train, to)
         unusable = {c: why for c, r in replies.items() if (why := _unusable(r, to[c].params))}
@@ -301,7 +301,7 @@ class HCCT:
             tuple(replies), tuple(replies[c].n for c in replies), _spread(gram, list(replies), heard), unusable, new
         )
         mean = self.mean_model(after, means, n, state.mean)
-        return Coalitions(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
+        return HCCTState(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
 
     def present(self, fed: Federation) -> tuple[ClientId, ...]:
         """Return the clients present in this round."""
@@ -315,7 +315,7 @@ class HCCT:
         return fed.sample(min(fed.clients_per_round, len(there)), [float(c in there) for c in fed.clients])
 
     # ------------------------------------------------------------------ groups
-    def regroup(self, state: Coalitions, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, HCCTInfo]:
+    def regroup(self, state: HCCTState, round: int, present: tuple[ClientId, ...]) -> tuple[Groups, HCCTInfo]:
         """Form the groups of this round, with a record of how."""
         there = set(present)
         before = tuple(g for g in (tuple(c for c in g if c in there) for g in state.groups) if g)
@@ -380,7 +380,7 @@ class HCCT:
             return (_NOBODY_GAINS,)
         return ()
 
-    def carried(self, state: Coalitions, groups: Groups, layout: Layout) -> tuple[Params, ...]:
+    def carried(self, state: HCCTState, groups: Groups, layout: Layout) -> tuple[Params, ...]:
         """Return the model of each group: the mean of its members' present models (Algorithm 1, line 16)."""
         old = {c: k for k, members in enumerate(state.groups) for c in members}
         out = []
@@ -398,7 +398,7 @@ class HCCT:
         mean = weighted_mean(models, weights if any(weights) else [1.0] * len(models))
         return self.with_buffers(mean, models[0], layout)
 
-    def mean_of(self, replies: Mapping[ClientId, LocalUpdate], layout: Layout) -> Params:
+    def mean_of(self, replies: Mapping[ClientId, HCCTReply], layout: Layout) -> Params:
         """Return a group's model after local training."""
         models = [r.params for r in replies.values()]
         mean = average(models, [r.n for r in replies.values()], self.weighting)
@@ -424,9 +424,9 @@ class HCCT:
     # ------------------------------------------------------------------ gradients
     def compare(
         self,
-        state: Coalitions,
+        state: HCCTState,
         layout: Layout,
-        heard: Mapping[ClientId, LocalUpdate],
+        heard: Mapping[ClientId, HCCTReply],
         starts: Mapping[ClientId, Params],
     ) -> tuple[str | None, Tensor]:
         """Return the layer HCCT-E uses, and the Gram matrix of the gradients, in the order of `heard`."""
@@ -482,15 +482,15 @@ class HCCT:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[LocalUpdate, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[HCCTReply, Params | None]]:
         """Train the group's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         start = msg.params if self.averaged_heads else self.plain.own(me, msg.params, memory)
         done: Fitted | None = yield Sgd(start, self.local, may_diverge=True)
         if done is None:
-            return LocalUpdate(msg.params, me.n, None), memory
+            return HCCTReply(msg.params, me.n, None), memory
         travels = done.params if self.averaged_heads else without(done.params, personal)
-        return LocalUpdate(travels, me.n, done.steps), only(done.params, personal)
+        return HCCTReply(travels, me.n, done.steps), only(done.params, personal)
 
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the group's model with this client's own tensors in their place."""
@@ -504,7 +504,7 @@ class HCCT:
         """Return the method that a client runs inside its group."""
         return FedAvg(self.local, self.weighting, personal=self.personal)
 
-    def serve(self, state: Coalitions, client: ClientId | None) -> Params | None:
+    def serve(self, state: HCCTState, client: ClientId | None) -> Params | None:
         """Return a client's group's model, or the mean of all for a client in no group; a global one only if unique."""
         if client is None:
             one = self.groups == 1 and self.warmup == "global" and self.arrivals is None
@@ -513,7 +513,7 @@ class HCCT:
         return state.mean if at is None else state.models[at]
 
     # ------------------------------------------------------------------ info
-    def info(self, state: Coalitions) -> JudgedGroups:
+    def info(self, state: HCCTState) -> JudgedGroups:
         """Report the groups of the last round, and their basis: the gradients of the round before.
 
         The utility is that of (9) that decides, None for clients without evidence.
@@ -584,7 +584,7 @@ def published_score(starts: Sequence[Params], ends: Sequence[Params], names: Seq
     return score
 
 
-def _unusable(reply: LocalUpdate, start: Params) -> str | None:
+def _unusable(reply: HCCTReply, start: Params) -> str | None:
     """Explain why a reply cannot be averaged, if it cannot."""
     for name, t in start.items():
         if name not in reply.params:
@@ -600,7 +600,7 @@ def _unusable(reply: LocalUpdate, start: Params) -> str | None:
     return None if reply.n > 0 else "it has no training examples"
 
 
-def _spread(gram: Tensor, clients: Sequence[ClientId], heard: Mapping[ClientId, LocalUpdate]) -> Tensor:
+def _spread(gram: Tensor, clients: Sequence[ClientId], heard: Mapping[ClientId, HCCTReply]) -> Tensor:
     """Extend the Gram matrix by rows and columns of NaN for the others that replied."""
     if len(heard) == len(clients):
         return gram

@@ -51,11 +51,11 @@ from unskew.protocol import (
 )
 from unskew.tree import Params, weighted_sum
 
-Start = Literal["distinct", "identical"]
+InitialModels = Literal["distinct", "identical"]
 
 
 @dataclass(frozen=True)
-class Clusters:
+class IFCAState:
     """The server's state.
 
     Attributes:
@@ -74,7 +74,7 @@ class Clusters:
 
 
 @dataclass(frozen=True)
-class Menu:
+class IFCAMessage:
     """All models: their shared tensors once, and each cluster's own."""
 
     shared: Params
@@ -82,7 +82,7 @@ class Menu:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class IFCAReply:
     """A trained model, its training examples, the chosen cluster, and whether another was equally good."""
 
     params: Params
@@ -108,36 +108,36 @@ class IFCA:
     clusters: Annotated[int, Ge(1)] = 4
     clustered: tuple[str, ...] = ("all",)
     averaging: Literal["model", "gradient"] = "model"
-    start: Start = "distinct"
+    start: InitialModels = "distinct"
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "uniform"
     personal: tuple[str, ...] = ()
 
-    def init(self, params: Params, fed: Federation) -> Clusters:
+    def init(self, params: Params, fed: Federation) -> IFCAState:
         """Return one model per cluster; the first is the common initial model.
 
         Raises:
             ConfigError: If two of them are the same though they should not be.
         """
         params = without(params, fed.layout.select(self.personal))
-        return Clusters(starts(params, fed, self.clusters, self.start, fed.layout.select(self.clustered), "IFCA"), {})
+        return IFCAState(starts(params, fed, self.clusters, self.start, fed.layout.select(self.clustered), "IFCA"), {})
 
-    def round(self, state: Clusters, fed: Federation) -> Plan[Clusters]:
+    def round(self, state: IFCAState, fed: Federation) -> Plan[IFCAState]:
         """Send all models to a cohort; average the replies within their clusters (eq. 3, 4)."""
         shared = shared_names(fed.layout, self.clustered)
         first, *_ = state.models
-        menu = Menu({n: first[n] for n in first if n in shared}, tuple(without(m, shared) for m in state.models))
+        menu = IFCAMessage({n: first[n] for n in first if n in shared}, tuple(without(m, shared) for m in state.models))
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), menu), at_least=0)
         valid = {c: r for c, r in replies.items() if 0 <= r.cluster < self.clusters}
         ignored = tuple(c for c in replies if c not in valid)
         if not valid:
-            return Clusters(state.models, state.chosen, ignored=ignored)
+            return IFCAState(state.models, state.chosen, ignored=ignored)
         common = self.mean(list(valid.values()), shared)
         models = tuple(
             {n: common.get(n, t) for n, t in self.moved(model, j, list(valid.values()), shared).items()}
             for j, model in enumerate(state.models)
         )
-        return Clusters(
+        return IFCAState(
             models,
             {**state.chosen, **{c: r.cluster for c, r in valid.items()}},
             tuple(valid),
@@ -146,7 +146,7 @@ class IFCA:
         )
 
     @step
-    def train(self, me: Me, msg: Menu, memory: Params | None) -> Step[tuple[Chosen, Params | None]]:
+    def train(self, me: Me, msg: IFCAMessage, memory: Params | None) -> Step[tuple[IFCAReply, Params | None]]:
         """Choose a model and train it (eq. 1, 2), with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         whole = [{**msg.shared, **own} for own in msg.own]
@@ -154,19 +154,19 @@ class IFCA:
         losses = yield from train_losses(me, models)
         (j,) = nearest(losses, 1)
         y = yield from sgd(models[j], self.local)
-        return Chosen(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
+        return IFCAReply(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
 
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the cluster's model with this client's own tensors in their place."""
         yield from ()
         return completed(me, params, me.layout.select(self.personal), memory)
 
-    def mean(self, replies: Sequence[Chosen], names: Collection[str]) -> Params:
+    def mean(self, replies: Sequence[IFCAReply], names: Collection[str]) -> Params:
         """Average the named tensors over all replies."""
         parts = [{n: t for n, t in r.params.items() if n in names} for r in replies]
         return average(parts, [r.n for r in replies], self.weighting)
 
-    def moved(self, model: Params, j: int, replies: Sequence[Chosen], shared: Collection[str]) -> Params:
+    def moved(self, model: Params, j: int, replies: Sequence[IFCAReply], shared: Collection[str]) -> Params:
         """Update model `j` from its members' replies, except its shared tensors (eq. 3, 4)."""
         members = [r for r in replies if r.cluster == j]
         if not members:
@@ -179,14 +179,14 @@ class IFCA:
         change = weighted_sum([{n: y[n] - model[n] for n in y} for y in own], omega)
         return {n: t + change[n] if n in change else t for n, t in model.items()}
 
-    def serve(self, state: Clusters, client: ClientId | None) -> Params | None:
+    def serve(self, state: IFCAState, client: ClientId | None) -> Params | None:
         """Return the model that this client chose last; a global model only if there is just one."""
         if client is None:
             return state.models[0] if self.clusters == 1 and not self.personal else None
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 
-    def info(self, state: Clusters) -> ChosenGroups:
+    def info(self, state: IFCAState) -> ChosenGroups:
         """Report the clusters by last choice, the clients that replied, and ties."""
         warnings = identical_starts(self.start, self.clusters, "IFCA")
         if self.clusters > 1 and len(state.chosen) > 1 and len(set(state.chosen.values())) == 1:
@@ -251,7 +251,7 @@ def most_common(choices: Iterable[int], n: int) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------- initial models
 def starts(
-    params: Params, fed: Federation, clusters: int, start: Start, clustered: Collection[str], who: str
+    params: Params, fed: Federation, clusters: int, start: InitialModels, clustered: Collection[str], who: str
 ) -> tuple[Params, ...]:
     """Make initial models: the common one, then others that differ from it in the `clustered` tensors.
 
@@ -280,7 +280,7 @@ def shared_names(layout: Layout, clustered: Sequence[str]) -> frozenset[str]:
     return layout.select(("all",)) - layout.select(clustered)
 
 
-def identical_starts(start: Start, clusters: int, who: str) -> list[str]:
+def identical_starts(start: InitialModels, clusters: int, who: str) -> list[str]:
     """Return a warning about models that began as copies."""
     if start == "distinct" or clusters == 1:
         return []

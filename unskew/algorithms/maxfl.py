@@ -46,7 +46,7 @@ from unskew.tree import Params, require_names, weighted_sum
 
 
 @dataclass(frozen=True)
-class ModelToJudge:
+class MAXFLMessage:
     """The global model, and whether clients should evaluate it; during warm-up they do not."""
 
     params: Params
@@ -63,7 +63,7 @@ class Appeal:
 
 # ---------------------------------------------------------------- as published
 @dataclass(frozen=True)
-class Appealing:
+class MAXFLState:
     """The server's state.
 
     Attributes:
@@ -78,7 +78,7 @@ class Appealing:
 
 
 @dataclass(frozen=True)
-class Judged:
+class MAXFLReply:
     """A trained model, its training examples, and the client's evaluation of the received model."""
 
     params: Params
@@ -87,7 +87,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Requirement:
+class MAXFLMemory:
     """A client's memory: its requirement, and the model behind it if that is to be used."""
 
     rho: float
@@ -127,61 +127,63 @@ class MAXFL:
                 "set rho to 'solo_loss' or leave preferred out"
             )
 
-    def init(self, params: Params, fed: Federation) -> Appealing:
+    def init(self, params: Params, fed: Federation) -> MAXFLState:
         """Return the initial model."""
-        return Appealing(params, {})
+        return MAXFLState(params, {})
 
-    def round(self, state: Appealing, fed: Federation) -> Plan[Appealing]:
+    def round(self, state: MAXFLState, fed: Federation) -> Plan[MAXFLState]:
         """Send the model to a cohort; follow mostly clients for which it is nearly good enough (eq. 2)."""
         judge = fed.round > self.warmup
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelToJudge(state.params, judge)))
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), MAXFLMessage(state.params, judge)))
         valid = {c: r for c, r in replies.items() if r.appeal is not None or not judge}
         ignored = tuple(c for c in replies if c not in valid)
         if not valid:
-            return Appealing(state.params, {}, ignored)
+            return MAXFLState(state.params, {}, ignored)
         mean = average([r.params for r in valid.values()], [r.n for r in valid.values()], "samples")
         if not judge:
-            return Appealing(mean, {})
+            return MAXFLState(mean, {})
         appeals = {c: r.appeal for c, r in valid.items() if r.appeal is not None}
         q = {c: float(a.q) for c, a in appeals.items()}
         scale = self.server_lr / (sum(q.values()) + self.epsilon)
         moved = [{n: replies[c].params[n] - state.params[n] for n in fed.layout.trainable} for c in appeals]
         change = weighted_sum(moved, [scale * weight for weight in q.values()])
         params = {n: state.params[n] + change[n] if n in change else t for n, t in mean.items()}
-        return Appealing(params, appeals, ignored)
+        return MAXFLState(params, appeals, ignored)
 
     @step
-    def train(self, me: Me, msg: ModelToJudge, memory: Requirement | None) -> Step[tuple[Judged, Requirement | None]]:
+    def train(
+        self, me: Me, msg: MAXFLMessage, memory: MAXFLMemory | None
+    ) -> Step[tuple[MAXFLReply, MAXFLMemory | None]]:
         """Train from the received model, and evaluate it (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
-            return Judged(y, me.n, None), memory
+            return MAXFLReply(y, me.n, None), memory
         if self.rho == "solo_loss":
             if memory is None:
                 alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
-                memory = Requirement((yield from train_loss(me, alone)), alone if self.preferred else None)
+                memory = MAXFLMemory((yield from train_loss(me, alone)), alone if self.preferred else None)
             rho = memory.rho
         else:
             rho = self.rho
         z = (yield from train_loss(me, msg.params)) - rho
-        return Judged(y, me.n, Appeal(torch.tensor(slope(z), dtype=torch.float64), z < 0.0)), memory
+        return MAXFLReply(y, me.n, Appeal(torch.tensor(slope(z), dtype=torch.float64), z < 0.0)), memory
 
-    def validate_reply(self, step: str, reply: Judged, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: MAXFLReply, model: Params, layout: Layout) -> None:
         """Refuse a weight that is not a slope of the logistic function."""
         if reply.appeal is not None and not 0.0 <= float(reply.appeal.q) <= 0.25:
             raise WireError(f"a weight must be 0 to 0.25, got {float(reply.appeal.q):g}")
 
-    def personalise(self, me: Me, params: Params, memory: Requirement | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: MAXFLMemory | None) -> Step[Params]:
         """Return the global model; with `preferred` this client's own if that is no worse."""
         if memory is None or memory.model is None:
             return params
         return params if (yield from train_loss(me, params)) < memory.rho else memory.model
 
-    def serve(self, state: Appealing, client: ClientId | None) -> Params | None:
+    def serve(self, state: MAXFLState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 
-    def info(self, state: Appealing) -> Appeals:
+    def info(self, state: MAXFLState) -> Appeals:
         """Report the weight of each client that replied, and the share for which the model was good enough."""
         a = state.appeals
         total = sum(float(appeal.q) for appeal in a.values())
@@ -212,7 +214,7 @@ def slope(z: float) -> float:
 
 # ---------------------------------------------------------------- as in HCCT's tables
 @dataclass(frozen=True)
-class Group:
+class MAXFLGroupState:
     """The server's state.
 
     Attributes:
@@ -229,7 +231,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Decided:
+class MAXFLGroupReply:
     """A trained model for the group, or nothing from a client outside it; and its training examples."""
 
     params: Params | None
@@ -237,7 +239,7 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class Alone:
+class MAXFLGroupMemory:
     """A client's memory.
 
     Attributes:
@@ -274,23 +276,25 @@ class MAXFL_HCCT:
     weighting: Weighting = "samples"
     personal: tuple[str, ...] = ()
 
-    def init(self, params: Params, fed: Federation) -> Group:
+    def init(self, params: Params, fed: Federation) -> MAXFLGroupState:
         """Return the initial model, without the tensors that stay on clients."""
-        return Group(without(params, fed.layout.select(self.personal)), {})
+        return MAXFLGroupState(without(params, fed.layout.select(self.personal)), {})
 
-    def round(self, state: Group, fed: Federation) -> Plan[Group]:
+    def round(self, state: MAXFLGroupState, fed: Federation) -> Plan[MAXFLGroupState]:
         """Offer the model to a cohort; average the models of the clients that join (eq. 4)."""
         judge = fed.round > self.warmup
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelToJudge(state.params, judge)), at_least=0)
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), MAXFLMessage(state.params, judge)), at_least=0)
         sent = {c: r.params for c, r in replies.items() if r.params is not None}
         params = average(list(sent.values()), [replies[c].n for c in sent], self.weighting) if sent else state.params
-        return Group(params, {**state.joined, **{c: c in sent for c in replies}}, tuple(replies), judge)
+        return MAXFLGroupState(params, {**state.joined, **{c: c in sent for c in replies}}, tuple(replies), judge)
 
     @step
-    def train(self, me: Me, msg: ModelToJudge, memory: Alone | None) -> Step[tuple[Decided, Alone | None]]:
+    def train(
+        self, me: Me, msg: MAXFLMessage, memory: MAXFLGroupMemory | None
+    ) -> Step[tuple[MAXFLGroupReply, MAXFLGroupMemory | None]]:
         """Decide, then train the group's model or this client's own."""
         personal = me.layout.select(self.personal)
-        memory = memory or Alone(None, None, None)
+        memory = memory or MAXFLGroupMemory(None, None, None)
         offered = completed(me, msg.params, personal, memory.own)
         joins = True
         if msg.judge:
@@ -299,40 +303,40 @@ class MAXFL_HCCT:
         y = yield from sgd(memory.own if memory.alone and memory.own and not joins else offered, self.local)
         kept = only(y, personal) if joins else y
         sent = without(y, personal) if joins else None
-        return Decided(sent, me.n), Alone(kept, memory.rho, memory.prior, not joins)
+        return MAXFLGroupReply(sent, me.n), MAXFLGroupMemory(kept, memory.rho, memory.prior, not joins)
 
-    def validate_reply(self, step: str, reply: Decided, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: MAXFLGroupReply, model: Params, layout: Layout) -> None:
         """Refuse incomplete models: if only one client joins, no other model shows which parts are missing."""
         if reply.params is not None:
             require_names(reply.params, without(model, layout.select(self.personal)), "a model")
 
-    def with_requirement(self, me: Me, memory: Alone) -> Step[Alone]:
+    def with_requirement(self, me: Me, memory: MAXFLGroupMemory) -> Step[MAXFLGroupMemory]:
         """Return this client's memory, completed by the basis of its requirement."""
         if not isinstance(self.threshold, str) or memory.rho is not None or memory.prior is not None:
             return memory
         alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
         if self.threshold == "sqdist":
-            return Alone(memory.own, None, alone, memory.alone)
-        return Alone(memory.own, (yield from train_loss(me, alone)), None, memory.alone)
+            return MAXFLGroupMemory(memory.own, None, alone, memory.alone)
+        return MAXFLGroupMemory(memory.own, (yield from train_loss(me, alone)), None, memory.alone)
 
-    def requirement(self, me: Me, params: Params, memory: Alone) -> float:
+    def requirement(self, me: Me, params: Params, memory: MAXFLGroupMemory) -> float:
         """Return rho_k: a number, or by eq. 3 or 5."""
         if memory.prior is not None:
             return squared_distance(memory.prior, params, me.layout.trainable)
         return memory.rho if memory.rho is not None else float(self.threshold)
 
-    def personalise(self, me: Me, params: Params, memory: Alone | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: MAXFLGroupMemory | None) -> Step[Params]:
         """Return the group's model, or this client's own while it is outside the group."""
         yield from ()
         if memory is not None and memory.alone and memory.own is not None:
             return memory.own
         return completed(me, params, me.layout.select(self.personal), memory.own if memory else None)
 
-    def serve(self, state: Group, client: ClientId | None) -> Params | None:
+    def serve(self, state: MAXFLGroupState, client: ClientId | None) -> Params | None:
         """Return the group's model; None for the server itself while parts of the model live on clients."""
         return None if client is None and self.personal else state.params
 
-    def info(self, state: Group) -> ChosenGroups:
+    def info(self, state: MAXFLGroupState) -> ChosenGroups:
         """Report the group first, then every client outside it, by their last decisions."""
         together = tuple(c for c in sorted(state.joined) if state.joined[c])
         groups = (together, *((c,) for c in sorted(state.joined) if not state.joined[c]))

@@ -25,13 +25,13 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from unskew.algorithms.fedavg import Averaging, Trained, Weights
+from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply
 from unskew.protocol import Aux, Batch, Me, Step, sgd, step
 from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class Past:
+class MOONMemory:
     """A client's memory: its own models, the latest last."""
 
     models: tuple[Params, ...]
@@ -74,13 +74,13 @@ class MOON(Averaging):
     buffer: Annotated[int, Ge(1)] = 1
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Past | None) -> Step[tuple[Trained, Past | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: MOONMemory | None) -> Step[tuple[ModelReply, MOONMemory | None]]:
         """Train in contrast to this client's earlier models, and remember the new one."""
         if self.mu == 0.0:
-            return Trained((yield from sgd(msg.params, self.local)), me.n), None
+            return ModelReply((yield from sgd(msg.params, self.local)), me.n), None
         if memory is None:
             w = yield from sgd(msg.params, self.local)
-            return Trained(w, me.n), Past((w,))
+            return ModelReply(w, me.n), MOONMemory((w,))
         term = Contrast(self.mu, self.temperature)
         w = yield from sgd(msg.params, self.local, term, received=msg.params, past=memory.models)
-        return Trained(w, me.n), Past((*memory.models, w)[-self.buffer :])
+        return ModelReply(w, me.n), MOONMemory((*memory.models, w)[-self.buffer :])

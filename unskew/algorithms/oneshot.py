@@ -17,7 +17,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Averaged, Averaging, Trained, Weights
+from unskew.algorithms.fedavg import Averaging, FedAvgState, ModelMessage, ModelReply
 from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, sgd, step
 
 
@@ -32,14 +32,14 @@ class OneShot(Averaging):
 
     rounds_worth: Annotated[int, Ge(1)] = 20
 
-    def round(self, state: Averaged, fed: Federation) -> Plan[Averaged]:
+    def round(self, state: FedAvgState, fed: Federation) -> Plan[FedAvgState]:
         """Run FedAvg's round, once; later rounds change nothing."""
         return state if fed.round > 1 else (yield from super().round(state, fed))
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         """Train from the common model."""
-        return Trained((yield from sgd(msg.params, longer(self.local, self.rounds_worth))), me.n), None
+        return ModelReply((yield from sgd(msg.params, longer(self.local, self.rounds_worth))), me.n), None
 
 
 def longer(local: SgdConfig, times: int) -> SgdConfig:

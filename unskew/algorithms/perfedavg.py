@@ -34,7 +34,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Averaging, Trained, Weighting, Weights
+from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply, Weighting
 from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import (
     Aux,
@@ -104,7 +104,7 @@ class PerFedAvg(Averaging):
             )
 
     @step
-    def train(self, me: Me, msg: Weights, memory: None) -> Step[tuple[Trained, None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         """Take tau meta-steps (eq. 1)."""
         outer, beta = replace(self.local, local_epochs=None, local_steps=1), self.local.lr_at(me.round)
         w = msg.params
@@ -117,7 +117,7 @@ class PerFedAvg(Averaging):
                 pulled = yield from (self.differenced if self.order == "hessian_free" else self.exact)(w, v, f"{s} D''")
                 move = {n: beta * p for n, p in pulled.items()}
             w = {n: w[n] - move[n] if n in move else statistic for n, statistic in end.params.items()}
-        return Trained(w, me.n), None
+        return ModelReply(w, me.n), None
 
     def meta_steps(self, n: int) -> int:
         """Return tau for a client with `n` examples."""

@@ -52,7 +52,7 @@ from unskew.tree import Params, map_params, require_names, weighted_sum, zeros_l
 
 
 @dataclass(frozen=True)
-class Controlled:
+class SCAFFOLDState:
     """The server's state.
 
     Attributes:
@@ -67,7 +67,7 @@ class Controlled:
 
 
 @dataclass(frozen=True)
-class Control:
+class SCAFFOLDMessage:
     """Model and control variate for one client, and the round of its last reply; 0 is none."""
 
     params: Params
@@ -76,7 +76,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class ControlledUpdate:
+class SCAFFOLDReply:
     """Changes of a client's model (buffers included) and control variate, and its examples if means use them."""
 
     dy: Params
@@ -85,7 +85,7 @@ class ControlledUpdate:
 
 
 @dataclass(frozen=True)
-class Variate:
+class SCAFFOLDMemory:
     """A client's memory: its control variate, the one before, and the round between the two."""
 
     c: Params
@@ -126,22 +126,26 @@ class SCAFFOLD:
         if self.option == "II":
             require_linear(self.local, "SCAFFOLD's option II")
 
-    def init(self, params: Params, fed: Federation) -> Controlled:
+    def init(self, params: Params, fed: Federation) -> SCAFFOLDState:
         """Return the initial model, c = 0."""
-        return Controlled(params, zeros_like({n: params[n] for n in self.controlled(fed.layout)}), {})
+        return SCAFFOLDState(params, zeros_like({n: params[n] for n in self.controlled(fed.layout)}), {})
 
-    def round(self, state: Controlled, fed: Federation) -> Plan[Controlled]:
+    def round(self, state: SCAFFOLDState, fed: Federation) -> Plan[SCAFFOLDState]:
         """Send model and variate to a cohort; update both from the replies (eq. 4, 5)."""
-        to = {c: Control(state.params, state.c, state.heard.get(c, 0)) for c in fed.sample()}
+        to = {c: SCAFFOLDMessage(state.params, state.c, state.heard.get(c, 0)) for c in fed.sample()}
         replies = yield from ask(self.train, to)
         mean = average([r.dy for r in replies.values()], [r.n or 0 for r in replies.values()], self.weighting)
         x = {n: w + (self.server_lr if n in fed.layout.trainable else 1.0) * mean[n] for n, w in state.params.items()}
         # 1/N, not 1/M: absent clients keep their variates, and c is the mean of all.
         dc = weighted_sum([r.dc for r in replies.values()], [1.0 / len(fed.clients)] * len(replies))
-        return Controlled(x, map_params(torch.add, state.c, dc), {**state.heard, **dict.fromkeys(replies, fed.round)})
+        return SCAFFOLDState(
+            x, map_params(torch.add, state.c, dc), {**state.heard, **dict.fromkeys(replies, fed.round)}
+        )
 
     @step
-    def train(self, me: Me, msg: Control, memory: Variate | None) -> Step[tuple[ControlledUpdate, Variate | None]]:
+    def train(
+        self, me: Me, msg: SCAFFOLDMessage, memory: SCAFFOLDMemory | None
+    ) -> Step[tuple[SCAFFOLDReply, SCAFFOLDMemory | None]]:
         """Train with the correction, then compute a new variate (eq. 1 to 3)."""
         c_i = self.variate(msg, memory)
         correction = map_params(torch.sub, msg.c, c_i)
@@ -154,16 +158,16 @@ class SCAFFOLD:
             scale = y.lr * work(y.steps, self.local.momentum)
             new = {n: -correction[n] - dy[n] / scale for n in c_i}
         n = me.n if self.weighting == "samples" else None
-        return ControlledUpdate(dy, map_params(torch.sub, new, c_i), n), Variate(new, c_i, me.round)
+        return SCAFFOLDReply(dy, map_params(torch.sub, new, c_i), n), SCAFFOLDMemory(new, c_i, me.round)
 
-    def validate_reply(self, step: str, reply: ControlledUpdate, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: SCAFFOLDReply, model: Params, layout: Layout) -> None:
         """Refuse incomplete models, variates of other tensors, and missing example counts if means use them."""
         require_names(reply.dy, model, "how far a model went")
         require_names(reply.dc, self.controlled(layout), "how far a variate went")
         if self.weighting == "samples" and reply.n is None:
             raise WireError("a reply must say how many examples are behind it, got none")
 
-    def variate(self, msg: Control, memory: Variate | None) -> Params:
+    def variate(self, msg: SCAFFOLDMessage, memory: SCAFFOLDMemory | None) -> Params:
         """Return this client's variate as of the last reply the server received."""
         if memory is None:
             return zeros_like(msg.c)
@@ -174,7 +178,7 @@ class SCAFFOLD:
         chosen = layout.select(self.local.trainable)
         return tuple(n for n in layout.trainable if n in chosen)
 
-    def serve(self, state: Controlled, client: ClientId | None) -> Params | None:
+    def serve(self, state: SCAFFOLDState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 

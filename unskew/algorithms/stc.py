@@ -43,7 +43,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class STCState:
     """The server's state.
 
     Attributes:
@@ -62,7 +62,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class News:
+class STCMessage:
     """Message that brings a client's replica up to the server's model.
 
     Attributes:
@@ -79,7 +79,7 @@ class News:
 
 
 @dataclass(frozen=True)
-class Upload:
+class STCReply:
     """A client's compressed update, its buffers and its training examples."""
 
     update: Sparse
@@ -88,7 +88,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Replica:
+class STCMemory:
     """A client's memory.
 
     Attributes:
@@ -133,11 +133,11 @@ class STC:
         """Compression of the server's updates."""
         return Scheme(self.p_down, self.ternary, self.flatten)
 
-    def init(self, params: Params, fed: Federation) -> Broadcast:
+    def init(self, params: Params, fed: Federation) -> STCState:
         """Return the initial model, of which every client has a replica."""
-        return Broadcast(params, zeros_like(self.compressed(params, fed.layout)), (), 0, {})
+        return STCState(params, zeros_like(self.compressed(params, fed.layout)), (), 0, {})
 
-    def round(self, state: Broadcast, fed: Federation) -> Plan[Broadcast]:
+    def round(self, state: STCState, fed: Federation) -> Plan[STCState]:
         """Bring a cohort up to date; compress the mean of the replies, to be sent next time (eq. 2).
 
         Raises:
@@ -154,7 +154,7 @@ class STC:
         update = compress(total, self.down)
         sent = decompress(update, like, self.down)
         buffers = average([r.buffers for r in replies.values()], n, self.weighting)
-        return Broadcast(
+        return STCState(
             {name: buffers.get(name, t) for name, t in applied(state.params, sent).items()},
             map_params(torch.sub, total, sent),
             kept((*state.recent, update), payload(like)),
@@ -163,7 +163,7 @@ class STC:
         )
 
     @step
-    def train(self, me: Me, msg: News, memory: Replica | None) -> Step[tuple[Upload, Replica | None]]:
+    def train(self, me: Me, msg: STCMessage, memory: STCMemory | None) -> Step[tuple[STCReply, STCMemory | None]]:
         """Train the updated replica, then compress the update (eq. 1, 3)."""
         w = self.updated(me, msg, memory)
         before = self.residual(me, msg, memory)
@@ -172,18 +172,18 @@ class STC:
         update = compress(total, self.up)
         residual = map_params(torch.sub, total, decompress(update, total, self.up))
         buffers = {n: y[n] for n in me.layout.buffers}
-        return Upload(update, buffers, me.n), Replica(w, residual, before, msg.version)
+        return STCReply(update, buffers, me.n), STCMemory(w, residual, before, msg.version)
 
-    def news(self, state: Broadcast, heard: int, layout: Layout) -> News:
+    def news(self, state: STCState, heard: int, layout: Layout) -> STCMessage:
         """Return the message for a client that last replied at version `heard`."""
         missed = state.version - max(heard, 0)
         buffers = {n: state.params[n] for n in layout.buffers} if state.version else {}
         if missed > len(state.recent):
-            return News(state.version, heard, (), {n: state.params[n] for n in (*state.residual, *buffers)})
+            return STCMessage(state.version, heard, (), {n: state.params[n] for n in (*state.residual, *buffers)})
         updates = state.recent[len(state.recent) - missed :]
-        return News(state.version, heard, updates, buffers)
+        return STCMessage(state.version, heard, updates, buffers)
 
-    def updated(self, me: Me, msg: News, memory: Replica | None) -> Params:
+    def updated(self, me: Me, msg: STCMessage, memory: STCMemory | None) -> Params:
         """Bring this client's replica to the server's version (eq. 3).
 
         Raises:
@@ -202,7 +202,7 @@ class STC:
             params = applied(params, decompress(update, compressed, self.down))
         return {n: msg.whole.get(n, t) for n, t in params.items()}
 
-    def residual(self, me: Me, msg: News, memory: Replica | None) -> Params:
+    def residual(self, me: Me, msg: STCMessage, memory: STCMemory | None) -> Params:
         """Return A_k as of the last reply the server received."""
         if memory is None:
             return zeros_like(self.compressed(me.initial, me.layout))
@@ -215,7 +215,7 @@ class STC:
         except WireError as error:
             raise WireError(f"round {round}, client {client}: {error}") from None
 
-    def validate_reply(self, step: str, reply: Upload, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: STCReply, model: Params, layout: Layout) -> None:
         """Refuse replies that cannot be decompressed, or lack buffers, before the plan uses them."""
         decompress(reply.update, self.compressed(model, layout), self.up)
         if reply.buffers.keys() != set(layout.buffers):
@@ -225,7 +225,7 @@ class STC:
         """Return the tensors that are compressed: parameters that local training may change."""
         return {n: params[n] for n in corrected(layout, self.local)}
 
-    def serve(self, state: Broadcast, client: ClientId | None) -> Params | None:
+    def serve(self, state: STCState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 

@@ -62,11 +62,11 @@ from unskew.protocol import (
 from unskew.server.graphs import Geometric, Graph, Links, Mixing, contraction, links, mixed, mixing_matrix
 from unskew.tree import Params, weighted_mean
 
-Cluster = tuple[ClientId, ...]
+DeviceCluster = tuple[ClientId, ...]
 
 
 @dataclass(frozen=True)
-class Aggregated:
+class TTHFState:
     """The server's state.
 
     Attributes:
@@ -83,7 +83,7 @@ class Aggregated:
 
 
 @dataclass(frozen=True)
-class Leg:
+class TTHFMessage:
     """A device's starting model, and its number of steps or epochs."""
 
     model: Carried
@@ -91,7 +91,7 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class DeviceModel:
+class TTHFReply:
     """A device's report: the handle of its model, its examples, and ||w_i||_inf if eq. 3 needs it."""
 
     model: Carried
@@ -100,7 +100,7 @@ class DeviceModel:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeMessage:
     """A device's own model and its neighbours'."""
 
     own: Carried
@@ -108,7 +108,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class ExchangeReply:
     """A device's model after an exchange; it stays on the device."""
 
     model: Carried
@@ -153,11 +153,11 @@ class TTHF:
                 "d2d_before_global = true, or gamma = 0 to have no D2D"
             )
 
-    def init(self, params: Params, fed: Federation) -> Aggregated:
+    def init(self, params: Params, fed: Federation) -> TTHFState:
         """Return the initial model."""
-        return Aggregated(params)
+        return TTHFState(params)
 
-    def round(self, state: Aggregated, fed: Federation) -> Plan[Aggregated]:
+    def round(self, state: TTHFState, fed: Federation) -> Plan[TTHFState]:
         """Train in parts, with D2D in between; then draw a device of each cluster and average their models."""
         cohort = fed.sample()
         clusters = divide(cohort, self.cluster_size)
@@ -165,7 +165,7 @@ class TTHF:
         place = Key(fed.key.seed) / "graph"
         v = [mixing_matrix(self.graph(len(c), place / i), self.mixing) for i, c in enumerate(clusters)]
         parts = self.parts()
-        held = yield from ask(self.train, dict.fromkeys(cohort, Leg(state.params, parts[0])))
+        held = yield from ask(self.train, dict.fromkeys(cohort, TTHFMessage(state.params, parts[0])))
         exchanges: list[tuple[int, ...]] = []
         bounded = False
         for part in range(1, len(parts) + 1):
@@ -175,7 +175,7 @@ class TTHF:
                 bounded = bounded or any(g > self.gamma for g in wanted)
                 held = yield from self.consensus(clusters, v, held, exchanges[-1])
             if part < len(parts):
-                to = {c: Leg(mine.model, parts[part]) for c, mine in held.items()}
+                to = {c: TTHFMessage(mine.model, parts[part]) for c, mine in held.items()}
                 held = {**held, **(yield from ask(self.train, to, at_least=0))}
         present = [p for p in (tuple(c for c in cluster if c in held) for cluster in clusters) if p]
         drawn = draw(present, fed.key / "drawn")
@@ -183,21 +183,21 @@ class TTHF:
         weights = [sum(held[c].n if self.weighting == "samples" else 1 for c in p) for p in present]
         came = [i for i, w in enumerate(models) if w is not None]
         params = weighted_mean([models[i] for i in came], [weights[i] for i in came])
-        return Aggregated(params, tuple(drawn[i] for i in came), tuple(exchanges), bounded)
+        return TTHFState(params, tuple(drawn[i] for i in came), tuple(exchanges), bounded)
 
     def consensus(
         self,
-        clusters: Sequence[Cluster],
+        clusters: Sequence[DeviceCluster],
         v: Sequence[Tensor],
-        held: Mapping[ClientId, DeviceModel],
+        held: Mapping[ClientId, TTHFReply],
         exchanges: Sequence[int],
-    ) -> Plan[dict[ClientId, DeviceModel]]:
+    ) -> Plan[dict[ClientId, TTHFReply]]:
         """Apply V_c^Gamma_c in each cluster (eq. 2), one exchange of all clusters at a time."""
         now = dict(held)
         for done in range(max(exchanges)):
             models = {c: mine.model for c, mine in now.items()}
             to = {
-                c: Exchange(models[c], near)
+                c: ExchangeMessage(models[c], near)
                 for cluster, v_c, wanted in zip(clusters, v, exchanges, strict=True)
                 if done < wanted
                 for c, near in links(v_c, cluster, models).items()
@@ -209,7 +209,7 @@ class TTHF:
         return now
 
     def exchanges(
-        self, clusters: Sequence[Cluster], v: Sequence[Tensor], held: Mapping[ClientId, DeviceModel], eta: float
+        self, clusters: Sequence[DeviceCluster], v: Sequence[Tensor], held: Mapping[ClientId, TTHFReply], eta: float
     ) -> list[int]:
         """Return Gamma_c, before it is bounded."""
         if self.phi is None:
@@ -222,20 +222,20 @@ class TTHF:
         return wanted
 
     @step
-    def train(self, me: Me, msg: Leg, memory: None) -> Step[tuple[DeviceModel, None]]:
+    def train(self, me: Me, msg: TTHFMessage, memory: None) -> Step[tuple[TTHFReply, None]]:
         """Do a part of the round's local work (eq. 1)."""
         assert isinstance(msg.model, dict)
         in_steps = self.local.local_steps is not None
         local = replace(self.local, local_steps=msg.units) if in_steps else replace(self.local, local_epochs=msg.units)
         w = yield from sgd(msg.model, local)
         height = None if self.phi is None else max(float(w[n].abs().max()) for n in me.layout.trainable)
-        return DeviceModel(Keep(w), me.n, height), None
+        return TTHFReply(Keep(w), me.n, height), None
 
     @step
-    def exchange(self, me: Me, msg: Exchange, memory: None) -> tuple[Exchanged, None]:
+    def exchange(self, me: Me, msg: ExchangeMessage, memory: None) -> tuple[ExchangeReply, None]:
         """Average with the neighbours once (eq. 2)."""
         assert isinstance(msg.own, dict)
-        return Exchanged(Keep(mixed(msg.own, msg.near))), None
+        return ExchangeReply(Keep(mixed(msg.own, msg.near))), None
 
     def work(self) -> tuple[int, Literal["steps", "epochs"]]:
         """Return tau and its unit."""
@@ -255,7 +255,7 @@ class TTHF:
         every = tau if self.gamma == 0 else self.d2d_every or -(-tau // 4)
         return (every,) * (tau // every) + ((tau % every,) if tau % every else ())
 
-    def info(self, state: Aggregated) -> Exchanges:
+    def info(self, state: TTHFState) -> Exchanges:
         """Report the devices drawn, and the exchanges of each cluster at each D2D instant."""
         bounded = f"TT-HF's phi asked for more D2D exchanges than gamma = {self.gamma} allows"
         return Exchanges(
@@ -264,12 +264,12 @@ class TTHF:
             warnings=(bounded,) if state.bounded else (),
         )
 
-    def serve(self, state: Aggregated, client: ClientId | None) -> Params | None:
+    def serve(self, state: TTHFState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
 
 
-def divide(cohort: Sequence[ClientId], size: int) -> tuple[Cluster, ...]:
+def divide(cohort: Sequence[ClientId], size: int) -> tuple[DeviceCluster, ...]:
     """Divide devices into clusters of consecutive numbers: as few as `size` allows, with sizes as equal as possible.
 
     >>> divide((0, 1, 2, 3, 4, 5, 6), 3)
@@ -281,7 +281,7 @@ def divide(cohort: Sequence[ClientId], size: int) -> tuple[Cluster, ...]:
     return tuple(tuple(cohort[a:b]) for a, b in zip([0, *ends], ends, strict=False))
 
 
-def draw(clusters: Sequence[Cluster], key: Key) -> Cluster:
+def draw(clusters: Sequence[DeviceCluster], key: Key) -> DeviceCluster:
     """Draw one device of each cluster, all equally likely (eq. 4)."""
     picks = [torch.randint(len(c), (), generator=(key / i).generator()) for i, c in enumerate(clusters)]
     return tuple(c[int(pick)] for c, pick in zip(clusters, picks, strict=True))

@@ -25,7 +25,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew import models, priors
-from unskew.algorithms.fedavg import Trained, Weights
+from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.algorithms.oneshot import longer
 from unskew.api import History
 from unskew.data import sources
@@ -159,14 +159,14 @@ class Ensemble:
         """Train and collect in round 1, do nothing later."""
         if fed.round > 1:
             return state
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), Weights(state.initial)))
+        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelMessage(state.initial)))
         return Kept(state.initial, {f"{c}/{n}": t for c, r in replies.items() for n, t in r.params.items()})
 
     @step
-    def train(self, me: Me, msg: Weights, memory: Params | None) -> Step[tuple[Trained, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train from the common model; this client keeps what it sends."""
         params = yield from sgd(msg.params, longer(self.local, self.rounds_worth))
-        return Trained(params, me.n), params
+        return ModelReply(params, me.n), params
 
     def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """This client's member: the model it trained by itself."""
