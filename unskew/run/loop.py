@@ -272,7 +272,9 @@ class _Run:
 
     def workers(self) -> Pool | None:
         try:
-            return run_setup.pool(self.experiment, self.setup, self.feds, self.folder / "config.toml")
+            return run_setup.pool(
+                self.experiment, self.setup, self.feds, self.folder / "config.toml", self.callback.note
+            )
         except WorkerError as error:
             raise WorkerError(f"{error}; continue with: unskew resume {self.folder}") from error
 

@@ -337,13 +337,20 @@ def opener_of(config: str) -> Open:
     return opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
 
 
-def pool(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData], config: Path) -> Pool | None:
+def pool(
+    experiment: Experiment,
+    setup: Setup,
+    feds: Mapping[int, FederatedData],
+    config: Path,
+    note: Callable[[str], None],
+) -> Pool | None:
     """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
     if setup.executor != "workers":
         return None
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
     recipe = Recipe("unskew.run.setup:opener_of", (str(config),))
-    return Pool(opener(experiment, setup, feds), experiment.runtime.workers or cores(), model_bytes, recipe)
+    workers = experiment.runtime.workers or cores()
+    return Pool(opener(experiment, setup, feds), workers, model_bytes, recipe, note=note)
 
 
 def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:

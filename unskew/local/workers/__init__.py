@@ -8,11 +8,13 @@ client's whole step with its own `LocalTrainer`, as `Sequential` does, so the bi
 A job holds a few clients, so that handing over small ones does not cost more than training them: many at first, fewer
 towards the end, when workers must become idle together (guided self-scheduling, Polychronopoulos and Kuck, 1987).
 
+A worker that stays stopped is replaced and its jobs are done again; draws are keyed, so the bits are the same.
 Where a system cannot fork, workers are started afresh and build the same things from a recipe.
 
     recipe     what a worker needs for one method under one seed, and how it builds that without a fork
     memory     values in memory that the main process and a worker share
-    process    a child process: how it is started, and how it ended
+    process    a child process: how it is started, whether it moves, and how it ended
+    watchdog   reports of workers that make no progress
     pool       the main process's side: jobs, which worker gets which, and their answers
     worker     a worker's side: jobs answered until the main process hangs up
     executor   the executor that puts the steps of one exchange into a pool

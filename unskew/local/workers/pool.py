@@ -5,8 +5,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from multiprocessing import get_all_start_methods
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -28,6 +28,7 @@ from unskew.local.workers.memory import (
 )
 from unskew.local.workers.process import Process
 from unskew.local.workers.recipe import Open, Recipe
+from unskew.local.workers.watchdog import Patience, Watch, Watchdog
 from unskew.local.workers.worker import serve
 
 _PIPE_BYTES = 16_384  # that a pipe always takes, even if the other end is not being read
@@ -82,13 +83,24 @@ class _Worker:
     pipe: Connection
     inbox: list[Slot]
     outbox: list[Slot]
-    jobs: deque[Job]
+    watch: Watch
+    jobs: deque[Job] = field(default_factory=deque)
     waiting: _Packet | None = None
 
     @property
     def free(self) -> bool:
         """True if it can be given another job."""
         return len(self.jobs) < JOBS_IN_FLIGHT and self.waiting is None
+
+    def __str__(self) -> str:
+        return f"worker {self.number} (process {self.process.pid})"
+
+    @property
+    def doing(self) -> str:
+        """Names of the requests it has: clients, or pieces of an evaluation."""
+        names = [name for job in list(self.jobs) for name in job.names]
+        clients = all(isinstance(name, int) for name in names)
+        return f"{'client ' if clients else ''}{', '.join(map(str, names))}" if names else "nothing"
 
 
 class Pool:
@@ -100,13 +112,22 @@ class Pool:
         model_bytes: Size of a model; sets how much memory is shared.
         recipe: For systems that cannot fork.
         fork: Fork if the system can.
+        note: Called with a line worth showing, from a thread: that a worker makes no progress, or is replaced.
+        patience: Time that a worker is given before that.
 
     Raises:
         WorkerError: If the system allows no more processes, pipes or memory; the workers begun so far are ended.
     """
 
     def __init__(
-        self, open_setup: Open, workers: int, model_bytes: int, recipe: Recipe | None = None, fork: bool = True
+        self,
+        open_setup: Open,
+        workers: int,
+        model_bytes: int,
+        recipe: Recipe | None = None,
+        fork: bool = True,
+        note: Callable[[str], None] = lambda text: None,
+        patience: Patience = Patience(),
     ) -> None:
         can_fork = fork and "fork" in get_all_start_methods()
         if not can_fork and recipe is None:
@@ -114,11 +135,12 @@ class Pool:
         self.forked, self.model_bytes = can_fork, model_bytes
         self.shared = SharedBuffer(common_bytes(model_bytes)) if can_fork else None
         self.workers: list[_Worker] = []
+        self._open, self._recipe = open_setup, None if can_fork else recipe
+        self._note, self._patience, self._where = note, patience, ""
+        self._watchdog: Watchdog | None = None
         try:
             for number in range(workers):
-                self.workers.append(
-                    self._begin(number, open_setup, slot_bytes(model_bytes), None if can_fork else recipe)
-                )
+                self.workers.append(self._begin(number))
         except BaseException as error:
             begun = len(self.workers)
             self.close()
@@ -129,16 +151,18 @@ class Pool:
                 ) from None
             raise
 
-    def _begin(self, number: int, open_setup: Open, size: int, recipe: Recipe | None) -> _Worker:
+    def _begin(self, number: int) -> _Worker:
         """Fork a worker, or start it by a recipe."""
+        size, recipe = slot_bytes(self.model_bytes), self._recipe
         buffer = SharedBuffer(SLOTS * size) if recipe is None else None
         slots = [Slot(buffer, i * size, size) for i in range(SLOTS)] if buffer else []
         mine, theirs = Pipe()
-        child = self._fork(open_setup, mine, theirs, slots) if recipe is None else process.start(recipe, theirs)
+        child = self._fork(mine, theirs, slots) if recipe is None else process.start(recipe, theirs)
         theirs.close()
-        return _Worker(number, child, mine, slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:], deque())
+        watch = Watch(self._patience)
+        return _Worker(number, child, mine, slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:], watch)
 
-    def _fork(self, open_setup: Open, mine: Connection, theirs: Connection, slots: list[Slot]) -> Process:
+    def _fork(self, mine: Connection, theirs: Connection, slots: list[Slot]) -> Process:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -148,12 +172,14 @@ class Pool:
             mine.close()
             for other in self.workers:  # an inherited end would keep a sister's pipe open when the parent dies
                 other.pipe.close()
-            serve(open_setup, theirs, slots, self.shared)
+            serve(self._open, theirs, slots, self.shared)
         finally:
             os._exit(0)
 
     def close(self) -> None:
         """End all workers."""
+        if self._watchdog is not None:
+            self._watchdog.close()
         for worker in self.workers:
             worker.pipe.close()
         for worker in self.workers:
@@ -169,34 +195,38 @@ class Pool:
             where: The exchange or evaluation they belong to, for messages about failures.
         """
         queue = deque(jobs_of(requests, len(self.workers), clients_per_job(self.model_bytes)))
-        missing = len(queue)
+        missing, self._where = len(queue), where
+        if self._watchdog is None:
+            self._watchdog = Watchdog(self._look, self._patience.every_s)
         try:
-            for _ in range(JOBS_IN_FLIGHT):
-                for worker in self.workers:
-                    if queue and worker.free:
-                        self._send(worker, queue.popleft(), where)
             while missing:
+                for _ in range(JOBS_IN_FLIGHT):
+                    for worker in list(self.workers):
+                        if queue and worker.free:
+                            self._send(worker, queue.popleft(), queue)
                 busy = {w.pipe: w for w in self.workers if w.jobs}
-                for pipe in wait(list(busy), timeout=1.0) or self._check(where):
+                for pipe in wait(list(busy), timeout=1.0) or self._check(queue):
                     worker = busy[pipe]  # type: ignore[index]
                     try:
                         head = json.loads(worker.pipe.recv_bytes())
-                        job = worker.jobs.popleft()
-                        answers = self._receive(worker, job, head)
+                        answers = self._receive(worker, worker.jobs[0], head)
                     except (EOFError, OSError):
-                        raise self._died(worker, where) from None
+                        self._replace(worker, queue)
+                        continue
+                    job = worker.jobs.popleft()
                     if worker.waiting is not None and not worker.jobs:
                         packet, worker.waiting = worker.waiting, None
-                        self._write(worker, packet, where)
+                        self._write(worker, packet, queue)
+                        worker = self.workers[worker.number]  # another one, if this one was given up
                     if queue and worker.free:
-                        self._send(worker, queue.popleft(), where)
+                        self._send(worker, queue.popleft(), queue)
                     missing -= 1
                     yield from zip(job.names, answers, strict=True)
         except BaseException:
             self.close()  # answers still on their way are not wanted
             raise
 
-    def _send(self, worker: _Worker, job: Job, where: str) -> None:
+    def _send(self, worker: _Worker, job: Job, queue: deque[Job]) -> None:
         used = {other.slot for other in worker.jobs}
         job.slot = next(i for i in range(JOBS_IN_FLIGHT) if i not in used)
         slot = worker.inbox[job.slot] if worker.inbox else None
@@ -216,15 +246,15 @@ class Pool:
         if worker.jobs and sum(map(len, packet.parts)) > _PIPE_BYTES:
             worker.waiting = packet
         else:
-            self._write(worker, packet, where)
+            self._write(worker, packet, queue)
 
-    def _write(self, worker: _Worker, packet: _Packet, where: str) -> None:
+    def _write(self, worker: _Worker, packet: _Packet, queue: deque[Job]) -> None:
         worker.jobs.append(packet.job)
         try:
             for part in packet.parts:
                 worker.pipe.send_bytes(part)
         except OSError:
-            raise self._died(worker, where) from None
+            self._replace(worker, queue)
 
     def _receive(self, worker: _Worker, job: Job, head: dict[str, Any]) -> list[dict[str, Any]]:
         inline = [worker.pipe.recv_bytes() for _ in range(head["inline"])]
@@ -244,22 +274,43 @@ class Pool:
             answer["parts"] = parts
         return answers
 
-    def _check(self, where: str) -> list[Any]:
-        """Raise if a worker has died; called when none has answered for a second."""
-        for worker in self.workers:
+    def _check(self, queue: deque[Job]) -> list[Any]:
+        """Look for workers that have died; called when none has answered for a second."""
+        for worker in list(self.workers):
             if worker.jobs and worker.process.ended() is not None and not worker.pipe.poll():
-                raise self._died(worker, where)
+                self._replace(worker, queue)
         return []
 
-    def _died(self, worker: _Worker, where: str) -> WorkerError:
+    def _look(self) -> None:
+        """Report workers that make no progress, and end those that stay stopped; called by the watchdog."""
+        for worker in list(self.workers):
+            clause = worker.watch.look(worker.process, bool(worker.jobs))
+            if clause:
+                self._note(f"{worker}, at work on {worker.doing} of {self._where}, {clause}")
+            if worker.watch.given_up:
+                worker.process.kill()  # its pipe closes, and the main process learns of it there
+
+    def _replace(self, worker: _Worker, queue: deque[Job]) -> None:
+        """Start a worker in the place of one that was given up; its jobs return to the queue.
+
+        Every draw is keyed, so work done again has the same bits.
+
+        Raises:
+            WorkerError: If the worker died for another reason: it may die of the same work again.
+        """
+        if not worker.watch.given_up:
+            raise self._died(worker) from None
+        worker.pipe.close()
+        worker.process.end()
+        queue.extendleft(reversed([*worker.jobs, *([worker.waiting.job] if worker.waiting else [])]))
+        self.workers[worker.number] = self._begin(worker.number)
+
+    def _died(self, worker: _Worker) -> WorkerError:
         until = time.monotonic() + 1.0  # its pipe closes a moment before the system reports how it ended
         while (ending := worker.process.ended()) is None and time.monotonic() < until:
             time.sleep(0.01)
         ending = ending or "it closed its pipe"
-        doing = ", ".join(str(name) for job in worker.jobs for name in job.names) or "nothing"
-        return WorkerError(
-            f"worker {worker.number} (process {worker.process.pid}) is gone while doing {doing} of {where}: {ending}"
-        )
+        return WorkerError(f"{worker} is gone while at work on {worker.doing} of {self._where}: {ending}")
 
 
 def jobs_of(requests: Mapping[Any, dict[str, Any]], workers: int, most: int) -> Iterator[Job]:

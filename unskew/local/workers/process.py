@@ -1,10 +1,12 @@
-"""A child process: how it is started where forking is not possible, and how it ended."""
+"""A child process: how it is started where forking is not possible, whether it moves, and how it ended."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from unskew.local.workers.recipe import Recipe
@@ -33,8 +35,33 @@ class Process:
             return "it is gone"
         return _in_words(os.waitstatus_to_exitcode(status)) if pid else None
 
+    def stopped(self) -> bool:
+        """True if a signal has stopped it; False where the system cannot say (macOS before Python 3.13)."""
+        if self._ending is not None or not hasattr(os, "waitid"):
+            return False
+        try:  # WNOWAIT: how it ends is for `ended` to collect
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
+
+    def cpu_s(self) -> float:
+        """Processor time it has used, seconds; NaN where there is no /proc."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as stat:
+                # Its name comes second, in brackets, and may hold spaces and brackets itself.
+                fields = stat.read().rpartition(")")[2].split()
+        except OSError:
+            return math.nan
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """End it without waiting."""
+        if self._ending is None:  # its number may be another process's by now
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
     def end(self) -> None:
-        """Stop it and wait until it is gone."""
+        """End it and wait until it is gone."""
         if self.ended() is not None:  # its number may be another process's by now
             return
         if self._popen is not None:
