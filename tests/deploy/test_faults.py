@@ -450,7 +450,7 @@ def test_a_client_does_not_speak_to_a_server_whose_certificate_is_not_good(
     listen = folders.address(server)
     with ProcessGroup() as group:
         # Started as `start_server` would, which refuses to serve with an expired certificate.
-        line = launch.superlink(server, listen, folders.write_secret(server))
+        line = launch.superlink(server, listen.port, folders.write_secret(server))
         link = group.start(
             line, folders.write_home(server, listen.here), server / "logs" / "superlink.log", "SuperLink"
         )

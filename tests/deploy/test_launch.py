@@ -61,8 +61,8 @@ def eventually(what: Callable[[], object], within_s: float = 60.0) -> bool:
 
 
 # ---------------------------------------------------------------- command lines
-def test_a_superlink_speaks_tls_admits_known_keys_isolates_and_installs_nothing(tmp_path: Path) -> None:
-    line = launch.superlink(tmp_path, Address("0.0.0.0", 8443), tmp_path / "s")
+def test_a_superlink_is_on_loopback_speaks_tls_admits_known_keys_isolates_and_installs_nothing(tmp_path: Path) -> None:
+    line = launch.superlink(tmp_path, 8443, tmp_path / "s")
     assert line[0] == "flower-superlink"
     assert "--insecure" not in line
     assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} < set(line)
@@ -70,7 +70,7 @@ def test_a_superlink_speaks_tls_admits_known_keys_isolates_and_installs_nothing(
     assert pairs["--isolation"] == "process"
     assert pairs["--superexec-auth-secret-file"] == str(tmp_path / "s")
     assert pairs["--ssl-certfile"] == str(tmp_path / "server.crt")
-    assert (pairs["--host"], pairs["--port"]) == ("0.0.0.0", "8443")
+    assert (pairs["--host"], pairs["--port"]) == ("127.0.0.1", "8443")
 
 
 def test_a_supernode_verifies_the_server_shows_its_key_and_listens_on_loopback_only(tmp_path: Path) -> None:

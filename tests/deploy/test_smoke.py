@@ -3,6 +3,7 @@
 import http.client
 import ssl
 import stat
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import folders, launch, operate, parity
+from unskew.deploy.settings import Address
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.run.models import load_model
@@ -21,7 +23,8 @@ from .conftest import Lines, processes_of
 
 def unauthenticated(server: Path) -> int:
     """What Flower answers to somebody without the secret who asks for the server's task, and with it its token."""
-    address = folders.address(server)
+    home = tomllib.loads((server / "flower" / "config.toml").read_text())
+    address = Address("127.0.0.1", int(home["superlink"]["federation"]["address"].rpartition(":")[2]))
     context = ssl.create_default_context(cafile=server / "ca.crt")
     connection = http.client.HTTPSConnection(address.host, address.port, timeout=30, context=context)
     try:

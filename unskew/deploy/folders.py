@@ -3,7 +3,7 @@
     FEDERATION/              made by `unskew deploy pack`, or by `--local` inside the run folder
         authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
         server/              goes to the server's machine
-            experiment.toml  server.toml  network.toml  README.md  nginx.conf  unskew-VERSION-py3-none-any.whl
+            experiment.toml  server.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
             ca.crt  server.crt  server.key
             clients/0.pub    the keys that may take part, by the client's number
             made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  run/
@@ -122,7 +122,6 @@ def _pack_server(
     write_atomically(server / "experiment.toml", to_toml(experiment))
     write_atomically(server / "server.toml", tomli_w.dumps(asdict(config)))
     write_address(server, listen)
-    write_atomically(server / "nginx.conf", _nginx(listen, reached))
     write_atomically(server / "README.md", _server_readme(experiment.name, len(keys), reached, _install(server, wheel)))
 
 
@@ -322,8 +321,8 @@ unskew deploy server .
 The second one says what would stop the third.  The run begins when `min_clients` of `server.toml` have appeared; given
 again after a crash or Ctrl-C, the third command goes on where the run stood.  Results and `report.html` are in `run/`.
 
-`server.key` is secret: whoever has it can pose as this server.  Whoever reaches the port can also reach Flower's
-Control API, which asks for no password: let clients through to `/v1/fleet/` only, as `nginx.conf` does.
+`server.key` is secret: whoever has it can pose as this server.  The port serves clients with a registered key and
+nobody else; use a machine on which nobody but you has an account.
 """
 
 
@@ -352,43 +351,3 @@ When training is over, this client's own model is in `models/`: `unskew export .
 `node.key` is secret: whoever has it can pose as this client.  So is `state/draws.secret`, made when it runs: whoever
 has it can take the noise off what this client sends.
 """
-
-
-def _nginx(listen: Address, reached: Address) -> str:
-    return f"""# Lets clients through to Flower's Fleet API and nobody to anything else.
-# In network.toml set host = "127.0.0.1" and port = {_inner(listen.port)}; then, here:
-#   mkdir -p logs && nginx -c "$PWD/nginx.conf" -p "$PWD"
-events {{}}
-error_log logs/nginx.log;
-pid logs/nginx.pid;
-http {{
-  access_log off;
-  client_body_temp_path logs/body;
-  proxy_temp_path logs/proxy;
-  server {{
-    listen {reached.port} ssl;
-    ssl_certificate server.crt;
-    ssl_certificate_key server.key;
-    ssl_protocols TLSv1.3;
-    client_max_body_size 64m;  # arrays travel in pieces of 5 MB
-    location /v1/fleet/ {{
-      proxy_pass https://127.0.0.1:{_inner(listen.port)};
-      proxy_ssl_trusted_certificate ca.crt;
-      proxy_ssl_verify on;
-      proxy_ssl_name localhost;
-      proxy_read_timeout 120s;
-    }}
-    location = /health {{
-      proxy_pass https://127.0.0.1:{_inner(listen.port)};
-      proxy_ssl_trusted_certificate ca.crt;
-      proxy_ssl_verify on;
-      proxy_ssl_name localhost;
-    }}
-    location / {{ return 403; }}
-  }}
-}}
-"""
-
-
-def _inner(port: int) -> int:
-    return port + 1 if port < 65535 else port - 1

@@ -1,10 +1,11 @@
 """Starts Flower's programs and ends them: the only module that knows their command lines.
 
-A server is a SuperLink and a SuperExec beside it; a client is a SuperNode with a SuperExec of its own, and a resident
-process of ours, so that PyTorch and the data are loaded once and not for every message.  All run with process
-isolation, so that a task is only given to a process that knows the SuperExec's secret; the SuperLink speaks TLS with
-the federation's certificate and accepts registered keys only.  Flower's home is a private folder; its telemetry, its
-check for updates and its installation of dependencies are switched off.
+A server is a SuperLink on loopback with a SuperExec beside it, and a reverse proxy at the address that clients reach
+(`unskew.deploy.proxy`), which lets them through to the one interface that asks for their keys.  A client is a SuperNode
+with a SuperExec of its own, and a resident process of ours, so that PyTorch and the data are loaded once and not for
+every message.  All run with process isolation, so that a task is only given to a process that knows the SuperExec's
+secret; the SuperLink speaks TLS with the federation's certificate and accepts registered keys only.  Flower's home is a
+private folder; its telemetry, its check for updates and its installation of dependencies are switched off.
 
 Every process is a child of a `ProcessGroup`, which ends and waits for all of them when its `with` is left, for whatever
 reason.  If this process is killed outright, Linux tells its children (setpriv), and a SuperExec notices by itself.
@@ -46,6 +47,7 @@ GRACE_S = 8.0
 HEALTHY_WITHIN_S = 90.0
 REJOIN_S = 90.0
 """Time to keep trying with a refused key, seconds: Flower keeps a lost node's session for up to 60 s."""
+LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 2.0
 """Interval between two looks at a SuperNode's log, seconds."""
 AHEAD_S, BEHIND_S = 6.0, 300.0
@@ -78,11 +80,11 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink(server: Path, listen: Address, secret: Path) -> list[str]:
-    """Command line of the SuperLink."""
+def superlink(server: Path, port: int, secret: Path) -> list[str]:
+    """Command line of the SuperLink, which always listens on loopback: its Control API asks for no password."""
     return [
         "flower-superlink",
-        *("--host", listen.host, "--port", str(listen.port)),
+        *("--host", LOOPBACK, "--port", str(port)),
         *("--ssl-ca-certfile", str(server / "ca.crt")),
         *("--ssl-certfile", str(server / "server.crt")),
         *("--ssl-keyfile", str(server / "server.key")),
@@ -90,6 +92,12 @@ def superlink(server: Path, listen: Address, secret: Path) -> list[str]:
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         "--disable-runtime-dependency-installation",
     ]
+
+
+def proxy_program(server: Path, listen: Address, inner: int) -> list[str]:
+    """Command line of the reverse proxy that listens at the server's address, in front of the SuperLink's port."""
+    arguments = (str(server), listen.host, str(listen.port), str(inner))
+    return [sys.executable, "-m", "unskew.deploy.proxy", *arguments]
 
 
 def superexec(runtime: Address, secret: Path, root: Path | None, parent: int) -> list[str]:
@@ -382,12 +390,12 @@ REFUSED = (
 # ---------------------------------------------------------------- server
 @dataclass(frozen=True, eq=False)
 class ServerProcesses:
-    """A server's SuperLink, which answers, and the SuperExec beside it.
+    """A server's SuperLink, the reverse proxy in front of it and the SuperExec beside it.
 
     Attributes:
         folder: The server's folder.
         home: Flower's home.
-        children: SuperLink and SuperExec.
+        children: All three.
     """
 
     folder: Path
@@ -395,7 +403,7 @@ class ServerProcesses:
     children: tuple[ChildProcess, ...]
 
     def check(self) -> None:
-        """Make sure that both are running.
+        """Make sure that all are running.
 
         Raises:
             DeployError: Naming the one that ended, and the reason if it is known.
@@ -414,12 +422,15 @@ def start_server(group: ProcessGroup, folder: Path, listen: Address) -> ServerPr
     check_server(folder)
     check_port(listen)
     known = folders.keys(folder)
-    secret, home, logs = folders.write_secret(folder), folders.write_home(folder, listen.here), folder / "logs"
-    link = group.start(superlink(folder, listen, secret), home, logs / "superlink.log", "SuperLink")
-    wait_healthy(link, listen.here, folder / "ca.crt")
-    execute = superexec(listen.here, secret, folder / "ca.crt", os.getpid())
+    inner = Address(LOOPBACK, free_ports(1)[0])
+    secret, home, logs = folders.write_secret(folder), folders.write_home(folder, inner), folder / "logs"
+    link = group.start(superlink(folder, inner.port, secret), home, logs / "superlink.log", "SuperLink")
+    proxy = group.start(proxy_program(folder, listen, inner.port), home, logs / "proxy.log", "the server's proxy")
+    wait_healthy(link, inner, folder / "ca.crt")
+    wait_listening(proxy, listen.here)
+    execute = superexec(inner, secret, folder / "ca.crt", os.getpid())
     server = ServerProcesses(
-        folder, home, (link, group.start(execute, home, logs / "superexec.log", "the server's SuperExec"))
+        folder, home, (link, proxy, group.start(execute, home, logs / "superexec.log", "the server's SuperExec"))
     )
     folders.write_nodes(folder, {c: int(answer["node-id"]) for c, answer in _register(known, home).items()})
     return server
@@ -525,6 +536,22 @@ def wait_healthy(link: ChildProcess, reached: Address, root: Path, within_s: flo
             return
         time.sleep(0.1)
     raise DeployError(f"{link.name} did not answer within {within_s:.0f} s (log: {link.log})")
+
+
+def wait_listening(program: ChildProcess, at: Address, within_s: float = HEALTHY_WITHIN_S) -> None:
+    """Wait until a program accepts connections.
+
+    Raises:
+        DeployError: If it ends, or takes too long.
+    """
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not program.running():
+            raise DeployError(explain(program))
+        with suppress(OSError), socket.create_connection((at.host, at.port), 1.0):
+            return
+        time.sleep(0.05)
+    raise DeployError(f"{program.name} did not answer within {within_s:.0f} s (log: {program.log})")
 
 
 # ---------------------------------------------------------------- client

@@ -102,11 +102,6 @@ def serve(folder: Path, say: Say) -> Path:
     folders.address(folder)  # before anything is written into a folder that may be something else
     with locked(folder), resumable(folder), launch.stoppable(), ProcessGroup() as group:
         listen = check_serving(folder)
-        if listen.host not in ("127.0.0.1", "::1", "localhost"):
-            say(
-                f"warning: whoever reaches {listen} reaches Flower's Control API too, which asks for no password; let "
-                "clients through to /v1/fleet/ only (nginx.conf here does)"
-            )
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
         wait_for_end(server, launch_run(server), say)
