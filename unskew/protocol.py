@@ -472,12 +472,12 @@ class Local(Protocol):
 
     Attributes:
         y: Training labels, (n,).
-        groups: Domain of each training example, (n,); None if the data has no domains.
+        domains: Domain of each training example, (n,); None if the data has no domains.
         key: Root of this call's randomness.
     """
 
     y: Tensor
-    groups: Tensor | None
+    domains: Tensor | None
     key: Key
 
     @property

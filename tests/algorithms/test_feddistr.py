@@ -161,7 +161,7 @@ def test_the_server_cannot_train_without_a_device() -> None:
     )
     with pytest.raises(ConfigError, match="this server has no device for local work of its own"):
         sim.round(sim.start(), 1)
-    assert trainer.device_data.groups is not None
+    assert trainer.device_data.domains is not None
 
 
 def test_what_is_done_to_images_for_the_prior_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def test_data_that_are_no_images_or_of_unknown_levels_are_refused() -> None:
 
 def test_the_true_number_of_clusters_needs_domains() -> None:
     population, trainer = clients()
-    device_data = dataclasses.replace(trainer.device_data, groups=None)
+    device_data = dataclasses.replace(trainer.device_data, domains=None)
     sim: Simulator[Any] = Simulator(
         dataclasses.replace(FEDDISTR, m="oracle"), population, Stacked(LocalTrainer(trainer.task, device_data))
     )

@@ -54,7 +54,7 @@ def first_of(clients: int) -> tuple[Population, LocalTrainer]:
     """The first few of the toy's clients, of which the last is the liar."""
     population, trainer = toy_prior.clients()
     s = trainer.device_data
-    device_data = DeviceData(s.x, s.y, s.train[:clients], s.val[:clients], None, s.x_test, s.y_test, s.groups)
+    device_data = DeviceData(s.x, s.y, s.train[:clients], s.val[:clients], None, s.x_test, s.y_test, s.domains)
     few = LocalTrainer(trainer.task, device_data)
     return dataclasses.replace(population, histograms=population.histograms[:clients], server_trainer=few), few
 

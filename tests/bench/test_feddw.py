@@ -99,7 +99,9 @@ def test_the_bars_are_those_that_were_set() -> None:
 
 
 def test_every_network_of_the_paper_is_measured(tmp_path: Path) -> None:
-    requests = [toolkit.Request("feddw/table1", scale, tmp_path, None, NoCallback()) for scale in toolkit.SCALES]
+    requests = [
+        toolkit.ReproductionRequest("feddw/table1", scale, tmp_path, None, NoCallback()) for scale in toolkit.SCALES
+    ]
     grounds = [g for request in requests for g in toolkit.settings(request)["grounds"].values() if "model" in g["task"]]
     assert len(grounds) == 4 + 6
     assert {g["task"]["model"] for g in grounds} <= {c.model for c in CASES}

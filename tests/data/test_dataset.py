@@ -43,10 +43,10 @@ def test_token_ids_stay_integers():
 
 
 def test_domains_are_kept_with_their_names():
-    data = built(groups=labels(0, 1, 1), group_names=["photo", "sketch"])
-    assert data.groups is not None
-    assert data.groups.tolist() == [0, 1, 1]
-    assert data.group_names == ("photo", "sketch")
+    data = built(domains=labels(0, 1, 1), domain_names=["photo", "sketch"])
+    assert data.domains is not None
+    assert data.domains.tolist() == [0, 1, 1]
+    assert data.domain_names == ("photo", "sketch")
 
 
 def test_the_hash_follows_the_content():
@@ -79,9 +79,9 @@ def test_the_hash_follows_the_content():
         ({"x_train": torch.zeros(3, 1, 2, dtype=torch.uint8)}, "x_train must be floating"),
         ({"x_train": torch.tensor([[1], [-1], [2]])}, r"x_train\[1\] has a negative token"),
         ({"x_train": torch.tensor(1.0)}, "y_train has 3 entries for 0"),
-        ({"groups": labels(0, 1)}, "groups has 2 entries for 3"),
-        ({"groups": labels(0, 1, 2), "group_names": ["a", "b"]}, r"groups\[2\] is 2, must be 0\.\.1 \(2 domains\)"),
-        ({"group_names": ["a"]}, "1 domain names, but no domain"),
+        ({"domains": labels(0, 1)}, "domains has 2 entries for 3"),
+        ({"domains": labels(0, 1, 2), "domain_names": ["a", "b"]}, r"domains\[2\] is 2, must be 0\.\.1 \(2 domains\)"),
+        ({"domain_names": ["a"]}, "1 domain names, but no domain"),
     ],
 )
 def test_bad_data_is_refused(changes: dict[str, object], message: str):

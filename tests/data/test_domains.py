@@ -174,10 +174,10 @@ def test_mnist_m_is_cut_to_the_mnist_digit_and_others_are_resampled():
 
 def test_five_domains_are_equally_large_and_in_order(small: Dataset):
     """The smallest training part is USPS's 40, the smallest test part MNIST-M's 12."""
-    assert small.group_names == ("mnist", "usps", "mnist_m", "digits", "printed")
+    assert small.domain_names == ("mnist", "usps", "mnist_m", "digits", "printed")
     assert (tuple(small.x_train.shape), tuple(small.x_test.shape)) == ((200, 3, 28, 28), (60, 3, 28, 28))
-    assert small.groups is not None
-    assert small.groups.tolist() == [g for g in range(5) for _ in range(40)]
+    assert small.domains is not None
+    assert small.domains.tolist() == [g for g in range(5) for _ in range(40)]
     assert small.y_train[160:].bincount().tolist() == [4] * 10
     assert small.classes == tuple("0123456789")
 
@@ -185,30 +185,30 @@ def test_five_domains_are_equally_large_and_in_order(small: Dataset):
 def test_the_five_of_fedbn_are_found_by_name(tmp_path: Path):
     """The smallest: USPS's 40 of training, MNIST-M's 12 of test."""
     data = load("digit_five", folder(tmp_path, *SETS))
-    assert data.group_names == ("mnist", "svhn", "usps", "synth_digits", "mnist_m")
+    assert data.domain_names == ("mnist", "svhn", "usps", "synth_digits", "mnist_m")
     assert (len(data.y_train), len(data.y_test)) == (200, 60)
 
 
 def test_a_domain_keeps_its_examples_and_their_labels(small: Dataset):
     """All 40 of USPS stay, in order; of MNIST's 60, 40 do, and each is one of them with its label."""
     x = SETS["usps"]["x_train"]
-    where = small.groups == 1
+    where = small.domains == 1
     assert small.y_train[where].tolist() == SETS["usps"]["y_train"].tolist()
     grey = small.x_train[where]
     spread = coloured(x).astype(np.float64)[..., 0]
     assert np.corrcoef(grey[:, 0].numpy().ravel(), spread.ravel())[0, 1] == pytest.approx(1)
-    red = small.x_train[small.groups == 0][:, 0].reshape(40, -1).double().numpy()
+    red = small.x_train[small.domains == 0][:, 0].reshape(40, -1).double().numpy()
     theirs = SETS["mnist"]["x_train"].reshape(60, -1).astype(np.float64)
     alike = np.corrcoef(red, theirs)[:40, 40:]
     assert alike.max(1) == pytest.approx(np.ones(40))
-    assert SETS["mnist"]["y_train"][alike.argmax(1)].tolist() == small.y_train[small.groups == 0].tolist()
+    assert SETS["mnist"]["y_train"][alike.argmax(1)].tolist() == small.y_train[small.domains == 0].tolist()
 
 
 def test_the_constants_are_those_of_all_domains_together(small: Dataset):
-    assert small.groups is not None
+    assert small.domains is not None
     assert small.x_train.mean((0, 2, 3)).abs().max() < 1e-5
     assert small.x_train.std((0, 2, 3), correction=0).numpy() == pytest.approx(np.ones(3), abs=1e-4)
-    means = torch.stack([small.x_train[small.groups == g].mean() for g in range(5)])
+    means = torch.stack([small.x_train[small.domains == g].mean() for g in range(5)])
     assert means.std() > 0.1
 
 
@@ -275,10 +275,10 @@ def test_the_doctor_looks_for_files_and_not_for_sets_made_of_them(tmp_path: Path
 def test_two_clients_of_each_domain_hold_as_many_as_they_may(small: Dataset):
     """20 of a domain's 40 for each client, of which 10 stay, half of them for testing."""
     fed = federate(small, ByGroup(2, max_samples=10), Key(0), test_fraction=0.5)
-    assert small.groups is not None
+    assert small.domains is not None
     assert [(len(c.train), len(c.test)) for c in fed.clients] == [(5, 5)] * 10
     held = [torch.cat([c.train, c.test]) for c in fed.clients]
-    assert [set(small.groups[h].tolist()) for h in held] == [{g} for g in range(5) for _ in range(2)]
+    assert [set(small.domains[h].tolist()) for h in held] == [{g} for g in range(5) for _ in range(2)]
     assert len(torch.cat(held).unique()) == 100
 
 
@@ -337,12 +337,12 @@ def test_the_five_domains_of_real_data():
     """The smallest is scikit-learn's digits: 1,797 less the fifth set aside, 1,438 and 359.  In the built-in experiment
     a client has the paper's 185 examples for training."""
     data = load("digit_domains", SHARED)
-    assert data.groups is not None
-    assert data.groups.bincount().tolist() == [1438] * 5
+    assert data.domains is not None
+    assert data.domains.bincount().tolist() == [1438] * 5
     assert len(data.y_test) == 5 * 359
     assert data.input_shape == (3, 28, 28)
     for g in range(5):
-        assert data.y_train[data.groups == g].bincount(minlength=10).min() > 90
+        assert data.y_train[data.domains == g].bincount(minlength=10).min() > 90
     domains = config.load(BUILTIN / "domains.toml")
     assert domains.task.data == "digit_domains"
     fed = federate(data, domains.split, Key(0), domains.test_fraction)

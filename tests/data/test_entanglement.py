@@ -132,7 +132,7 @@ def subclasses(each: int = 60) -> Dataset:
     """Five labels, two domains each that no other label has: ten base distributions."""
     base = torch.arange(10).repeat_interleave(each)
     x = torch.randn(len(base), 3, generator=Key(1).generator())
-    return checked("subclasses", x, base // 2, x[:5], torch.arange(5), groups=base)
+    return checked("subclasses", x, base // 2, x[:5], torch.arange(5), domains=base)
 
 
 def test_base_distributions_are_labels_domains_or_both() -> None:
@@ -158,8 +158,8 @@ def test_the_split_reaches_it_and_the_manifest_says_what_was_reached(xi: float, 
 
 def test_without_entanglement_every_base_distribution_has_one_owner() -> None:
     fed = federate(subclasses(), Entangled(0.0), Key(5))
-    assert fed.dataset.groups is not None
-    held = [set(fed.dataset.groups[c.train].tolist()) for c in fed.clients]
+    assert fed.dataset.domains is not None
+    held = [set(fed.dataset.domains[c.train].tolist()) for c in fed.clients]
     assert sorted(b for mine in held for b in mine) == list(range(10))
     assert [len(mine) for mine in held] == [2] * 5
     assert to_manifest(fed)["stats"]["entanglement"] == 0.0

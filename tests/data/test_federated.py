@@ -19,7 +19,7 @@ from unskew.keys import Key
 
 def toy(n: int = 100, groups: bool = False) -> Dataset:
     x, y = torch.arange(2.0 * n).reshape(n, 2), torch.arange(n) % min(n, 4)
-    return checked("toy", x, y, x[:4], y[:4], groups=torch.arange(n) % 2 if groups else None)
+    return checked("toy", x, y, x[:4], y[:4], domains=torch.arange(n) % 2 if groups else None)
 
 
 def everything(fed: FederatedData) -> list[int]:

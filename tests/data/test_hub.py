@@ -158,9 +158,9 @@ def test_pacs_is_made_one_size_and_keeps_its_domains(monkeypatch: pytest.MonkeyP
     install(monkeypatch, {("flwrlabs/pacs", None): {"train": Part(columns, {"label": ["dog", "horse"]})}})
     found = load("hub:pacs")
     assert found.input_shape == (3, 64, 64)
-    assert found.group_names == ("art_painting", "sketch")
-    assert found.groups is not None
-    assert len(found.groups) == len(found.x_train) == 16, "a fifth of each class is set aside"
+    assert found.domain_names == ("art_painting", "sketch")
+    assert found.domains is not None
+    assert len(found.domains) == len(found.x_train) == 16, "a fifth of each class is set aside"
 
 
 def test_every_known_name_reads_a_hub_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

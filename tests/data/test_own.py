@@ -136,9 +136,9 @@ def test_clients_of_one_domain_are_named_after_it() -> None:
     from unskew.data import ByGroup
     from unskew.data.dataset import checked
 
-    groups = torch.arange(60) % 2
+    domains = torch.arange(60) % 2
     parts = torch.from_numpy(X), torch.from_numpy(Y)
-    given = checked("d", *parts, *parts, groups=groups, group_names=("mnist", "usps"))
+    given = checked("d", *parts, *parts, domains=domains, domain_names=("mnist", "usps"))
     assert federate(given, ByGroup(), Key(0)).client_names == ("mnist", "usps")
     assert federate(given, ByGroup(clients_per_group=2), Key(0)).client_names == (
         "mnist 1",

@@ -127,9 +127,9 @@ def test_a_file_and_a_folder_give_the_same_data(tmp_path: Path):
     a, b = load(save_npz(tmp_path / "a.npz", arrays)), load(save_folder(tmp_path / "a", arrays))
     assert a.sha256 == b.sha256
     assert torch.equal(a.x_train, b.x_train)
-    assert (a.classes, a.group_names) == (b.classes, b.group_names) == (("a", "b", "c", "d"), ("left", "right"))
-    assert b.groups is not None
-    assert b.groups.tolist() == [0] * 10 + [1] * 10
+    assert (a.classes, a.domain_names) == (b.classes, b.domain_names) == (("a", "b", "c", "d"), ("left", "right"))
+    assert b.domains is not None
+    assert b.domains.tolist() == [0] * 10 + [1] * 10
 
 
 def test_coded_and_plain_images_are_the_same_data(tmp_path: Path):
@@ -170,8 +170,8 @@ def test_without_a_test_part_a_fifth_of_each_class_is_set_aside(tmp_path: Path):
     a, b = load(save_npz(tmp_path / "a.npz", arrays)), load(save_npz(tmp_path / "b.npz", arrays))
     assert a.y_test.bincount().tolist() == [1, 1, 1, 1]
     assert torch.equal(a.x_test, b.x_test)
-    assert a.groups is not None
-    assert torch.equal(a.groups, a.y_train)
+    assert a.domains is not None
+    assert torch.equal(a.domains, a.y_train)
 
 
 def test_imdb_learns_its_words_from_training_texts_only(tmp_path: Path):
@@ -367,9 +367,9 @@ def test_the_coded_files_and_their_export_are_the_same_data(tmp_path: Path):
     a, b = load("pacs", SHARED), load("pacs", tmp_path)
     assert a.sha256 == b.sha256
     assert torch.equal(a.x_test, b.x_test)
-    assert a.group_names == ("art_painting", "cartoon", "photo", "sketch")
-    assert a.groups is not None
-    assert a.groups.bincount().tolist() == [420] * 4
+    assert a.domain_names == ("art_painting", "cartoon", "photo", "sketch")
+    assert a.domains is not None
+    assert a.domains.bincount().tolist() == [420] * 4
     assert a.input_shape == (3, 64, 64)
 
 

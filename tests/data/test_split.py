@@ -317,7 +317,7 @@ def test_a_field_out_of_range_is_refused(split: Split, message: str):
         (Pathological(11), "classes_per_client is 11, but only 10 classes have samples"),
         (Pathological(2, num_clients=4), "4 clients x 2 classes = 8 places, but 10 classes need one each"),
         (ByGroup(3), "3 clients x at least 2 samples = 6, but group 1 has 5 samples"),
-        (ByGroup(2, num_clients=7), "2 groups x 2 clients = 4 clients, but num_clients is 7"),
+        (ByGroup(2, num_clients=7), "2 domains x 2 clients = 4 clients, but num_clients is 7"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_arithmetic(split: Split, message: str):
@@ -329,7 +329,7 @@ def test_what_cannot_be_divided_is_refused_with_the_arithmetic(split: Split, mes
 def test_a_split_by_domain_needs_domains():
     with pytest.raises(DataError, match="this data set has no domains"):
         assign(ByGroup(), ten_classes, 10, Key(0))
-    with pytest.raises(DataError, match=r"groups has shape \(3,\) for 2000"):
+    with pytest.raises(DataError, match=r"domains have shape \(3,\) for 2000"):
         assign(ByGroup(), ten_classes, 10, Key(0), np.zeros(3, int))
 
 

@@ -232,8 +232,8 @@ def test_a_server_without_a_device_says_so() -> None:
 def test_domains_of_a_client_s_examples_reach_its_code() -> None:
     population, trainer = clients()
     me = population.me(3, 1, Key(0))
-    groups = trainer.local(me, 0).groups
+    groups = trainer.local(me, 0).domains
     assert groups is not None
     assert groups.tolist() == [0] * 17 + [1] * 15
     bare = DeviceData(trainer.device_data.x, trainer.device_data.y, trainer.device_data.train, trainer.device_data.val)
-    assert LocalTrainer(trainer.task, bare).local(me, 0).groups is None
+    assert LocalTrainer(trainer.task, bare).local(me, 0).domains is None

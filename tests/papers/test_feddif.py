@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound
-from unskew.papers import Request, feddif, result
+from unskew.papers import ReproductionRequest, feddif, result
 from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
-def request(name: str, folder: Path, **changes: Any) -> Request:
-    return Request(f"feddif/{name}", "small", folder, SHARED, NoCallback(), changes)
+def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
+    return ReproductionRequest(f"feddif/{name}", "small", folder, SHARED, NoCallback(), changes)
 
 
 def test_the_cost_formula_is_the_published_one_but_for_an_erratum(tmp_path: Path) -> None:

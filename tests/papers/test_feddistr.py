@@ -17,7 +17,7 @@ from unskew.api import History
 from unskew.data import sources
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
-from unskew.papers import Request, feddistr, toolkit
+from unskew.papers import ReproductionRequest, feddistr, toolkit
 from unskew.papers.feddistr import Level, nearest, reaching, slower
 from unskew.papers.result import Result, Row
 from unskew.papers.toolkit import Draft, merged, run
@@ -104,9 +104,11 @@ def _toy() -> Iterator[None]:
 
 def request(
     name: str, where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND, scale: str = "small", **changes: Any
-) -> Request:
+) -> ReproductionRequest:
     """A reproduction on one ground, called `usps`, with two seeds."""
-    asked = Request(f"feddistr/{name}", scale, where, data_dir, NoCallback(), {"experiment": {"seeds": list(SEEDS)}})
+    asked = ReproductionRequest(
+        f"feddistr/{name}", scale, where, data_dir, NoCallback(), {"experiment": {"seeds": list(SEEDS)}}
+    )
     table = merged(toolkit.settings(asked), changes)
     return replace(asked, changes={**table, "grounds": {**table["grounds"], "usps": ground}})
 
@@ -165,7 +167,7 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
     hundred(tmp_path, 2)
     changes = {"grounds": {"cifar100": {"per_subclass": 2}}}
-    asked = Request("feddistr/tradeoff", "paper", tmp_path, tmp_path, NoCallback(), changes)
+    asked = ReproductionRequest("feddistr/tradeoff", "paper", tmp_path, tmp_path, NoCallback(), changes)
     task = feddistr.ground(Draft.of(asked), "cifar100")["task"]
     with np.load(tmp_path / "data" / "cifar100.npz") as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()
@@ -173,13 +175,13 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
             # The brightest of the file, 99, has become 255.
             assert round(brightness * 99 / 255) == SUBCLASSES[label][domain]
         assert len(drawn["x_test"]) == 20
-    assert sources.load(task["data"]).group_names == ("first", "second")
+    assert sources.load(task["data"]).domain_names == ("first", "second")
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 @pytest.mark.parametrize("name", ["tradeoff", "communication"])
 def test_every_scale_describes_possible_experiments(name: str, scale: str, tmp_path: Path) -> None:
-    plan = Draft.of(Request(f"feddistr/{name}", scale, tmp_path, None, NoCallback()))
+    plan = Draft.of(ReproductionRequest(f"feddistr/{name}", scale, tmp_path, None, NoCallback()))
     for at in plan["compare_on"]:
         own = {k: v for k, v in plan["grounds"][at].items() if k not in ("draw", "subclasses", "per_subclass")}
         ground = merged(plan["experiment"], own)
@@ -194,7 +196,7 @@ def test_every_scale_describes_possible_experiments(name: str, scale: str, tmp_p
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_noise_is_in_order_and_needs_no_oracle(scale: str, tmp_path: Path) -> None:
-    plan = Draft.of(Request("feddistr/privacy", scale, tmp_path, None, NoCallback()))
+    plan = Draft.of(ReproductionRequest("feddistr/privacy", scale, tmp_path, None, NoCallback()))
     assert plan["sigmas"] == sorted(plan["sigmas"])
     assert plan["grounds"][plan["compare_on"]]["methods"]["feddistr"].get("m") != "oracle"
 

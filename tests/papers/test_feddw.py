@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 
 from unskew.errors import RunError
-from unskew.papers import Request, feddw, keep
+from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
 from unskew.papers.toolkit import Draft, experiment, merged, run
 from unskew.run.callbacks import NoCallback
@@ -41,13 +41,15 @@ TOY: dict[str, dict[str, Any]] = {
 """Every data set is three hundred digits of 8x8, and a round or two are enough."""
 
 
-def request(name: str, folder: Path, **changes: Any) -> Request:
+def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
     grounds = {"grounds": {name: GROUND for name in NAMES}}
-    return Request(f"feddw/{name}", "small", folder, SHARED, NoCallback(), merged(grounds, TOY.get(name, {}), changes))
+    return ReproductionRequest(
+        f"feddw/{name}", "small", folder, SHARED, NoCallback(), merged(grounds, TOY.get(name, {}), changes)
+    )
 
 
 def at_scale(scale: str, folder: Path) -> Draft:
-    return Draft.of(Request("feddw/table1", scale, folder, SHARED, NoCallback()))
+    return Draft.of(ReproductionRequest("feddw/table1", scale, folder, SHARED, NoCallback()))
 
 
 def as_they_lie(draft: Draft, name: str) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) ->
 @pytest.mark.parametrize("changed", [None, "half the rounds", "more rounds"])
 def test_a_local_epoch_on_the_head_is_one_less_on_the_body(changed: str | None, tmp_path: Path) -> None:
     """FedRep's epochs at the published size: one on the head, and on the body four of five, nine of ten, one of two."""
-    draft = Draft.of(Request("feddw/scale", "paper", tmp_path, SHARED, NoCallback()))
+    draft = Draft.of(ReproductionRequest("feddw/scale", "paper", tmp_path, SHARED, NoCallback()))
     column = {k: v for k, v in draft["columns"][changed].items() if k != "ground"} if changed else {}
     ground = merged(as_they_lie(draft, "mnist"), draft["settings"]["practical"], column)
     rep, avg = (m.algorithm for m in experiment("x", ground, methods=["fedrep", "fedavg"]).methods)
@@ -150,7 +152,7 @@ def test_a_local_epoch_on_the_head_is_one_less_on_the_body(changed: str | None, 
 def test_fewer_rounds_of_more_epochs_are_as_much_work(tmp_path: Path) -> None:
     """Ten clients: 50 rounds of 5, 25 of 10 and 125 of 2 at `paper`; 6 of 2, 3 of 4 and 12 of 1 at `small`."""
     for scale, work in (("paper", 250), ("small", 12)):
-        draft = Draft.of(Request("feddw/scale", scale, tmp_path, SHARED, NoCallback()))
+        draft = Draft.of(ReproductionRequest("feddw/scale", scale, tmp_path, SHARED, NoCallback()))
         for column in ("standard", "half the rounds", "more rounds"):
             ground = merged(draft["experiment"], draft["columns"][column])
             assert ground["rounds"] * ground["local"]["local_epochs"] == work

@@ -16,7 +16,7 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.papers import Request, hcct, toolkit
+from unskew.papers import ReproductionRequest, hcct, toolkit
 from unskew.papers.hcct import domains, half_normal, held_out, shards, thirds
 from unskew.papers.result import Result, pivot
 from unskew.papers.toolkit import Draft, experiment
@@ -116,13 +116,13 @@ def every(clients: hcct.Clients) -> Iterator[torch.Tensor]:
 
 
 def test_clients_of_a_domain_have_what_they_train_on_and_are_tested_on_the_rest(dataset: Dataset) -> None:
-    assert dataset.groups is not None
+    assert dataset.domains is not None
     clients = domains(2, 25)(dataset, KEY)
-    smallest = int(torch.bincount(dataset.groups).min()) // 2
+    smallest = int(torch.bincount(dataset.domains).min()) // 2
     assert sizes(clients) == ([25] * 6, [smallest - 25] * 6)
-    assert [dataset.groups[c.train].unique().tolist() for c in clients] == [[0], [0], [1], [1], [2], [2]]
+    assert [dataset.domains[c.train].unique().tolist() for c in clients] == [[0], [0], [1], [1], [2], [2]]
     mixed = domains(2, 25, mixed=True)(dataset, KEY)
-    assert [dataset.groups[c.train].unique().tolist() for c in mixed] == [[0], [1], [2]] * 2
+    assert [dataset.domains[c.train].unique().tolist() for c in mixed] == [[0], [1], [2]] * 2
     assert len(torch.cat(list(every(clients))).unique()) == 6 * smallest
 
 
@@ -253,8 +253,8 @@ def test_every_task_is_a_possible_experiment_on_some_division(name: str, scale: 
 
 
 # ---------------------------------------------------------------- toy runs
-def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> Request:
-    return Request(f"hcct/{name}", scale, folder, None, NoCallback(), changes)
+def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> ReproductionRequest:
+    return ReproductionRequest(f"hcct/{name}", scale, folder, None, NoCallback(), changes)
 
 
 def bare(name: str, settings: dict[str, Any]) -> hcct.ImageTask:

@@ -21,7 +21,7 @@ from unskew.papers.toolkit import (
     FOLDER,
     SCALES,
     Draft,
-    Request,
+    ReproductionRequest,
     curves_of,
     drawn,
     experiment,
@@ -37,8 +37,8 @@ from unskew.run import loop
 from unskew.run.callbacks import NoCallback
 
 
-def request(name: str, scale: str, folder: Path, data_dir: Path | None = None, **changes: Any) -> Request:
-    return Request(name, scale, folder, data_dir, NoCallback(), changes)
+def request(name: str, scale: str, folder: Path, data_dir: Path | None = None, **changes: Any) -> ReproductionRequest:
+    return ReproductionRequest(name, scale, folder, data_dir, NoCallback(), changes)
 
 
 # ---------------------------------------------------------------- settings and published tables

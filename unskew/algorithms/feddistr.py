@@ -236,12 +236,12 @@ class Disentangle:
         for y in torch.unique(local.y).tolist():
             rows = (local.y == y).nonzero()[:, 0]
             z, key = latents[rows], local.key / "clusters" / y
-            groups = None if local.groups is None else local.groups[rows]
-            assignment = kmeans(z, self.count(z, groups, key), key).to(z.device)
+            domains = None if local.domains is None else local.domains[rows]
+            assignment = kmeans(z, self.count(z, domains, key), key).to(z.device)
             out += [(int(y), z[assignment == j]) for j in range(int(assignment.max()) + 1)]
         return out
 
-    def count(self, latents: Tensor, groups: Tensor | None, key: Key) -> int:
+    def count(self, latents: Tensor, domains: Tensor | None, key: Key) -> int:
         """Choose m for the images of one label.
 
         Raises:
@@ -252,9 +252,9 @@ class Disentangle:
         if self.m == "silhouette":
             return count_by_silhouette(latents, key / "count", MOST["silhouette"])
         if self.m == "oracle":
-            if groups is None:
+            if domains is None:
                 raise ConfigError('m = "oracle" needs data with domains, and this has none; use auto or silhouette')
-            return len(torch.unique(groups))
+            return len(torch.unique(domains))
         return self.m
 
 

@@ -44,7 +44,7 @@ def assign(
     labels: npt.NDArray[Any],
     num_classes: int,
     key: Key,
-    groups: npt.NDArray[Any] | None = None,
+    domains: npt.NDArray[Any] | None = None,
     owners: npt.NDArray[Any] | None = None,
 ) -> tuple[Ints, ...]:
     """The examples of each client.
@@ -54,7 +54,7 @@ def assign(
         labels: (N,) in 0 .. num_classes - 1.
         num_classes: Number of classes, those without an example included.
         key: Source of randomness; the same key gives the same split.
-        groups: (N,) domain of each example, needed by `ByGroup` only.
+        domains: (N,) domain of each example, needed by `ByGroup` only.
         owners: (N,) client of each example, 0 .. clients - 1, needed by `Natural` only.
 
     Returns:
@@ -76,7 +76,7 @@ def assign(
     if isinstance(split, FromManifest):
         return _by_manifest(split, n)
     if isinstance(split, ByGroup):
-        clients = _by_group(split, n, key, groups)
+        clients = _by_group(split, n, key, domains)
     elif isinstance(split, Natural):
         clients = _by_owner(split, owners)
     else:
@@ -86,7 +86,7 @@ def assign(
                 f"{split.num_clients * split.min_samples}, but there are {n} samples; lower num_clients or min_samples"
             )
         clients = (
-            _by_base(split, entanglement.bases_of(labels, groups, split.bases), key)
+            _by_base(split, entanglement.bases_of(labels, domains, split.bases), key)
             if isinstance(split, Entangled)
             else _by_label(split, labels, num_classes, key)
         )
@@ -324,17 +324,17 @@ def log_dirichlet(alpha: float, shape: tuple[int, int], key: Key) -> Floats:
 # Splits that do not look at labels
 
 
-def _by_group(split: ByGroup, n: int, key: Key, groups: npt.NDArray[Any] | None) -> tuple[Ints, ...]:
-    if groups is None:
+def _by_group(split: ByGroup, n: int, key: Key, domains: npt.NDArray[Any] | None) -> tuple[Ints, ...]:
+    if domains is None:
         raise DataError("a split by group needs the domain of every example, and this data set has no domains")
-    groups = np.asarray(groups, dtype=np.int64)
-    if groups.shape != (n,):
-        raise DataError(f"groups has shape {groups.shape} for {n} examples")
-    names, groups, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    domains = np.asarray(domains, dtype=np.int64)
+    if domains.shape != (n,):
+        raise DataError(f"domains have shape {domains.shape} for {n} examples")
+    names, domains, sizes = np.unique(domains, return_inverse=True, return_counts=True)
     total = len(sizes) * split.clients_per_group
     if split.num_clients is not None and split.num_clients != total:
         raise DataError(
-            f"{len(sizes)} groups x {split.clients_per_group} clients = {total} clients, but num_clients is "
+            f"{len(sizes)} domains x {split.clients_per_group} clients = {total} clients, but num_clients is "
             f"{split.num_clients}; leave it out or set it to {total}"
         )
     poorest = int(np.argmin(sizes))
@@ -348,7 +348,7 @@ def _by_group(split: ByGroup, n: int, key: Key, groups: npt.NDArray[Any] | None)
     for g, size in enumerate(sizes):
         rows = slice(g * split.clients_per_group, (g + 1) * split.clients_per_group)
         counts[rows, g] = largest_remainder(np.ones(split.clients_per_group), int(size))
-    return _deal(counts, groups, key / "deal")
+    return _deal(counts, domains, key / "deal")
 
 
 def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ...]:

@@ -32,8 +32,8 @@ class Dataset:
         x_test: Global test examples, shaped as `x_train`.
         y_test: Their labels.
         classes: One name per class.
-        groups: Domain of each *training* example (N,), int64, or None where the data has no domains.
-        group_names: One name per domain.
+        domains: Domain of each *training* example (N,), int64, or None where the data has no domains.
+        domain_names: One name per domain.
         owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
         client_names: One name per such client.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
@@ -48,8 +48,8 @@ class Dataset:
     x_test: Tensor | ByteImages
     y_test: Tensor
     classes: tuple[str, ...]
-    groups: Tensor | None
-    group_names: tuple[str, ...]
+    domains: Tensor | None
+    domain_names: tuple[str, ...]
     sha256: str
     levels: tuple[tuple[float, float], ...] | None = None
     owners: Tensor | None = None
@@ -80,8 +80,8 @@ def checked(
     y_test: Tensor,
     *,
     classes: Sequence[str] | None = None,
-    groups: Tensor | None = None,
-    group_names: Sequence[str] | None = None,
+    domains: Tensor | None = None,
+    domain_names: Sequence[str] | None = None,
     sha256: str | None = None,
     levels: tuple[tuple[float, float], ...] | None = None,
     owners: Tensor | None = None,
@@ -98,8 +98,8 @@ def checked(
         x_test: As `x_train`, at least one example.
         y_test: As `y_train`.
         classes: Names; without them the classes are 0 .. the largest label.
-        groups: Integer domain of each training example (N,).
-        group_names: Names; without them the domains are 0 .. the largest of `groups`.
+        domains: Integer domain of each training example (N,).
+        domain_names: Names; without them the domains are 0 .. the largest of `domains`.
         sha256: Hash of the raw content; without it the tensors themselves are hashed.
         levels: What black and white have become in each channel, if that is known.
         owners: Integer client of each training example (N,).
@@ -120,12 +120,12 @@ def checked(
     classes = _names(name, "classes", classes, y_train, y_test)
     check_range(name, "y_train", y_train.numpy(), len(classes), "classes")
     check_range(name, "y_test", y_test.numpy(), len(classes), "classes")
-    if groups is not None:
-        groups = _whole(name, "groups", groups, len(y_train))
-        group_names = _names(name, "group_names", group_names, groups)
-        check_range(name, "groups", groups.numpy(), len(group_names), "domains")
-    elif group_names:
-        raise DataError(f"{name}: {len(group_names)} domain names, but no domain for the training examples")
+    if domains is not None:
+        domains = _whole(name, "domains", domains, len(y_train))
+        domain_names = _names(name, "domain_names", domain_names, domains)
+        check_range(name, "domains", domains.numpy(), len(domain_names), "domains")
+    elif domain_names:
+        raise DataError(f"{name}: {len(domain_names)} domain names, but no domain for the training examples")
     if owners is not None:
         owners = _whole(name, "clients", owners, len(y_train))
         client_names = _names(name, "client names", client_names, owners)
@@ -133,7 +133,7 @@ def checked(
     elif client_names:
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
     if sha256 is None:
-        known = [extra for extra in (groups, owners) if extra is not None]
+        known = [extra for extra in (domains, owners) if extra is not None]
         sha256 = _sha256(*_plain(x_train), y_train, *_plain(x_test), y_test, *known)
     return Dataset(
         name,
@@ -142,8 +142,8 @@ def checked(
         x_test,
         y_test,
         classes,
-        groups,
-        tuple(group_names or ()),
+        domains,
+        tuple(domain_names or ()),
         sha256,
         levels,
         owners,

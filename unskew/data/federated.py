@@ -61,7 +61,7 @@ class FederatedData:
     @property
     def domains(self) -> list[int] | None:
         """The domain of each client, if all of a client's training examples are of one domain; None otherwise."""
-        return self._one_each(self.dataset.groups)
+        return self._one_each(self.dataset.domains)
 
     @property
     def client_names(self) -> tuple[str, ...] | None:
@@ -76,7 +76,7 @@ class FederatedData:
         domains = self.domains
         if domains is None:
             return None
-        names = [self.dataset.group_names[domain] for domain in domains]
+        names = [self.dataset.domain_names[domain] for domain in domains]
         return tuple(
             name if names.count(name) == 1 else f"{name} {names[:i].count(name) + 1}" for i, name in enumerate(names)
         )
@@ -94,8 +94,8 @@ class FederatedData:
         Raises:
             DataError: If domains are asked for and there are none.
         """
-        groups = None if self.dataset.groups is None else self.dataset.groups.numpy()
-        base = bases_of(self.dataset.y_train.numpy(), groups, bases)
+        domains = None if self.dataset.domains is None else self.dataset.domains.numpy()
+        base = bases_of(self.dataset.y_train.numpy(), domains, bases)
         trains = [c.train.numpy() for c in self.clients]
         return entanglement(skew.label_counts(trains, base, int(base.max()) + 1))
 
@@ -126,8 +126,8 @@ def federate(
             f"{dataset.name} comes with its {len(dataset.client_names)} clients, so it is not divided again: leave "
             'split out (in a file: split.name = "natural"), or give the data without their clients'
         )
-    groups, owners = (None if of is None else of.numpy() for of in (dataset.groups, dataset.owners))
-    parts = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", groups, owners)
+    domains, owners = (None if of is None else of.numpy() for of in (dataset.domains, dataset.owners))
+    parts = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", domains, owners)
     clients = tuple(
         _cut(indices, key / "client" / i / "parts", test_fraction, val_fraction) for i, indices in enumerate(parts)
     )

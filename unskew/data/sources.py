@@ -139,7 +139,7 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
     NAME/test.npz; imdb as imdb.json or imdb/imdb.json.gz.  npz files may code colour images as d_train, d_test
     (differences modulo 256), for a smaller file.  `digit_domains` and `digit_five` look up the sets they
-    are made from; their x_test holds the domains in the order of `group_names`, equally many examples of each.
+    are made from; their x_test holds the domains in the order of `domain_names`, equally many examples of each.
 
     `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
     folder.
@@ -442,8 +442,8 @@ def save(dataset: Dataset, path: Path) -> None:
         "x_test": _raw(dataset.x_test),
         "y_test": dataset.y_test,
         "classes": dataset.classes,
-        "domain_train": dataset.groups,
-        "domains": dataset.group_names or None,
+        "domain_train": dataset.domains,
+        "domains": dataset.domain_names or None,
         "client_train": dataset.owners,
         "clients": dataset.client_names or None,
         "levels": dataset.levels,
@@ -485,8 +485,8 @@ def _saved(path: Path) -> Dataset:
         x["x_test"],
         tensors["y_test"],
         classes=names_of(name, "classes", arrays),
-        groups=tensors.get("domain_train"),
-        group_names=names_of(name, "domains", arrays),
+        domains=tensors.get("domain_train"),
+        domain_names=names_of(name, "domains", arrays),
         sha256=str(arrays["sha256"]),
         levels=tuple((float(black), float(white)) for black, white in arrays["levels"]) if "levels" in arrays else None,
         owners=tensors.get("client_train"),

@@ -240,7 +240,7 @@ class _WatchedLocal:
     def __init__(self, trainer: LocalTrainer, me: Me, index: int, mock: Mock, requests: RoundRequests) -> None:
         self._trainer, self._me, self._mock, self._requests = trainer, me, mock, requests
         self._local: Local = trainer.local(me, index)
-        self.y, self.groups, self.key = self._local.y, self._local.groups, self._local.key
+        self.y, self.domains, self.key = self._local.y, self._local.domains, self._local.key
         self.asked: list[tuple[JobKind, int, Hashable]] = []
 
     @property

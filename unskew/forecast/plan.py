@@ -22,7 +22,7 @@ from unskew.forecast.dry_run import PreparedMethod, dry_run, prepare
 from unskew.forecast.memory import device_limit, memory_parts, refuse, refuse_large_cohort, too_large
 from unskew.forecast.mock_executor import CodeResults, Mock
 from unskew.forecast.timing import Timer
-from unskew.forecast.values import DIRECTIONS, Forecast, MemoryPart, MethodCost, Traffic
+from unskew.forecast.values import DIRECTIONS, Forecast, MemoryPart, MethodCost, TrafficCertainty
 from unskew.ledger import Direction
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
@@ -75,7 +75,7 @@ def forecast(
     parts: list[tuple[MemoryPart, ...]] = []
     until = time.monotonic() + drive_s
     cells = run_setup.cells(experiment)
-    models: dict[str, tuple[DryRun, Traffic]] = {}
+    models: dict[str, tuple[DryRun, TrafficCertainty]] = {}
     unknown: set[str] = set()
     codes: dict[str, CodeResults] = {}
     for i, (seed, method) in enumerate(cells):
@@ -134,7 +134,7 @@ def forecast(
 
 def _drive(
     experiment: Experiment, prepared: PreparedMethod, fed: FederatedData, until: float, notes: list[str]
-) -> tuple[DryRun, DryRun, Traffic] | None:
+) -> tuple[DryRun, DryRun, TrafficCertainty] | None:
     """A method driven under both mocks: (two rounds, perturbed; as many rounds as there was time for; how sure).
 
     None if the plan refuses made-up results.
@@ -188,7 +188,7 @@ class _Totals:
         self._pooled[method.label] = pooled
         self._preparing_s[method.label] = preparing_s
 
-    def cost(self, method: Method, traffic: Traffic, timer: Timer) -> MethodCost:
+    def cost(self, method: Method, traffic: TrafficCertainty, timer: Timer) -> MethodCost:
         experiment, driven = self._experiment, self._driven.get(method.label, [])
         if not driven:
             return MethodCost(method.label, None, "unknown", 0, None, None, None)

@@ -10,7 +10,7 @@ from unskew.ledger import Direction
 
 SCHEMA = 1
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
-Traffic = Literal["exact", "extrapolated", "estimated", "unknown"]
+TrafficCertainty = Literal["exact", "extrapolated", "estimated", "unknown"]
 """Certainty of the bytes.
 
 exact         every round was driven, and results made up in two ways agree
@@ -36,7 +36,7 @@ class MethodCost:
 
     method: str
     bytes: Mapping[Direction, float] | None
-    traffic: Traffic
+    traffic: TrafficCertainty
     rounds_driven: int
     training_s: float | None
     server_s: float | None

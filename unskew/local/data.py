@@ -25,7 +25,7 @@ class DeviceData:
         val: Row numbers kept aside from training, (m,) int64.
         augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
         x_test, y_test: The global test set; None where there is none to evaluate on.
-        groups: Domain of each training example, (N,) int64; None where the data has no domains.
+        domains: Domain of each training example, (N,) int64; None where the data has no domains.
         levels: Values of black, and of the brightest value of the training part, in each channel of images; None
             where they are not known.
     """
@@ -37,7 +37,7 @@ class DeviceData:
     augment: Augment | None = None
     x_test: Tensor | ByteImages | None = None
     y_test: Tensor | None = None
-    groups: Tensor | None = None
+    domains: Tensor | None = None
     levels: tuple[tuple[float, float], ...] | None = None
 
 

@@ -35,7 +35,7 @@ ONEDNN_FROM = 1_250_000
 
 ZEN5 = 26  # AMD's number of that family
 
-Step = Callable[[Tensor, Tensor], Tensor]
+Accumulate = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def stepper(
     lr: float,
     update: Callable[[], None],
     extra: Callable[[], None] | None,
-) -> Step:
+) -> Accumulate:
     """Return a function `step(x, targets)` that takes one step in place and returns the logits, (classes, batch).
 
     `targets` are one-hot rows, (batch, classes).  To be called without gradients being recorded.

@@ -365,7 +365,7 @@ class _Local:
         device_data = trainer.device_data
         rows = device_data.y.new_empty(0) if me.id == SERVER_ID else device_data.train[me.id]
         self.y, self.key = device_data.y[rows], key
-        self.groups = None if device_data.groups is None else device_data.groups[rows]
+        self.domains = None if device_data.domains is None else device_data.domains[rows]
         self._trainer, self._rows = trainer, rows
 
     @cached_property

@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import nn
 
-from unskew.models.network import Count, Dropout, Network, Norm, convolutional, initialise
+from unskew.models.network import AtLeastOne, Dropout, Network, Norm, convolutional, initialise
 
 
 def cnn_small(
@@ -12,7 +12,7 @@ def cnn_small(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -41,7 +41,7 @@ def feddif_cnn(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -71,7 +71,7 @@ def cnn_4(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     dropout: Dropout = 0.25,
     head_bias: bool = True,
 ) -> Network:
@@ -100,7 +100,7 @@ def cnn_w4(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     head_bias: bool = True,
 ) -> Network:
     """Workload W4, "four-conv CNN on 32x32x3" at batch 64: `cnn_4` without dropout, so that executors can be compared.

@@ -1,15 +1,15 @@
 """HCCT's network for the Digit domains, taken from FedBN."""
 
-from unskew.models.network import Count, Dropout, Network, Norm, convolutional
+from unskew.models.network import AtLeastOne, Dropout, Network, Norm, convolutional
 
 
 def digit_model(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Count = 64,
+    width: AtLeastOne = 64,
     norm: Norm = "batch",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:

@@ -9,7 +9,17 @@ As in `lenet`, images smaller than the published ones are refused.
 
 from torch import nn
 
-from unskew.models.network import Count, Dropout, Network, Norm, convolutional, dropout_layer, image, norm_layer, stack
+from unskew.models.network import (
+    AtLeastOne,
+    Dropout,
+    Network,
+    Norm,
+    convolutional,
+    dropout_layer,
+    image,
+    norm_layer,
+    stack,
+)
 
 
 def last_side(side: int) -> int:
@@ -26,7 +36,7 @@ def cnn_mnist(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 2,
+    groups: AtLeastOne = 2,
     dropout: Dropout = 0.5,
     head_bias: bool = True,
 ) -> Network:
@@ -58,7 +68,7 @@ def cnn_cifar10(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 2,
+    groups: AtLeastOne = 2,
     head_bias: bool = True,
 ) -> Network:
     """5x5 convolutions of 6 and 16 with ReLU and pooling; 400 -> 256 ReLU -> 128 -> C.

@@ -4,7 +4,7 @@ An unpadded network refuses images smaller than those it was published for: its 
 pixels and the parameter count would no longer be the published one.
 """
 
-from unskew.models.network import Count, Dropout, Network, Norm, convolutional
+from unskew.models.network import AtLeastOne, Dropout, Network, Norm, convolutional
 
 
 def lenet(
@@ -12,7 +12,7 @@ def lenet(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -29,7 +29,7 @@ def torch_cnn(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 2,
+    groups: AtLeastOne = 2,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -45,7 +45,7 @@ def cnn_w3(
     num_classes: int,
     *,
     norm: Norm = "none",
-    groups: Count = 4,
+    groups: AtLeastOne = 4,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:

@@ -4,14 +4,14 @@ import math
 
 from torch import nn
 
-from unskew.models.network import Count, Dropout, Network, dropout_layer, stack
+from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, stack
 
 
 def mlp(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    hidden: tuple[Count, ...] = (64,),
+    hidden: tuple[AtLeastOne, ...] = (64,),
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -29,7 +29,7 @@ def fcn(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    hidden: tuple[Count, ...] = (200, 200),
+    hidden: tuple[AtLeastOne, ...] = (200, 200),
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -44,7 +44,7 @@ def hcct_mlp(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    hidden: Count = 64,
+    hidden: AtLeastOne = 64,
     dropout: Dropout = 0.5,
     head_bias: bool = True,
     double_softmax: bool = False,

@@ -9,7 +9,7 @@ from typing import Literal, final
 
 from torch import Tensor, nn
 
-from unskew.models.network import Count, Network, image, neck_layers, norm_layer, stack
+from unskew.models.network import AtLeastOne, Network, image, neck_layers, norm_layer, stack
 
 # expansion, maps at full width, blocks, stride of the first
 _STAGES = (
@@ -73,8 +73,8 @@ def mobilenet_v2(
     *,
     shrink: Literal[1, 2] = 2,
     norm: Literal["batch", "group"] = "batch",
-    groups: Count = 4,
-    neck: tuple[Count, ...] = (256, 128),
+    groups: AtLeastOne = 4,
+    neck: tuple[AtLeastOne, ...] = (256, 128),
     head_bias: bool = True,
 ) -> Network:
     """Stem of 32, 17 inverted residuals of 16 to 320 maps and 1280 at the end, each over `shrink`; mean, neck, C.

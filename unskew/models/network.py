@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from unskew.errors import ConfigError
 
 # The types of options; `unskew.models.build` validates against them.
-Count = Annotated[int, Ge(1)]
+AtLeastOne = Annotated[int, Ge(1)]
 Dropout = Annotated[float, Ge(0.0), Lt(1.0)]
 Norm = Literal["batch", "group", "none"]
 

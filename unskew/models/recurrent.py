@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor, nn
 
 from unskew.errors import ConfigError
-from unskew.models.network import Count, Dropout, Network, dropout_layer, image, stack
+from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, stack
 
 
 @final
@@ -27,7 +27,7 @@ def lstm_rows(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    hidden: Count = 128,
+    hidden: AtLeastOne = 128,
     dropout: Dropout = 0.0,
     head_bias: bool = True,
 ) -> Network:
@@ -100,10 +100,10 @@ def bilstm(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    words: Count = 10_000,
-    length: Count | None = None,
-    embedding: Count = 128,
-    hidden: Count = 128,
+    words: AtLeastOne = 10_000,
+    length: AtLeastOne | None = None,
+    embedding: AtLeastOne = 128,
+    hidden: AtLeastOne = 128,
     dropout: Dropout = 0.2,
     head_bias: bool = True,
 ) -> Network:

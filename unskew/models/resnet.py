@@ -7,7 +7,7 @@ from typing import Literal, final
 
 from torch import Tensor, nn
 
-from unskew.models.network import Count, Network, image, neck_layers, norm_layer, stack
+from unskew.models.network import AtLeastOne, Network, image, neck_layers, norm_layer, stack
 
 
 @final
@@ -43,9 +43,9 @@ def resnet18(
     num_classes: int,
     *,
     norm: Literal["batch", "group"] = "batch",
-    groups: Count = 32,
+    groups: AtLeastOne = 32,
     conv_bias: bool = False,
-    neck: tuple[Count, ...] = (),
+    neck: tuple[AtLeastOne, ...] = (),
     head_bias: bool = True,
 ) -> Network:
     """Stem of 64, two blocks each of 64, 128, 256, 512 (halving the image from the second pair on), global mean, C.

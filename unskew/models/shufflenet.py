@@ -10,7 +10,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from unskew.models.network import Count, Network, image, neck_layers, norm_layer, stack
+from unskew.models.network import AtLeastOne, Network, image, neck_layers, norm_layer, stack
 
 # Of the 1x1 convolutions; the norm's groups are another matter.
 _GROUPS = 2
@@ -57,8 +57,8 @@ def shufflenet(
     num_classes: int,
     *,
     norm: Literal["batch", "group"] = "batch",
-    groups: Count = 2,
-    neck: tuple[Count, ...] = (256, 128),
+    groups: AtLeastOne = 2,
+    neck: tuple[AtLeastOne, ...] = (256, 128),
     head_bias: bool = True,
 ) -> Network:
     """Stem of 24, then 4, 8 and 4 units of 200, 400 and 800 maps (each halves the image once), global mean, neck, C.

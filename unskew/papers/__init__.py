@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unskew.errors import ConfigError, did_you_mean
 from unskew.experiment import config
 from unskew.papers.result import Result, keep
-from unskew.papers.toolkit import FOLDER, SCALES, Request
+from unskew.papers.toolkit import FOLDER, SCALES, ReproductionRequest
 from unskew.run.callbacks import Callback
 
 PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr")
@@ -64,8 +64,8 @@ def reproduce(
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     module, _, attribute = TABLE[name].target.partition(":")
-    make: Callable[[Request], Result] = getattr(import_module(module), attribute)
-    return make(Request(name, scale, folder, data_dir, callback, changes or {}))
+    make: Callable[[ReproductionRequest], Result] = getattr(import_module(module), attribute)
+    return make(ReproductionRequest(name, scale, folder, data_dir, callback, changes or {}))
 
 
-__all__ = ["TABLE", "Entry", "Request", "Result", "keep", "reproduce"]
+__all__ = ["TABLE", "Entry", "ReproductionRequest", "Result", "keep", "reproduce"]

@@ -25,7 +25,7 @@ from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import Draft, Request, curves_of, experiment, published, rows_of
+from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, experiment, published, rows_of
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.presets import PRESETS
 from unskew.report.stats import curve
@@ -58,7 +58,7 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
     return torch.from_numpy(np.stack([np.bincount(labels[r], minlength=classes) for r in rows]))
 
 
-def _untrained(request: Request) -> Draft:
+def _untrained(request: ReproductionRequest) -> Draft:
     """A reproduction without training: it has its own seeds, and its clock starts now."""
     draft = Draft.of(request)
     draft.seeds |= set(draft.settings.get("seeds", [0]))
@@ -72,7 +72,7 @@ def _ended(draft: Draft, **words: Any) -> Result:
 
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
-def iterations(request: Request) -> Result:
+def iterations(request: ReproductionRequest) -> Result:
     """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text."""
     draft = _untrained(request)
     clients, rounds, channel = draft["clients"], draft["rounds"], PRESETS["p000"].channel
@@ -122,7 +122,7 @@ def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 # ---------------------------------------------------------------- the cost formula (P000, Table 3)
-def table3_formula(request: Request) -> Result:
+def table3_formula(request: ReproductionRequest) -> Result:
     """3.11 * 15 * (T + I) MB against all published entries."""
     draft = _untrained(request)
     off = {}
@@ -151,7 +151,7 @@ def table3_formula(request: Request) -> Result:
 
 
 # ---------------------------------------------------------------- sub-frames (P001, Table II)
-def subframes(request: Request) -> Result:
+def subframes(request: ReproductionRequest) -> Result:
     """Sub-frames of a round of FedAvg with ten devices, and FedDif's beside it, in P001's cell."""
     draft = _untrained(request)
     rounds, devices, preset = draft["rounds"], draft["clients"], PRESETS["p001"]
@@ -192,7 +192,7 @@ def subframes(request: Request) -> Result:
 
 
 # ---------------------------------------------------------------- IID distance by diffusion round (Lemma 2)
-def iid_distance(request: Request) -> Result:
+def iid_distance(request: ReproductionRequest) -> Result:
     """Each model's distance as its degree of learning is carried from hop to hop, and Lemma 2's closed form of it."""
     draft = _untrained(request)
     seeds, rounds, worst = draft["seeds"], draft["rounds"], 0.0
@@ -257,7 +257,7 @@ def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]
 
 
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)
-def accuracy(request: Request) -> Result:
+def accuracy(request: ReproductionRequest) -> Result:
     """Accuracy of FedDif at three thresholds and of its rivals, on data that are available."""
     draft = Draft.of(request)
     sizes = []

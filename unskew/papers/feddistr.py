@@ -39,7 +39,7 @@ from unskew.papers.claims import Claim, counted, decide, ordered, paired, within
 from unskew.papers.result import Result, Row, over_seeds, plot
 from unskew.papers.toolkit import (
     Draft,
-    Request,
+    ReproductionRequest,
     Settings,
     by_round,
     drawn,
@@ -278,7 +278,7 @@ class Level:
     first: Mapping[str, Sequence[float]]
 
 
-def tradeoff(request: Request) -> Result:
+def tradeoff(request: ReproductionRequest) -> Result:
     """One round of FedDistr, many of its rivals and one of cheaper ones, at four levels of xi."""
     draft = Draft.of(request)
     names, rounds, (x, y) = draft["compare_on"], draft["parts"]["many"]["rounds"], draft["axes"]
@@ -419,7 +419,7 @@ def _round_curves(level: Level, rounds: int) -> dict[str, Curve]:
 
 
 # ---------------------------------------------------------------- the cost for FedAvg (Table 2)
-def communication(request: Request) -> Result:
+def communication(request: ReproductionRequest) -> Result:
     """Rounds and bytes until FedAvg is as good as FedDistr."""
     draft = Draft.of(request)
     names, rounds = draft["compare_on"], draft["parts"]["fedavg"]["rounds"]
@@ -560,7 +560,7 @@ def slower(
 PLAIN = "no noise"
 
 
-def privacy(request: Request) -> Result:
+def privacy(request: ReproductionRequest) -> Result:
     """Error, epsilon and nearest copies against noise on embeddings."""
     draft = Draft.of(request)
     name, xi, clip = draft["compare_on"], draft["xi"], draft["clip"]

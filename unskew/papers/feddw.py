@@ -32,7 +32,7 @@ from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
-    Request,
+    ReproductionRequest,
     Survivors,
     curves_of,
     experiment,
@@ -149,7 +149,7 @@ def _column(table: Mapping[str, Mapping[str, float]], name: str) -> dict[str, fl
 
 
 # ---------------------------------------------------------------- Table I
-def table1(request: Request) -> Result:
+def table1(request: ReproductionRequest) -> Result:
     """All twelve methods on each data set, practical and pathological."""
     draft = Draft.of(request)
     compare, grounds = draft["compare"], {name: draft.ground(name) for name in draft["compare_on"]}
@@ -176,7 +176,7 @@ def table1(request: Request) -> Result:
 
 
 # ---------------------------------------------------------------- Table IV
-def compatibility(request: Request) -> Result:
+def compatibility(request: ReproductionRequest) -> Result:
     """Methods with and without the class-relation term, pathological."""
     draft, sizes = Draft.of(request), []
     for name in draft["compare_on"]:
@@ -208,7 +208,7 @@ def compatibility(request: Request) -> Result:
 
 
 # ---------------------------------------------------------------- Fig. 6
-def mu(request: Request) -> Result:
+def mu(request: ReproductionRequest) -> Result:
     """Accuracy against the strength of the term."""
     draft = Draft.of(request)
     ground, strengths = draft.ground("cifar10"), draft["strengths"]
@@ -248,7 +248,7 @@ def _work(ground: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- Fig. 8, 5 and 4
-def consistency(request: Request) -> Result:
+def consistency(request: ReproductionRequest) -> Result:
     """Distance of class relations from soft labels: FedAvg on even labels, FedAvg and FedDW on uneven ones."""
     draft = Draft.of(request)
     ground, settings = draft.ground("cifar10"), draft["settings"]
@@ -305,7 +305,7 @@ SHOWN = 600
 
 
 def consistency_figures(
-    request: Request, task: Mapping[str, Any], panels: Mapping[str, tuple[Path, str]], seed: int
+    request: ReproductionRequest, task: Mapping[str, Any], panels: Mapping[str, tuple[Path, str]], seed: int
 ) -> list[tuple[str, bytes]]:
     """SL and CR of a method's first, middle and last round for each of `panels`, features on one map, and class norms.
 
@@ -354,7 +354,7 @@ def _features(task: Mapping[str, Any], data: Dataset, file: Path) -> tuple[repor
 
 
 # ---------------------------------------------------------------- Table II
-def scale(request: Request) -> Result:
+def scale(request: ReproductionRequest) -> Result:
     """More clients, and the same work in fewer or more rounds; at `paper` scale also other networks."""
     draft = Draft.of(request)
     compare, columns = draft["compare"], draft["columns"]
@@ -384,7 +384,7 @@ def _where(data: str, column: str, settings: Mapping[str, Any]) -> str:
 
 
 # ---------------------------------------------------------------- Table III
-def overhead(request: Request) -> Result:
+def overhead(request: ReproductionRequest) -> Result:
     """A client's local epoch under each method over one under FedAvg, in CPU time, as `unskew bench feddw` does it."""
     draft, began = Draft.of(request), time.monotonic()
     measured = measure(draft["turns"], say=request.callback.note)

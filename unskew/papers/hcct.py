@@ -38,7 +38,17 @@ from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.papers.claims import SAME, Claim, decide, interval, ordered, paired, same
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import Draft, Request, Settings, curves_of, experiment, percent, published, share, write_npz
+from unskew.papers.toolkit import (
+    Draft,
+    ReproductionRequest,
+    Settings,
+    curves_of,
+    experiment,
+    percent,
+    published,
+    share,
+    write_npz,
+)
 from unskew.record.logs import rows as log
 from unskew.report.stats import Curve
 
@@ -61,9 +71,9 @@ def domains(per_domain: int, train: int, mixed: bool = False) -> Divide:
     """
 
     def divide(dataset: Dataset, key: Key) -> Clients:
-        if dataset.groups is None:
+        if dataset.domains is None:
             raise DataError(f"{dataset.name} has no domains; take digit_domains, or name each example's domain")
-        held = int(torch.bincount(dataset.groups).min()) // per_domain
+        held = int(torch.bincount(dataset.domains).min()) // per_domain
         if held <= train:
             raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")
         split = ByGroup(per_domain, max_samples=held)
@@ -218,8 +228,8 @@ def read_task(draft: Draft, name: str) -> ImageTask:
         "y_test": data.y_test[:100].numpy(),
         "classes": np.array(data.classes),
     }
-    if data.groups is not None:
-        arrays |= {"domain_train": data.groups.numpy(), "domains": np.array(data.group_names)}
+    if data.domains is not None:
+        arrays |= {"domain_train": data.domains.numpy(), "domains": np.array(data.domain_names)}
     # A file of their own, so that the compressed original is read once.
     source = write_npz(draft.request.folder / "data" / f"{data.name}.npz", arrays)
     settings["task"] = {**settings["task"], **source}
@@ -282,7 +292,7 @@ def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
 
 
 # ---------------------------------------------------------------- three clients, five patterns (Table II)
-def table2(request: Request) -> Result:
+def table2(request: ReproductionRequest) -> Result:
     """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
     draft = Draft.of(request)
     patterns = draft["patterns"]
@@ -346,7 +356,7 @@ WITH_STATISTICS = {
 """The same for Digit, whose network has BatchNorm."""
 
 
-def table4(request: Request) -> Result:
+def table4(request: ReproductionRequest) -> Result:
     """All nine methods, HCCT with alpha as published and by rule, on Digit, Fashion-MNIST and CIFAR-10."""
     draft, shares = Draft.of(request), Draft.of(request)["shares"]
     sentences: list[Claim] = []
@@ -504,7 +514,7 @@ def differences(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list
 
 
 # ---------------------------------------------------------------- a forced number of groups (Fig. 5)
-def groups(request: Request) -> Result:
+def groups(request: ReproductionRequest) -> Result:
     """Error and utility of HCCT by the number of groups it merges down to, for twenty clients of five domains."""
     draft = Draft.of(request)
     forced = draft["forced"]
@@ -549,7 +559,7 @@ def placed(errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequenc
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
-def newcomers(request: Request) -> Result:
+def newcomers(request: ReproductionRequest) -> Result:
     """Ten clients, and N_new more after every four rounds, placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
@@ -590,7 +600,7 @@ def newcomers(request: Request) -> Result:
 
 
 # ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
-def alpha(request: Request) -> Result:
+def alpha(request: ReproductionRequest) -> Result:
     """HCCT's error against alpha for clients with few or many examples."""
     draft, curves = Draft.of(request), {}
     methods = {f"alpha {a:g}": {"name": "hcct", "alpha": a} for a in draft["alphas"]}

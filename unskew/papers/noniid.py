@@ -7,7 +7,7 @@ model, local optimisation and rounds; server learning rates are round numbers, c
 from unskew.experiment import config
 from unskew.papers.claims import decide, paired
 from unskew.papers.result import Result
-from unskew.papers.toolkit import Draft, Request, curves_of, drawn, experiment, rows_of
+from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, drawn, experiment, rows_of
 
 METRICS = (
     "global.accuracy",
@@ -20,17 +20,17 @@ METRICS = (
 )
 
 
-def digits(request: Request) -> Result:
+def digits(request: ReproductionRequest) -> Result:
     """Twenty clients on scikit-learn's digits."""
     return _compare(request)
 
 
-def fashion_mnist(request: Request) -> Result:
+def fashion_mnist(request: ReproductionRequest) -> Result:
     """Fifty clients on Fashion-MNIST."""
     return _compare(request)
 
 
-def _compare(request: Request) -> Result:
+def _compare(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     task = {"task": drawn(request, draft["experiment"]["task"]["data"], None)}
     compared = experiment(request.name.replace("/", "-"), draft["experiment"], task)

@@ -39,7 +39,7 @@ Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class ReproductionRequest:
     """A request to run a reproduction.
 
     Attributes:
@@ -87,7 +87,7 @@ def merged(*layers: Mapping[str, Any]) -> Settings:
     return out
 
 
-def settings(request: Request) -> Settings:
+def settings(request: ReproductionRequest) -> Settings:
     """All settings of a reproduction at its size."""
     paper, _, name = request.name.partition("/")
     file = config.read_toml(FOLDER / f"{paper}.toml")
@@ -112,7 +112,7 @@ def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
     return {"data": f"npz:{file.resolve()}"}
 
 
-def drawn(request: Request, source: str, draw: Mapping[str, Any] | None) -> dict[str, str]:
+def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | None) -> dict[str, str]:
     """Task settings for a source's examples: the source itself, or a random part of it in a file of its own.
 
     Args:
@@ -208,7 +208,7 @@ def run_survivors(experiment: config.Experiment, folder: Path, callback: Callbac
 class Draft:
     """A reproduction in progress: its settings at its size, and its results so far."""
 
-    request: Request
+    request: ReproductionRequest
     settings: Settings
     rows: list[Row] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -218,7 +218,7 @@ class Draft:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, request: Request) -> "Draft":
+    def of(cls, request: ReproductionRequest) -> "Draft":
         """Start the reproduction asked for."""
         return cls(request, settings(request))
 

@@ -37,7 +37,7 @@ from unskew.world.spectrum import Airtime, Spectrum
 from unskew.world.wireless import Radio
 
 Floats = npt.NDArray[np.float64]
-Flow = Mapping[Direction, float]
+PerDirection = Mapping[Direction, float]
 Ledger = Literal["honest", "feddif_table3", "feddif_subframes"]
 
 DIRECTIONS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
@@ -65,13 +65,13 @@ class Cost:
     method: str
     seed: int
     round: int
-    bytes: Flow
-    hz_s: Flow | None = None
-    rbs: Flow | None = None
-    subframes: Flow | None = None
-    seconds: Flow | None = None
-    transmit_j: Flow | None = None
-    receive_j: Flow | None = None
+    bytes: PerDirection
+    hz_s: PerDirection | None = None
+    rbs: PerDirection | None = None
+    subframes: PerDirection | None = None
+    seconds: PerDirection | None = None
+    transmit_j: PerDirection | None = None
+    receive_j: PerDirection | None = None
     below_qos: int | None = None
     compute_j: float | None = None
     compute_s: float | None = None
@@ -333,7 +333,7 @@ def measures(cost: Cost) -> dict[str, float]:
     """A cost's known numbers by name: megabytes, hz_s, rbs, ...; each flow as a whole and by direction, `hz_s.up`."""
     numbers: dict[str, float] = {}
     for attribute in FLOWS:
-        flow: Flow | None = getattr(cost, attribute)
+        flow: PerDirection | None = getattr(cost, attribute)
         if flow is not None:
             name, unit = NAMES.get(attribute, attribute), MB if attribute == "bytes" else 1
             numbers[name] = sum(flow.values()) / unit

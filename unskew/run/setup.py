@@ -189,7 +189,7 @@ def clients(
         None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
         dataset.x_test.to(device),
         dataset.y_test.to(device),
-        None if dataset.groups is None else dataset.groups.to(device),
+        None if dataset.domains is None else dataset.domains.to(device),
         dataset.levels,
     )
     trainer = LocalTrainer(setup.task, device_data, device)
@@ -367,7 +367,7 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
             data = setup.dataset
             imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
         setting = getattr(method.algorithm, "needs_domains", "")
-        if setting and setup.dataset.groups is None:
+        if setting and setup.dataset.domains is None:
             raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)

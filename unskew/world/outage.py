@@ -8,7 +8,7 @@ from annotated_types import Interval
 
 from unskew.keys import Key
 
-Loss = Literal["unreachable", "late"]
+LossReason = Literal["unreachable", "late"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Outage:
     unreachable: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
     late: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
 
-    def fate(self, key: Key) -> Loss | None:
+    def fate(self, key: Key) -> LossReason | None:
         """Fate of one request to one client; None is a reply in time."""
         if self.unreachable == 0.0 and self.late == 0.0:
             return None

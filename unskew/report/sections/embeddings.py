@@ -400,13 +400,13 @@ def _clustered(
 ) -> Latents:
     at = torch.tensor(rows, dtype=torch.int64)
     y, z = dataset.y_train[at], maker.encode(dataset.x_train[at])
-    groups = None if dataset.groups is None else dataset.groups[at]
+    domains = None if dataset.domains is None else dataset.domains[at]
     cluster = torch.zeros_like(y)
     # Where the run drew from: the first function of the client's first step in round 1.
     key = Key(seed) / "round" / 1 / "client" / client / 0 / "run" / 0 / "clusters"
     for label in torch.unique(y).tolist():
         mine = y == label
-        many = disentangle.count(z[mine], None if groups is None else groups[mine], key / label)
+        many = disentangle.count(z[mine], None if domains is None else domains[mine], key / label)
         cluster[mine] = kmeans(z[mine], many, key / label)
     return Latents(client, z.flatten(1).double().numpy(), y.numpy(), cluster.numpy())
 
