@@ -1,12 +1,12 @@
 """One file per paper.  TABLE lists the methods by the names used in experiment files; each is imported on first use."""
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, NamedTuple
 
+from unskew import references
 from unskew.errors import ConfigError, did_you_mean
 
 GROUP = "unskew.algorithms"
@@ -210,20 +210,21 @@ def resolve(name: str) -> Callable[..., Any]:
     """Find the class or function that makes the method called `name`; its keyword parameters are the options.
 
     Looked up in TABLE, then among installed packages (entry points in the group "unskew.algorithms"); a name with a
-    colon is taken as "module.path:attribute".  NAME+WORD is NAME with an addition, such as fedprox+dw.
+    colon is taken as "module.path:attribute", and looked at before anybody calls it.  NAME+WORD is NAME with an
+    addition, such as fedprox+dw.
 
     Raises:
         ConfigError: If there is no such name, if two distributions claim it, or if what it points to cannot be
-            imported or called.
+            imported or makes no method.
     """
     if "+" in name:
         base, _, word = name.rpartition("+")
         if word not in ADDITIONS:
             raise ConfigError(f"no addition is called {word!r} (in {name!r}); there is: {', '.join(ADDITIONS)}")
-        made: Callable[..., Any] = _load(ADDITIONS[word], f"+{word}")(resolve(base))
+        made: Callable[..., Any] = references.load(ADDITIONS[word], f"+{word}")(resolve(base))
         return made
     if ":" in name:
-        return _load(name, f"algorithm {name!r}")
+        return references.method(name, f"algorithm {name!r}", registered())
     others = [e for e in installed(tuple(sys.path)) if e.name == name]
     owners = [*(["unskew"] if name in TABLE else []), *(_owner(e) for e in others)]
     if len(owners) > 1:
@@ -232,9 +233,9 @@ def resolve(name: str) -> Callable[..., Any]:
             f"{' or '.join([*([TABLE[name].target] if name in TABLE else []), *(e.value for e in others)])}"
         )
     if name in TABLE:
-        return _load(TABLE[name].target, f"algorithm {name!r}")
+        return references.load(TABLE[name].target, f"algorithm {name!r}")
     if others:
-        return _load(others[0].value, f"algorithm {name!r} of {owners[0]}")
+        return references.load(others[0].value, f"algorithm {name!r} of {owners[0]}")
     known = [*TABLE, *sorted({e.name for e in installed(tuple(sys.path))} - set(TABLE))]
     raise ConfigError(
         f"unknown algorithm {name!r}{did_you_mean(name.lower(), known)} "
@@ -248,19 +249,19 @@ def installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=GROUP))
 
 
+def registered() -> frozenset[str]:
+    """References to the methods of the table and of installed packages."""
+    return frozenset((*(e.target for e in TABLE.values()), *(e.value for e in installed(tuple(sys.path)))))
+
+
+def permit(name: str, place: str, where: str) -> None:
+    """Refuse a method's name if it would import code that is not installed with unskew; see `references.permit`.
+
+    Raises:
+        ConfigError: If so, with the option that allows it.
+    """
+    references.permit(name.partition("+")[0], place, where, registered())
+
+
 def _owner(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else f"the installed {entry.value}"
-
-
-def _load(target: str, what: str) -> Callable[..., Any]:
-    module, _, attribute = target.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{what} cannot be imported from {target}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{what} must be a class or function that makes an algorithm, got {type(found).__name__}")
-    made: Callable[..., Any] = found
-    return made

@@ -105,6 +105,7 @@ def described(
     made.__annotations__ = {**{p.name: hints[p.name] for p in known if p.name in hints}} | {
         n: kind for n, (kind, _) in extra.items()
     }
+    made.__annotations__["return"] = make if inspect.isclass(make) else hints.get("return", Any)
     made.__presets__ = tables_of(make)  # type: ignore[attr-defined]
     return made
 

@@ -8,11 +8,11 @@ Listing the names imports no PyTorch; `build` imports the one file it needs.  In
 global generator: construct under `Key.ambient`.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from unskew import references
 from unskew.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -162,13 +162,25 @@ def _factory(name: str) -> "Callable[..., nn.Module]":
             f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, and no file says how to make "
             "it again; a run whose model is module:factory can be resumed"
         )
-    module, _, attribute = TABLE.get(name, name).partition(":")
+    factory = (
+        references.load(TABLE[name], f"model {name}")
+        if name in TABLE
+        else references.network(name, frozenset(TABLE.values()))
+    )
     try:
-        factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
         inspect.signature(factory)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot import model {name}: {error}; it must be module.path:factory") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the parameters of model {name} cannot be read: {error}") from None
     return factory
+
+
+def permit(name: str, place: str, where: str) -> None:
+    """Refuse a model's name if it would import code that is not installed with unskew; see `references.permit`.
+
+    Raises:
+        ConfigError: If so, with the option that allows it.
+    """
+    references.permit(name, place, where, frozenset(TABLE.values()))
 
 
 def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:

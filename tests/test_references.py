@@ -1,0 +1,148 @@
+"""What a file names is looked at before it is called; nothing of it is imported where it may come from elsewhere."""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import unskew as us
+from unskew import models
+from unskew.algorithms import presets, resolve
+from unskew.errors import ConfigError
+from unskew.experiment import config
+
+
+# ---------------------------------------------------------------- the attacks
+def test_a_method_that_starts_a_shell_is_not_called(tmp_path: Path) -> None:
+    """The worker's entry point takes the name of a function and its arguments, and calls it."""
+    order = json.dumps({"target": "os:system", "arguments": [f"touch {tmp_path / 'ran'}"], "fd": -1})
+    with pytest.raises(ConfigError, match="must be a class with init, round, serve"):
+        config.parse({"rounds": 1, "algorithm": {"name": "unskew.local.workers.worker:started", "order": order}})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_method_that_deletes_a_folder_is_not_called(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    options = {"name": "unskew.run.folder:remove", "path": str(tmp_path / "precious")}
+    with pytest.raises(ConfigError, match="must be a class with init, round, serve"):
+        config.parse({"rounds": 1, "algorithm": options})
+    assert (tmp_path / "precious").is_dir()
+
+
+@pytest.mark.parametrize("model", ["os:system", "pathlib:Path", "subprocess:Popen", "torch:os.system", "torch:load"])
+def test_a_model_that_is_none_is_not_called(model: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be a torch\.nn\.Module class, or a function annotated to return one"):
+        models.build(model, (1, 8, 8), 10, command=f"touch {tmp_path / 'ran'}")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["this:s", "unskew.__main__:main", "unskew.run.folder:remove"])
+def test_what_cannot_be_meant_is_not_even_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(module: str) -> None:
+        raise AssertionError(f"{module} was imported")
+
+    monkeypatch.setattr("unskew.references.importlib.import_module", never)
+    for look in (resolve, models.options_of):
+        with pytest.raises(ConfigError, match=r"is part of Python itself|is inside unskew and not in its table"):
+            look(name)
+
+
+# ---------------------------------------------------------------- what counts as a method
+@dataclass(frozen=True)
+class Mine(us.FedAvg):
+    mu: float = 0.1
+
+
+def annotated(mu: float = 0.2) -> Mine:
+    return Mine(mu=mu)
+
+
+def bare(mu: float = 0.2):  # type: ignore[no-untyped-def]
+    raise AssertionError("it was called")
+
+
+def other(mu: float = 0.2) -> dict[str, float]:
+    raise AssertionError("it was called")
+
+
+lighter = presets.variant(Mine, "Lighter", "Mine with less.", mu=0.01)
+decorated = presets.presets({"paper": {"mu": 0.5}})(annotated)
+
+
+def one_of_two(mu: float = 0.2) -> Mine | us.FedAvg:
+    return Mine(mu=mu)
+
+
+def perhaps(mu: float = 0.2) -> Mine | None:
+    raise AssertionError("it was called")
+
+
+bound = partial(annotated, mu=0.3)
+
+
+@pytest.mark.parametrize("name", ["Mine", "annotated", "lighter", "decorated", "bound", "one_of_two"])
+def test_a_method_is_a_class_or_a_function_annotated_to_return_one(name: str) -> None:
+    assert isinstance(resolve(f"{__name__}:{name}")(), Mine)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("bare", "bare without a return annotation"),
+        ("other", r"other, annotated to return dict\[str, float\]"),
+        ("perhaps", r"perhaps, annotated to return .*Mine \| None"),
+        ("Path", "the class Path"),
+        ("json.dumps", "dumps without a return annotation"),
+    ],
+)
+def test_another_callable_is_refused_with_what_to_write(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"annotated to return one, as in def mine.* is {why}$"):
+        resolve(f"{__name__}:{name}")
+
+
+def test_a_method_of_unskew_is_a_class_or_in_the_table() -> None:
+    assert resolve("unskew.algorithms.fedavg:FedAvg") is us.FedAvg
+    assert resolve("unskew:FedProx") is us.FedProx
+    with pytest.raises(ConfigError, match="a function inside unskew that is not in its table"):
+        resolve("unskew.algorithms.fedprox:FedProx")
+
+
+# ---------------------------------------------------------------- what counts as a network
+def unannotated(input_shape, num_classes, width=3):  # type: ignore[no-untyped-def]
+    return nn.Linear(input_shape[0], num_classes)
+
+
+def other_names(shape, classes):  # type: ignore[no-untyped-def]
+    raise AssertionError("it was called")
+
+
+class Net(nn.Module):
+    @classmethod
+    def small(cls, input_shape: Any, num_classes: Any) -> "Net":
+        return cls()
+
+
+@pytest.mark.parametrize("name", ["unannotated", "Net", "Net.small"])
+def test_a_network_is_a_class_an_annotated_function_or_one_of_our_parameters(name: str) -> None:
+    assert isinstance(models.build(f"{__name__}:{name}", (4,), 2), nn.Module)
+
+
+@pytest.mark.parametrize("name", ["other_names", "other", "annotated", "Mine"])
+def test_any_other_function_is_no_network(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"as in def net\(input_shape, num_classes\) -> nn.Module; it is "):
+        models.build(f"{__name__}:{name}", (4,), 2)
+
+
+def test_a_function_without_annotation_counts_only_in_a_file_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "installed_net.py").write_text("def net(input_shape, num_classes):\n    raise AssertionError\n")
+    monkeypatch.syspath_prepend(str(site))
+    with pytest.raises(ConfigError, match="net without a return annotation"):
+        models.build("installed_net:net", (4,), 2)
