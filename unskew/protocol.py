@@ -738,6 +738,11 @@ def map_held(fn: Callable[[Held], Any], tree: Any) -> Any:
     return _map_marked(Held, fn, tree)
 
 
+def held_in(tree: Any) -> tuple[Held, ...]:
+    """Find the held values that a message refers to, each once."""
+    return tuple(dict.fromkeys(held_at(tree).values()))
+
+
 def held_at(tree: Any) -> dict[str, Held]:
     """Find every `Held` in a reply by its path, as `map_keep` writes it."""
     found: dict[str, Held] = {}

@@ -16,7 +16,9 @@ from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
 from unskew.runtime import in_process
-from unskew.runtime.in_process import Population, Simulator, Trace
+from unskew.runtime import round as round_driver
+from unskew.runtime.in_process import Population, Simulator
+from unskew.runtime.round import Trace
 from unskew.task import Task, make_task
 from unskew.tree import Params, leaves
 from unskew.world.outage import Outage
@@ -59,7 +61,7 @@ class Play:
 
     def own(self, client: ClientId) -> Params:
         """What a client would use in the end."""
-        model = self.sim.personal(self.states[-1], [client], len(self.traces)).get(client)
+        model = self.sim.own_models(self.states[-1], [client], len(self.traces)).get(client)
         assert model is not None
         return model
 
@@ -185,19 +187,20 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
     @contextmanager
     def watch() -> Iterator[list[Any]]:
         messages: list[Any] = []
-        begin, receive = in_process._Round.begin, in_process._Round.receive
+        job, record = in_process._InProcessRound.job, round_driver._Round.record_answers
 
-        def down(self: Any, step: str, client: int, payload: Any) -> Any:
-            messages.append(payload.sent)
-            return begin(self, step, client, payload)
+        def down(self: Any, exchange: Any, client: int, message: Any) -> Any:
+            messages.append(exchange.messages[client])
+            return job(self, exchange, client, message)
 
-        def up(self: Any, step: str, client: int, done: Any) -> Any:
-            messages.append(done.value[0])
-            return receive(self, step, client, done)
+        def up(self: Any, *args: Any) -> Any:
+            replies = record(self, *args)
+            messages.extend(replies.values())
+            return replies
 
         with monkeypatch.context() as patch:
-            patch.setattr(in_process._Round, "begin", down)
-            patch.setattr(in_process._Round, "receive", up)
+            patch.setattr(in_process._InProcessRound, "job", down)
+            patch.setattr(round_driver._Round, "record_answers", up)
             yield messages
 
     return watch

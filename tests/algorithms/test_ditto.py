@@ -93,7 +93,7 @@ def test_who_never_took_part_uses_the_global_model(classes: Any) -> None:
             torch.testing.assert_close(flat(sim.memory.get(c)), flat(received), rtol=0, atol=1e-7)
             late += t > 1
         for c in set(range(5)) - cohort - known:
-            assert sim.personal(state, [c], t)[c] is state.params
+            assert sim.own_models(state, [c], t)[c] is state.params
     assert late > 0
 
 

@@ -72,7 +72,7 @@ def test_with_eta_zero_it_is_fedavg(classes: Any, equal: Any) -> None:
     world = classes(n=[4, 7, 9], norm=True)
     ala = world.play(FedALA(eta=0.0, local=SMALL))
     equal(ala.params, world.play(FedAvg(SMALL)).params, atol=0.0)
-    assert ala.sim.personal(ala.states[-1], [1], 3)[1] is ala.states[-1].params
+    assert ala.sim.own_models(ala.states[-1], [1], 3)[1] is ala.states[-1].params
 
 
 def test_round_one_leaves_the_global_model_as_it_is(classes: Any, equal: Any) -> None:
@@ -160,7 +160,7 @@ def test_absentees_keep_their_memory_and_newcomers_take_the_global_model(classes
             elif c in reached:
                 assert set(sim.memory.get(c).w) == HEAD
             if sim.memory.get(c) is None:
-                assert sim.personal(state, [c], t)[c] is state.params
+                assert sim.own_models(state, [c], t)[c] is state.params
         stayed += len(set(before) - reached)
         lost += len(trace.failures)
     assert min(stayed, lost, new) > 0

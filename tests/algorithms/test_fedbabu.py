@@ -82,7 +82,7 @@ def test_finetuning_moves_what_it_was_told_and_nothing_is_remembered(
 def test_the_initial_accuracys_model_is_one_object_for_all(classes: Any) -> None:
     """Evaluation grades it once, not once per client."""
     play = classes().play(FedBABU("none", local=SMALL), 1)
-    models = play.sim.personal(play.states[-1], range(4), 1)
+    models = play.sim.own_models(play.states[-1], range(4), 1)
     assert {id(m) for m in models.values()} == {id(play.states[-1].params)}
 
 

@@ -34,7 +34,7 @@ from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, adapter, ro
 from unskew.keys import Key
 from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.protocol import ClientId, Exponential, Fitted, Held, Layout, Me, SgdConfig, drive
-from unskew.runtime import in_process
+from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
 from unskew.server.distance import iid_distance, shares
 from unskew.tree import Params, leaves
@@ -184,14 +184,14 @@ def test_a_better_link_can_outweigh_a_better_client() -> None:
 # ---------------------------------------------------------------- what travels, and who sees it
 def everything_the_plan_gets(game: Game, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> list[Any]:
     got: list[Any] = []
-    answer = in_process._Round.answer
+    answer = round_driver._Round.answer
 
     def watched(self: Any, want: object) -> Any:
         got.append(answer(self, want))
         return got[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(in_process._Round, "answer", watched)
+        patch.setattr(round_driver._Round, "answer", watched)
         game.play(rounds)
     return got
 

@@ -72,7 +72,7 @@ def test_everybody_learns_labels_that_nobody_showed_them() -> None:
     """Trained alone a client knows at most two of three labels; a model for nothing is right in one of three."""
     sim, states, _ = played(GOOD)
     assert accuracy(sim, sim.algorithm.serve(states[-1], None)) > 0.9
-    for c, model in sim.personal(states[-1], sim.population.clients, 1).items():
+    for c, model in sim.own_models(states[-1], sim.population.clients, 1).items():
         assert accuracy(sim, model) > 0.8, f"client {c}"
 
 
@@ -150,8 +150,8 @@ def test_without_a_server_model_there_is_none() -> None:
     sim, states, _ = played(dataclasses.replace(GOOD, server_model=False))
     assert sim.algorithm.serve(states[0], None) is None
     assert sim.algorithm.serve(states[1], None) is None
-    assert len(sim.personal(states[0], [0, 1], 0)) == 2
-    assert accuracy(sim, sim.personal(states[1], [1], 1)[1]) > 0.8
+    assert len(sim.own_models(states[0], [0, 1], 0)) == 2
+    assert accuracy(sim, sim.own_models(states[1], [1], 1)[1]) > 0.8
 
 
 def test_the_server_cannot_train_without_a_device() -> None:
@@ -294,7 +294,7 @@ def test_workers_end_with_the_bits_of_the_sequential_executor() -> None:
     pool = Pool(open_cell, workers=2, model_bytes=1 << 12)
     try:
         many: Simulator[Any] = simulator(FEDDISTR)
-        many.executor = Workers(pool, 0, FEDDISTR)
+        many.clients.executor = Workers(pool, 0, FEDDISTR)
         state, trace = many.round(many.start(), 1)
     finally:
         pool.close()
@@ -317,7 +317,7 @@ def test_lost_clients_are_survived_or_refused(outage: Outage) -> None:
             failures += 1
             continue
         failures += len(trace.failures)
-        models = sim.personal(state, sim.population.clients, 1)
+        models = sim.own_models(state, sim.population.clients, 1)
         assert len(models) == 4
     assert failures
 

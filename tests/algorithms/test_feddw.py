@@ -286,7 +286,7 @@ def test_a_method_of_one_round_takes_the_term(name: str) -> None:
             sim, states, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=mu)))
             _, info = sim.algorithm.info(states[1])
             assert (info.ignored, info.warnings) == ((), ())
-            ends.append(sim.personal(states[1], [0], 1)[0])
+            ends.append(sim.own_models(states[1], [0], 1)[0])
     weight, bias = (next(n for n in ends[0] if n.startswith("3.") and n.endswith(w)) for w in ("weight", "bias"))
     assert not any(end[bias].any() for end in ends)
     assert float((ends[0][weight] - ends[1][weight]).abs().max()) > 1e-3
@@ -330,7 +330,7 @@ def test_every_method_takes_the_term(name: str) -> None:
     assert state.totals.uploads > 0
     assert state.idle == (not own)
     for c in population.clients:
-        assert not sim.personal(state, [c], 2)[c]["2.bias"].any()
+        assert not sim.own_models(state, [c], 2)[c]["2.bias"].any()
 
 
 def test_a_method_that_leaves_the_layer_alone_says_that_the_term_does_nothing() -> None:
@@ -687,7 +687,7 @@ def test_info_of_many_classes_are_the_distance_alone() -> None:
 
 def recipe_fed() -> Any:
     sim = recipe.simulator("fedavg", "perceptron")
-    return sim._federation(0)
+    return sim.federation(0)
 
 
 def test_info_of_a_method_stay_beside_the_terms() -> None:
@@ -779,15 +779,15 @@ def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
         """What moves in the first upload of client 0."""
         of = resolve(name)(local=local, **({"epsilon": 0.01} if name == "feddif" else {}))
         sent: list[SoftLabels] = []
-        receive = in_process._Round.receive
+        receive = in_process._InProcessRound.receive
 
-        def watched(self: Any, step: str, client: int, done: Any) -> Any:
-            if client == 0 and getattr(done.value[0], "soft", None) is not None:
-                sent.append(done.value[0].soft)
-            return receive(self, step, client, done)
+        def watched(self: Any, exchange: Any, me: Any, result: Any) -> Any:
+            if me.id == 0 and getattr(result.value[0], "soft", None) is not None:
+                sent.append(result.value[0].soft)
+            return receive(self, exchange, me, result)
 
         with monkeypatch.context() as patch:
-            patch.setattr(in_process._Round, "receive", watched)
+            patch.setattr(in_process._InProcessRound, "receive", watched)
             for world in (whole, fewer):
                 before = len(sent)
                 world.play(with_term(of, DW(dp=dp)), rounds=1)

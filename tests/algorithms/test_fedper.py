@@ -129,7 +129,7 @@ def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, 
     assert all(t.kind == "control" for t in trace.transfers if t.direction == "up")
     again = world.simulator(MAXFL_HCCT(float("inf"), warmup=1, **OWN))
     again.memory = Memory(2, dict(enumerate(outside)))
-    start = {c: again.personal(state, [c], 3)[c] for c in (0, 1)}
+    start = {c: again.own_models(state, [c], 3)[c] for c in (0, 1)}
     for c in (0, 1):
         equal(start[c], outside[c].own, atol=0.0)
     again.round(state, 3)

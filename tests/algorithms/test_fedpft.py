@@ -38,7 +38,7 @@ def test_everybody_learns_labels_that_nobody_showed_them() -> None:
     sim, states, _ = played(GOOD)
     server_trainer = sim.population.server_trainer
     assert server_trainer is not None
-    for model in (sim.algorithm.serve(states[-1], None), *sim.personal(states[-1], range(4), 1).values()):
+    for model in (sim.algorithm.serve(states[-1], None), *sim.own_models(states[-1], range(4), 1).values()):
         assert float(server_trainer.evaluate(model, "test")[0].double().mean()) > 0.8
 
 
@@ -170,7 +170,7 @@ def test_stacked_clients_and_workers_end_with_the_bits_of_the_sequential_executo
     pool = Pool(open_cell, workers=2, model_bytes=1 << 12)
     try:
         many: Simulator[Any] = simulator(FEDPFT)
-        many.executor = Workers(pool, 0, FEDPFT)
+        many.clients.executor = Workers(pool, 0, FEDPFT)
         state, trace = many.round(many.start(), 1)
     finally:
         pool.close()
@@ -191,4 +191,4 @@ def test_a_client_that_is_lost_later_uses_the_global_model() -> None:
             break
     assert lost
     for c in lost:
-        assert sim.personal(state, [c], 1)[c] is state.params
+        assert sim.own_models(state, [c], 1)[c] is state.params

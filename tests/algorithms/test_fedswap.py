@@ -13,7 +13,7 @@ from unskew.errors import QuorumError
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Exponential, SgdConfig
-from unskew.runtime import in_process
+from unskew.runtime import round as round_driver
 from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
@@ -163,7 +163,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Any:
         def fate(self: Any, step: str, client: int) -> Any:
             return "late" if (self.asked[step], client) in lost else None
 
-        monkeypatch.setattr(in_process._Round, "fate", fate)
+        monkeypatch.setattr(round_driver._Round, "fate", fate)
 
     return lose
 

@@ -189,7 +189,7 @@ def test_who_comes_back_leaves_its_own_model(springs: Any, value: Any) -> None:
     assert state.joined == {0: True, 1: True}
     assert value(state.params) == 1.0
     assert sim.memory.get(0).own is None
-    assert value(sim.personal(state, [0], 2)[0]) == 1.0
+    assert value(sim.own_models(state, [0], 2)[0]) == 1.0
 
 
 @pytest.mark.parametrize("warmup", [0, 2])

@@ -169,7 +169,7 @@ def test_a_client_uses_the_model_after_inner_steps_on_its_own_data(springs: Any,
         w = value(play.params[-1])
         assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([m + 0.6**steps * (w - m) for m in (3.0, -1.0)])
     plain = world.play(PerFedAvg(adapt_steps=0, local=ONCE), 1)
-    assert plain.sim.personal(plain.states[-1], [0], 1)[0] is plain.states[-1].params
+    assert plain.sim.own_models(plain.states[-1], [0], 1)[0] is plain.states[-1].params
 
 
 def test_the_inner_rate_has_no_schedule(springs: Any, value: Any) -> None:

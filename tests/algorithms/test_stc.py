@@ -44,7 +44,7 @@ def watched() -> Watch:
         trainer = Watching(world.task, world.device_data, dtype=torch.float64)
         trainer.seen = {}
         sim = world.simulator(algorithm, **settings)
-        sim.executor = Sequential(trainer)
+        sim.clients.executor = Sequential(trainer)
         return sim, trainer
 
     return make
@@ -202,7 +202,7 @@ def test_an_upload_that_is_none_names_its_client(classes: Any, monkeypatch: pyte
         return reply, memory
 
     sim = classes().simulator(COARSE)
-    monkeypatch.setitem(sim._steps, "train", functools.partial(train, COARSE))
+    monkeypatch.setitem(sim.clients.steps, "train", functools.partial(train, COARSE))
     with pytest.raises(WireError, match=r"round 1, client 2: \d+ bytes of positions cannot hold"):
         sim.round(sim.start(), 1)
 

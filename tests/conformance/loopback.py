@@ -29,7 +29,8 @@ from unskew.runtime.flower import FlowerTransport, answer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Expected, Membership, layout_hash
 from unskew.runtime.message import ClientInfo, Node
-from unskew.runtime.network import Limits, NetworkRuntime, ServerModel
+from unskew.runtime.network import Limits, NetworkRuntime
+from unskew.runtime.round import ServerModel
 
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 

@@ -38,7 +38,8 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.runtime.in_process import Population, Simulator, Trace
+from unskew.runtime.in_process import Population, Simulator
+from unskew.runtime.round import Trace
 from unskew.server.graphs import Complete
 from unskew.task import Task, make_task
 from unskew.tree import Params, leaves, weighted_mean

@@ -102,7 +102,7 @@ def test_a_round_leaves_the_state_it_was_given_and_the_global_generator_alone(ca
         new, _ = sim.round(state, t)
         assert wire.encode(state) == before
         for c in sim.population.clients:
-            sim.personal(new, [c], t)
+            sim.own_models(new, [c], t)
         state = new
     assert torch.equal(torch.get_rng_state(), rng)
     assert wire.encode(sim.population.initial) == initial
@@ -126,7 +126,7 @@ def test_every_client_has_a_model_to_use(case: str, network: str) -> None:
     state = sim.start()
     for t in range(3):
         for c in sim.population.clients:
-            own = sim.personal(state, [c], t).get(c)
+            own = sim.own_models(state, [c], t).get(c)
             assert own is not None
             assert list(own) == everything
         served = sim.algorithm.serve(state, None)

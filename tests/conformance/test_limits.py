@@ -40,7 +40,7 @@ def test_away_from_its_limit_an_algorithm_is_not_fedavg(name: str, network: str)
     *_, (_, state, _) = rounds(one)
     *_, (_, expected, _) = rounds(two)
     # A client's own model: there need not be one for all.
-    ours, theirs = one.personal(state, [0], 3)[0], two.personal(expected, [0], 3)[0]
+    ours, theirs = one.own_models(state, [0], 3)[0], two.own_models(expected, [0], 3)[0]
     differs = any(float((ours[n] - theirs[n]).abs().max()) > 1e-4 for n in theirs)
     assert differs == (network == "normalised" or name not in NEEDS_NORM)
 
@@ -56,7 +56,7 @@ def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case:
     for (t, one, _), (_, two, _) in zip(rounds(before), rounds(after), strict=True):
         assert_close(before.algorithm.serve(one, None), after.algorithm.serve(two, None))
         for new, old in enumerate(ORDER):
-            assert_close(before.personal(one, [old], t)[old], after.personal(two, [new], t)[new])
+            assert_close(before.own_models(one, [old], t)[old], after.own_models(two, [new], t)[new])
 
 
 def assert_close(one: Params | None, two: Params | None) -> None:

@@ -56,7 +56,7 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize(("case", "network"), GRID)
 def test_workers_end_with_the_bits_of_the_sequential_executor(case: str, network: str, pool: Pool) -> None:
     alone, many = simulator(case, network), simulator(case, network)
-    many.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
+    many.clients.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
     for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
         assert bits(alone, one) == bits(many, other)
         assert trace == same
@@ -66,9 +66,9 @@ def test_personal_models_that_need_work_are_made_in_workers(pool: Pool) -> None:
     case = ("fedavg, own head", "perceptron")
     sim = simulator(*case)
     state, _ = sim.round(sim.start(), 1)
-    expected = sim.personal(state, sim.population.clients, 1)
-    sim.executor = Workers(pool, GRID.index(case), sim.algorithm)
-    got = sim.personal(state, sim.population.clients, 1)
+    expected = sim.own_models(state, sim.population.clients, 1)
+    sim.clients.executor = Workers(pool, GRID.index(case), sim.algorithm)
+    got = sim.own_models(state, sim.population.clients, 1)
     assert {c: {n: t.tolist() for n, t in m.items()} for c, m in got.items()} == {
         c: {n: t.tolist() for n, t in m.items()} for c, m in expected.items()
     }
@@ -102,7 +102,7 @@ def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
             slot.size = 64
     try:
         again = simulator(*case)
-        again.executor = Workers(tight, GRID.index(case), again.algorithm)
+        again.clients.executor = Workers(tight, GRID.index(case), again.algorithm)
         assert [bits(again, state) for _, state, _ in rounds(again)] == reference
     finally:
         tight.close()
@@ -314,7 +314,7 @@ def test_workers_that_cannot_be_forked_end_with_the_same_bits(case: str) -> None
         os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
     try:
         again = simulator(case, "perceptron")
-        again.executor = Workers(started, GRID.index((case, "perceptron")), again.algorithm)
+        again.clients.executor = Workers(started, GRID.index((case, "perceptron")), again.algorithm)
         assert [bits(again, state) for _, state, _ in rounds(again)] == reference
     finally:
         started.close()
@@ -323,7 +323,7 @@ def test_workers_that_cannot_be_forked_end_with_the_same_bits(case: str) -> None
 def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
     own = Pool(open_cell, workers=2, model_bytes=1 << 12)
     sim = simulator("fedavg", "perceptron")
-    sim.executor = Workers(own, GRID.index(("fedavg", "perceptron")), sim.algorithm)
+    sim.clients.executor = Workers(own, GRID.index(("fedavg", "perceptron")), sim.algorithm)
     state, _ = sim.round(sim.start(), 1)
     victim = own.workers[1].process.pid
     os.kill(victim, signal.SIGKILL)
@@ -412,7 +412,7 @@ def test_a_failure_in_a_worker_is_the_failure_it_was() -> None:
     try:
         cell = _diverging()
         sim = simulator("fedavg", "perceptron", algorithm=cell.algorithm)
-        sim.executor = Workers(own, 0, cell.algorithm)
+        sim.clients.executor = Workers(own, 0, cell.algorithm)
         with pytest.raises(DivergedError, match=r"round 1, client \d, step \d+ of \d+: "):
             sim.round(sim.start(), 1)
     finally:

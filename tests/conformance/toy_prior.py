@@ -24,7 +24,8 @@ from unskew.local import imagery
 from unskew.local.data import DeviceData
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
-from unskew.runtime.in_process import Population, Simulator, Trace
+from unskew.runtime.in_process import Population, Simulator
+from unskew.runtime.round import Trace
 from unskew.task import Task, make_task
 
 CLASSES = 3

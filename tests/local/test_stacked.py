@@ -221,7 +221,7 @@ def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str
     """Float64 to 1e-9 after two rounds, float32 to 1e-4 and 1e-5 after three: state, losses, messages, own models."""
     for dtype, until, rtol, atol in ((torch.float64, 2, 1e-9, 1e-9), (torch.float32, 3, 1e-4, 1e-5)):
         alone, many = simulator(case, network, dtype=dtype), simulator(case, network, dtype=dtype)
-        many.executor = Stacked(many.executor.trainer)  # type: ignore[attr-defined]
+        many.clients.executor = Stacked(many.executor.trainer)  # type: ignore[attr-defined]
         for (t, one, trace), (_, other, same) in zip(rounds(alone, until), rounds(many, until), strict=True):
             for (at, a), (where, b) in zip(leaves(one), leaves(other), strict=True):
                 assert at == where
@@ -231,7 +231,7 @@ def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str
                     assert b == (pytest.approx(a, rel=rtol, abs=atol) if isinstance(a, float) else a)
             assert trace.transfers == same.transfers
             assert trace.losses == [(n, pytest.approx(loss, rel=10 * rtol)) for n, loss in same.losses]
-            mine, theirs = (sim.personal(s, sim.population.clients, t) for sim, s in ((alone, one), (many, other)))
+            mine, theirs = (sim.own_models(s, sim.population.clients, t) for sim, s in ((alone, one), (many, other)))
             torch.testing.assert_close(theirs, mine, rtol=rtol, atol=atol)
         assert bool(many.executor.notes) == (case in ALONE)
 

@@ -26,7 +26,8 @@ from unskew.pricing.summary import cost_summary, reached, targets
 from unskew.pricing.traffic import Columns, RecordedRun, Training, read, training
 from unskew.protocol import Federation, Layout, Plan, probe
 from unskew.run import loop
-from unskew.runtime.in_process import Effort, Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
+from unskew.runtime.round import Effort
 from unskew.units import Bytes
 from unskew.world.channel import Even
 from unskew.world.energy import Energy

@@ -25,9 +25,10 @@ from unskew.algorithms.fedavg import ModelReply
 from unskew.local.executor import EvalJob
 from unskew.protocol import Ask
 from unskew.runtime import client as client_side
-from unskew.runtime import flower, network
+from unskew.runtime import flower
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
+from unskew.runtime import round as round_driver
 from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
 from unskew.runtime.membership import DataIdentity, Expected, Membership
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
@@ -462,7 +463,7 @@ def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_pat
     for t, expected, _ in rounds(sim, 2):
         state, _ = there.runtime.round(state, t)
         found = there.runtime.evaluate_on_clients(state, t, ["personal"])["personal"]
-        own = sim.personal(expected, sim.population.clients, t)
+        own = sim.own_models(expected, sim.population.clients, t)
         for c, model in own.items():
             ((correct, loss),) = sim.executor.evaluate([wire_paper(model, there, c)])
             assert found[c].accuracy == float(correct.double().mean())
@@ -567,13 +568,13 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
 
 def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    exchange = network._NetworkRound(there.runtime, 1)
+    driver = round_driver._Round(there.runtime, 1)
     with pytest.raises(ProtocolError, match="not marked @step"):
-        exchange.answer(Ask("init", {}))
+        driver.answer(Ask("init", {}))
     with pytest.raises(ProtocolError, match="no such client"):
-        exchange.answer(Ask("train", {9: None}))
+        driver.answer(Ask("train", {9: None}))
     with pytest.raises(ProtocolError, match="yield from"):
-        exchange.answer(x for x in ())
+        driver.answer(x for x in ())
 
 
 # ---------------------------------------------------------------- hostile clients

@@ -156,9 +156,9 @@ class Liar:
         """Whether the server refuses a message by itself; of those one is tried whole, for the others it is known."""
         runtime = self.there.runtime
         try:
-            value = runtime._validator.decode(data, of)
-            if runtime._admit is not None and step != "held value":
-                runtime._admit(step, value, runtime.model.initial, runtime.model.layout)
+            value = runtime.clients.validator.decode(data, of)
+            if runtime.clients.validate_reply is not None and step != "held value":
+                runtime.clients.validate_reply(step, value, runtime.model.initial, runtime.model.layout)
         except WireError:
             return True
         return False

@@ -32,8 +32,9 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.runtime.in_process import LostReply, Population, Simulator
+from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
+from unskew.runtime.round import LostReply
 from unskew.task import make_task
 from unskew.tree import Params, weighted_mean
 from unskew.world.outage import Outage
@@ -65,7 +66,7 @@ def test_the_ledger_of_fedavg(codec: bool) -> None:
     sim = simulator(FedAvg(CONFIG), clients_per_round=3, codec=codec)
     state = sim.start()
     _, trace = sim.round(state, 1)
-    cohort = sim._federation(1).sample()
+    cohort = sim.federation(1).sample()
     sizes = sim.population.histograms.sum(1)
     down = len(wire.encode(ModelMessage(state.params)))
     up = {c: len(wire.encode(ModelReply(state.params, int(sizes[c])))) for c in cohort}
@@ -510,13 +511,13 @@ def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> 
 def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> None:
     sim = simulator(FedAvg(CONFIG, personal=("head",)))
     state = sim.start()
-    early = sim.personal(state, [3], 0)[3]
+    early = sim.own_models(state, [3], 0)[3]
     assert early is not None
     torch.testing.assert_close(early, sim.population.initial, rtol=0, atol=0)
     state, trace = sim.round(state, 1)
     before = list(trace.transfers)
     mine = sim.memory.get(3)
-    own = sim.personal(state, [3], 1)[3]
+    own = sim.own_models(state, [3], 1)[3]
     assert own is not None
     assert list(own) == list(sim.population.initial)
     for name, t in own.items():
@@ -529,7 +530,7 @@ def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> Non
 def test_without_personalise_a_client_uses_what_it_is_served() -> None:
     sim = simulator(Relay())
     state = sim.start()
-    assert sim.personal(state, [0], 1)[0] is state.params
+    assert sim.own_models(state, [0], 1)[0] is state.params
 
 
 # ---------------------------------------------------------------- going on where a run stopped

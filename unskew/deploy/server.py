@@ -26,7 +26,8 @@ from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.membership import DataIdentity, Expected, Membership, layout_hash
 from unskew.runtime.message import Node, Transport
-from unskew.runtime.network import Limits, NetworkRuntime, Runtime, ServerModel
+from unskew.runtime.network import Limits, NetworkRuntime
+from unskew.runtime.round import Runtime, ServerModel
 from unskew.version import __version__
 
 EXECUTOR = "flower"
@@ -219,7 +220,7 @@ class OverNetwork:
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
-    ) -> tuple[Runtime, FederatedData]:
+    ) -> tuple[Runtime[Any], FederatedData]:
         """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)

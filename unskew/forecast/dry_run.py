@@ -27,7 +27,8 @@ from unskew.protocol import ClientId, Fitted, Layout, Sgd, drive
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate
 from unskew.run.setup import Setup
-from unskew.runtime.in_process import Population, Simulator, Trace
+from unskew.runtime.in_process import Population, Simulator
+from unskew.runtime.round import Trace
 from unskew.tree import Params
 from unskew.world.channel import Channel
 

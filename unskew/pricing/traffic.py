@@ -15,7 +15,7 @@ from unskew.info import Passes
 from unskew.ledger import Transfer
 from unskew.record import reader
 from unskew.record.logs import LEDGER, WORK, RowLog
-from unskew.runtime.in_process import Effort
+from unskew.runtime.round import Effort
 from unskew.world.wireless import Radio
 
 Ints = npt.NDArray[np.int64]

@@ -19,9 +19,8 @@ from unskew.data.federated import FederatedData
 from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
-from unskew.runtime.in_process import Simulator
 from unskew.runtime.message import Score
-from unskew.runtime.network import NetworkRuntime, Runtime
+from unskew.runtime.round import Runtime
 from unskew.tree import Params
 
 ExampleScores = tuple[Tensor, Tensor]
@@ -52,7 +51,7 @@ def eval_set(fed: FederatedData, device: torch.device, validates: bool = False) 
 
 
 def evaluate(
-    sim: Runtime,
+    sim: Runtime[Any],
     state: Any,
     t: int,
     eval_set: EvalSet,
@@ -66,7 +65,7 @@ def evaluate(
         own: The clients' own models (`own_models`), if they have already been built.
     """
     wanted = set(which)
-    if isinstance(sim, NetworkRuntime):
+    if sim.clients.remote:
         on_global, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last)
     else:
         on_global, scores = _scores(sim, state, t, eval_set, wanted, own)
@@ -89,19 +88,19 @@ def needs_own_models(eval_set: EvalSet, which: Iterable[str]) -> bool:
     return eval_set.validates or not {"personal", "personal_on_global"}.isdisjoint(which)
 
 
-def own_models(sim: Simulator[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
+def own_models(sim: Runtime[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
     """The model each of these clients would use after round `t`; clients without a model are left out.
 
     The clients of a pooled bound all use the one model there is.
     """
-    if len(sim.population.clients) == 1:
-        model = sim.personal(state, [0], t)
+    if len(sim.clients.ids) == 1:
+        model = sim.own_models(state, [0], t)
         return dict.fromkeys(clients, model[0]) if model else {}
-    return sim.personal(state, clients, t)
+    return sim.own_models(state, clients, t)
 
 
 def _scores_from_clients(
-    remote: NetworkRuntime[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
+    remote: Runtime[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
 
@@ -114,7 +113,7 @@ def _scores_from_clients(
 
 
 def _scores(
-    sim: Simulator[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], own: OwnModels | None
+    sim: Runtime[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], own: OwnModels | None
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model and of the clients' own, all tested in this process."""
     model = sim.algorithm.serve(state, None) if "global" in wanted else None

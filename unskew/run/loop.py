@@ -36,9 +36,8 @@ from unskew.run.evaluation import EvalSet, OwnModels, eval_set, evaluate, needs_
 from unskew.run.folder import RunLogs, create, cut, explained, locked, read_json
 from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
-from unskew.runtime.in_process import Simulator, Trace
 from unskew.runtime.memory import Memory
-from unskew.runtime.network import NetworkRuntime, Runtime
+from unskew.runtime.round import Runtime, Trace
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -335,9 +334,9 @@ class _Cell:
         self.run, self.index = run, index
         self.seed, self.method = run.cells[index]
         experiment, setup, fed = run.experiment, run.setup, run.feds[self.seed]
-        self.sim: Runtime
+        self.sim: Runtime[Any]
         self.sim, train = run.backend.runtime(experiment, self.method, setup, fed, index, run.pool)
-        elsewhere = isinstance(self.sim, NetworkRuntime) and experiment.val_fraction > 0.0
+        elsewhere = self.sim.clients.remote and experiment.val_fraction > 0.0
         self.eval_set: EvalSet = eval_set(fed, setup.device, validates=elsewhere)
         self.pooled = train is not fed
         self.bytes, self.cell_s = 0, 0.0
@@ -409,7 +408,7 @@ class _Cell:
             return state
         algorithm, device = self.method.algorithm, run.setup.device
         state = _to(run.saved.state(wire.state_type(algorithm)), device)
-        self.sim.memory = Memory(position.round, _to(run.saved.memory(self.sim.memory_type), device))
+        self.sim.memory = Memory(position.round, _to(run.saved.memory(self.sim.clients.memory_type), device))
         self.round, self.cell_s, self.bytes = position.round, position.cell_seconds, position.cell_bytes
         mine = (r for r in METRICS.rows(run.folder) if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
@@ -455,7 +454,7 @@ class _Cell:
     def evaluate(self, state: Any, t: int, last: bool) -> list[Metric]:
         """All metrics of a state; the clients' models of the last evaluation stay until they are saved."""
         which = self.run.experiment.evaluate
-        if last and isinstance(self.sim, Simulator) and needs_own_models(self.eval_set, which):
+        if last and not self.sim.clients.remote and needs_own_models(self.eval_set, which):
             self.own_models = own_models(self.sim, state, t, range(len(self.eval_set.test)))
         return evaluate(self.sim, state, t, self.eval_set, which, last, self.own_models)
 
@@ -583,7 +582,7 @@ class _Cell:
         """The models the clients use after training, a few clients' at a time."""
         if self.own_models is not None:
             yield self.own_models
-        elif isinstance(self.sim, Simulator):
+        elif not self.sim.clients.remote:
             clients = range(self.run.feds[self.seed].num_clients)
             for first in range(0, len(clients), BATCH):
                 yield own_models(self.sim, self.state, self.round, clients[first : first + BATCH])

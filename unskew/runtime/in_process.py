@@ -1,47 +1,27 @@
-"""The in-process runtime: answers a plan's requests from clients that live in this process.
+"""The in-process clients of a run: their data, memory and held values are in this process.
 
-It does what a network would do and no more: a message reaches one client, a reply comes back or is lost, a held value
-moves when a message carries it, and the bytes of every transfer are counted.
+They do what a network would do and no more: a message reaches one client and a reply comes back, and a held value moves
+when a message carries it.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import GeneratorType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.errors import ProtocolError
 from unskew.keys import Key
-from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor, StepJob, StepResult, Trainer
-from unskew.local.sequential import server_device
-from unskew.protocol import (
-    Algorithm,
-    Ask,
-    ClientId,
-    Collect,
-    Federation,
-    Held,
-    Keep,
-    Layout,
-    Me,
-    Probe,
-    drive,
-    map_held,
-    map_keep,
-    refuse_request,
-    steps_of,
-)
+from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, map_held, map_keep, steps_of
 from unskew.runtime.memory import Memory
-from unskew.runtime.message import NetworkTransfer
+from unskew.runtime.message import NetworkTransfer, Score
+from unskew.runtime.round import Answer, Exchange, HeldValue, LostReply, Runtime, ServerModel, size_of
 from unskew.tree import Params
-from unskew.units import Bytes
-from unskew.world.channel import Channel, Even
+from unskew.world.channel import Channel
 from unskew.world.outage import Outage
 
 S = TypeVar("S")
@@ -70,6 +50,12 @@ class Population:
         """All clients, ascending."""
         return tuple(range(len(self.histograms)))
 
+    @property
+    def model(self) -> ServerModel:
+        """The server's view of task and model."""
+        classes = self.histograms.shape[1]
+        return ServerModel(classes, self.layout, self.initial, self.initialise, self.server_trainer)
+
     @cached_property
     def _examples(self) -> list[int]:
         counts: list[int] = self.histograms.sum(1).tolist()
@@ -82,49 +68,140 @@ class Population:
         return Me(client, n, histogram, round, key, self.layout, self.initial, key, lasting)
 
 
-@dataclass(frozen=True)
-class LostReply:
-    """A reply that was lost or refused."""
+class InProcessClients:
+    """Clients in this process.
 
-    round: int
-    client: ClientId
-    step: str
-    reason: str
+    Args:
+        algorithm: Method whose steps they run.
+        population: Their data's sizes, and the model.
+        executor: Does their local work.
+        key: Root of all randomness.
+        codec: Send every message through the wire's bytes and back, as a network would.
 
-
-class Effort(NamedTuple):
-    """Local training of one client in one exchange: the number of examples it processed."""
-
-    round: int
-    hop: int
-    client: ClientId
-    examples: int
-
-
-@dataclass
-class Trace:
-    """Record of one round.
-
-    Attributes:
-        transfers: All messages, in the order sent.
-        work: All local training, in the order requested.
-        failures: All replies that were lost.
-        losses: (number of examples, mean training loss) of every local optimisation.
+    Raises:
+        ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
     """
 
-    transfers: list[Transfer] = field(default_factory=list)
-    work: list[Effort] = field(default_factory=list)
-    failures: list[LostReply] = field(default_factory=list)
-    losses: list[tuple[int, float]] = field(default_factory=list)
+    remote = False
+
+    def __init__(
+        self, algorithm: Algorithm[Any], population: Population, executor: Executor, key: Key, codec: bool = False
+    ) -> None:
+        self.population, self.executor, self.key, self.codec = population, executor, key, codec
+        self.ids = population.clients
+        self.memory, self.memory_type = Memory(), wire.memory_type(algorithm)
+        self.steps, self.signatures = steps_of(algorithm), wire.signatures(algorithm)
+
+    def begin(self, t: int) -> "_InProcessRound":
+        """Open round `t`."""
+        return _InProcessRound(self, t)
+
+    def own_models(
+        self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
+    ) -> dict[ClientId, Params]:
+        """Return the models the clients would use: those they are served, adapted by `personalise`."""
+        own: Mapping[ClientId, Params | None] = served
+        if personalise is not None:
+            jobs = {c: self.personal_job(personalise, c, model, t) for c, model in served.items()}
+            alone = {c: _without_local_work(job) for c, job in jobs.items()}
+            results = dict(self.executor.complete({c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
+            own = {c: results[c].value if c in results else alone[c][1] for c in served}
+        return {c: model for c, model in own.items() if model is not None}
+
+    def personal_job(self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int) -> StepJob:
+        """Prepare the adaptation of one client's model."""
+        key = self.key / "round" / t / "client" / client / "personalise"
+        me = self.population.me(client, t, key)
+        return StepJob("personalise", personalise, me, model, self.memory.get(client))
+
+    def evaluate(
+        self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
+    ) -> dict[str, dict[ClientId, Score]]:
+        """Return nothing: clients in this process are evaluated by it."""
+        return {}
+
+    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
+        """Return records of events outside the plan; in one process there are none."""
+        return [], []
 
 
-class Simulator(Generic[S]):
+class _InProcessRound:
+    """The clients during one round, with the values they hold."""
+
+    def __init__(self, clients: InProcessClients, t: int) -> None:
+        self.clients, self.t = clients, t
+        self.held: dict[Held, HeldValue] = {}
+
+    def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer]]:
+        """Run the step on every client, and yield each answer as it ends."""
+        delivered = {
+            i: self.deliver(exchange.step, m) for i, m in {id(m): m for m in exchange.messages.values()}.items()
+        }
+        jobs = {c: self.job(exchange, c, delivered[id(m)]) for c, m in exchange.messages.items()}
+        for c, result in self.clients.executor.complete(jobs):
+            yield c, self.receive(exchange, jobs[c].me, result)
+
+    def deliver(self, step: str, message: Any) -> Any:
+        """The message as a client sees it, with held values in place of their references."""
+        if self.clients.codec:
+            message = wire.decode(wire.encode(message), self.clients.signatures[step].message)
+        return map_held(lambda h: self.value(h).value, message)
+
+    def job(self, exchange: Exchange, client: ClientId, message: Any) -> StepJob:
+        """Prepare the client's step."""
+        clients = self.clients
+        # The step's name is not part of the address: methods that name their step differently still draw alike.
+        key = clients.key / "round" / self.t / "client" / client / exchange.index
+        me = clients.population.me(client, self.t, key)
+        return StepJob(exchange.step, clients.steps[exchange.step], me, message, clients.memory.get(client))
+
+    def receive(self, exchange: Exchange, me: Me, result: StepResult) -> Answer:
+        """Take a step's result apart: kept values stay on the client, the bytes of the rest are counted."""
+        if not isinstance(result.value, tuple) or len(result.value) != 2:
+            raise ProtocolError(
+                f"step {exchange.step!r} must return (reply, memory), got {type(result.value).__name__}"
+            )
+        reply, memory = result.value
+
+        def keep(kept: Keep, path: str) -> Held:
+            held = Held(me.id, f"{exchange.hop}{path}")
+            self.held[held] = HeldValue(kept.value, size_of(kept.value))
+            return held
+
+        reply = map_keep(keep, reply)
+        size = size_of(reply)
+        if self.clients.codec:
+            reply = wire.decode(wire.encode(reply), self.clients.signatures[exchange.step].reply)
+        return Answer(reply, size, memory, me.n, result.examples, result.losses)
+
+    def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
+        """Find none: replies made in this process need no check."""
+        return {}
+
+    def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue]:
+        """Look up held values.
+
+        Raises:
+            ProtocolError: If one is not held.
+        """
+        return {h: self.value(h) for h in held}
+
+    def value(self, held: Held) -> HeldValue:
+        if held not in self.held:
+            raise ProtocolError(
+                f"round {self.t}: client {held.owner} holds no value {held.key!r}; held values live for one round, "
+                "what must outlive it belongs in the client's memory"
+            )
+        return self.held[held]
+
+
+class Simulator(Runtime[S]):
     """Runs one method on clients in this process.
 
     Args:
         algorithm: Method to run.
         population: Clients to run it on.
-        executor: Meets the clients' local work.
+        executor: Does the clients' local work.
         seed: Root of all randomness.
         clients_per_round: Cohort size.
         outage: Model of the asks and replies that are lost.
@@ -135,6 +212,8 @@ class Simulator(Generic[S]):
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
         ConfigError: If the cohort is empty.
     """
+
+    clients: InProcessClients
 
     def __init__(
         self,
@@ -148,72 +227,17 @@ class Simulator(Generic[S]):
         channel: Channel | None = None,
         codec: bool = False,
     ) -> None:
-        if clients_per_round is not None and clients_per_round < 1:
-            raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
-        self.algorithm, self.population, self.executor = algorithm, population, executor
-        self.key = Key(seed)
-        self.cohort = clients_per_round or len(population.clients)
-        self.outage, self.channel, self.codec = outage or Outage(), channel or Even(), codec
-        self.memory = Memory()
-        self._steps = steps_of(algorithm)
-        self._signatures = wire.signatures(algorithm)
-        self.memory_type = wire.memory_type(algorithm)
-
-    # ------------------------------------------------------------------ rounds
-    def start(self) -> S:
-        """Return the state before round 1."""
-        return self.algorithm.init(self.population.initial, self._federation(0))
-
-    def round(self, state: S, t: int) -> tuple[S, Trace]:
-        """Run round `t`, counted from 1: return the next state, and a record of what happened.
-
-        Any exception leaves client memory as it was before the round.
-        """
-        exchange = _Round(self, t)
-        try:
-            new: S = drive(self.algorithm.round(state, self._federation(t)), exchange.answer)
-            self.memory.commit(t)
-        except BaseException:
-            self.memory.discard()
-            raise
-        return new, exchange.trace
-
-    def personal(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:
-        """Return the models these clients would use after round `t`; a client without a model is absent.
-
-        Each is the model served to the client, adapted by `personalise` if there is one.  It is for evaluation: nothing
-        is charged and nothing remembered.
-        """
-        served = {c: self.algorithm.serve(state, c) for c in clients}
-        personalise = getattr(self.algorithm, "personalise", None)
-        own: dict[ClientId, Params | None] = dict(served)
-        if personalise is not None:
-            at = {c: self.key / "round" / t / "client" / c / "personalise" for c in clients}
-            work = {
-                c: StepJob("personalise", personalise, self.population.me(c, t, at[c]), served[c], self.memory.get(c))
-                for c in clients
-            }
-            alone = {c: _without_local_work(w) for c, w in work.items()}
-            done = dict(self.executor.complete({c: work[c] for c, (finished, _) in alone.items() if not finished}))
-            own = {c: done[c].value if c in done else alone[c][1] for c in clients}
-        return {c: model for c, model in own.items() if model is not None}
-
-    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
-        """Return records of events outside the plan; in one process there are none."""
-        return [], []
-
-    def _federation(self, t: int) -> Federation:
-        p = self.population
-        return Federation(
-            clients=p.clients,
-            num_classes=p.histograms.shape[1],
-            layout=p.layout,
-            round=t,
-            key=self.key / "server" / t,
-            clients_per_round=self.cohort,
-            initialise=p.initialise,
-            run_on_server=server_device(p.server_trainer, self.key, t, p.histograms.shape[1], p.layout, p.initial),
+        clients = InProcessClients(algorithm, population, executor, Key(seed), codec)
+        super().__init__(
+            algorithm,
+            population.model,
+            clients,
+            seed=seed,
+            clients_per_round=clients_per_round,
+            outage=outage,
+            channel=channel,
         )
+        self.population = population
 
 
 def _without_local_work(work: StepJob) -> tuple[bool, Any]:
@@ -227,188 +251,3 @@ def _without_local_work(work: StepJob) -> tuple[bool, Any]:
         return True, stop.value
     step.close()
     return False, None
-
-
-class _Round:
-    """The requests of one round."""
-
-    def __init__(self, simulator: Simulator[Any], t: int) -> None:
-        self.sim, self.t = simulator, t
-        self.trace = Trace()
-        self.hop = 0
-        self.asked: Counter[str] = Counter()
-        self.held: dict[Held, Any] = {}
-        self.sizes: dict[Held, _Size] = {}
-
-    def answer(self, want: object) -> Any:
-        if isinstance(want, Ask):
-            return self.ask(want)
-        if isinstance(want, Collect):
-            return self.collect(want)
-        if isinstance(want, Probe):
-            return self.probe(want)
-        return refuse_request("plan", want)
-
-    # ------------------------------------------------------------------ Ask
-    def ask(self, want: Ask) -> dict[ClientId, Any]:
-        if want.step not in self.sim._steps:
-            raise ProtocolError(
-                f"the plan asks for {want.step!r}, which is not marked @step; known: {list(self.sim._steps)}"
-            )
-        known = range(len(self.sim.population.clients))
-        strangers = [c for c in want.to if c not in known]
-        if strangers:
-            raise ProtocolError(f"round {self.t}, step {want.step!r}: no such client: {strangers[:5]}")
-        fates = {c: self.fate(want.step, c) for c in want.to}
-        reached = {c: m for c, m in want.to.items() if fates[c] != "unreachable"}
-        # What many clients are sent is one object, looked through once.
-        packed = {i: self.pack(m) for i, m in {id(m): m for m in reached.values()}.items()}
-        work = {c: self.begin(want.step, c, packed[id(m)]) for c, m in reached.items()}
-        # Looked through as they end, while others are still at work; recorded in the order asked.
-        ended = {
-            c: self.receive(want.step, c, done) if fates[c] is None else self.miss(want.step, done)
-            for c, done in self.sim.executor.complete(work)
-        }
-        replies: dict[ClientId, Any] = {}
-        for c in work:
-            r = ended[c]
-            self.trace.losses.extend((work[c].me.n, loss) for loss in r.done.losses)
-            if r.done.examples:
-                self.trace.work.append(Effort(self.t, self.hop, c, r.done.examples))
-            self.sim.memory.stage(c, r.memory)
-            if r.size is not None:
-                self.held.update(r.kept)
-                self.charge(node(c), SERVER, r.size)
-                replies[c] = r.reply
-        lost = [LostReply(self.t, c, want.step, str(fate)) for c, fate in fates.items() if fate is not None]
-        self.trace.failures.extend(lost)
-        self.asked[want.step] += 1
-        self.hop += 1
-        if len(replies) < want.at_least:
-            absent = ", ".join(str(f.client) for f in lost) or "none"
-            raise QuorumError(
-                f"round {self.t}, step {want.step!r}: {len(replies)} of {len(want.to)} clients replied, "
-                f"{want.at_least} needed; lost: {absent}"
-            )
-        return replies
-
-    def fate(self, step: str, client: ClientId) -> Any:
-        key = self.sim.key / "round" / self.t / "outage" / step / self.asked[step] / client
-        return self.sim.outage.fate(key)
-
-    def pack(self, message: Any) -> "_Packed":
-        held: list[Held] = []
-
-        def look(h: Held) -> Any:
-            held.append(h)
-            return self.value(h)
-
-        delivered = map_held(look, message)
-        # A value that a message names twice travels once.
-        return _Packed(message, _size_of(message), delivered, tuple(dict.fromkeys(held)))
-
-    def begin(self, step: str, client: ClientId, packed: "_Packed") -> StepJob:
-        """Deliver a message: charge it and the held values it carries, and prepare the client's step."""
-        sim = self.sim
-        self.charge(SERVER, node(client), packed.size)
-        for h in packed.held:
-            if h.owner != client:
-                self.charge(node(h.owner), node(client), self.size_of(h))
-        message = packed.delivered
-        if sim.codec:
-            message = wire.decode(wire.encode(packed.sent), sim._signatures[step].message)
-            message = map_held(self.value, message)
-        # The step's name is not part of the address: methods that name their step differently still draw alike.
-        key = sim.key / "round" / self.t / "client" / client / self.asked[step]
-        me = sim.population.me(client, self.t, key)
-        return StepJob(step, sim._steps[step], me, message, sim.memory.get(client))
-
-    def size_of(self, held: Held) -> "_Size":
-        """Size and kind of a held value, computed once however many clients receive it."""
-        if held not in self.sizes:
-            self.sizes[held] = _size_of(self.held[held])
-        return self.sizes[held]
-
-    def value(self, held: Held) -> Any:
-        if held not in self.held:
-            raise ProtocolError(
-                f"round {self.t}: client {held.owner} holds no value {held.key!r}; held values live for one round, "
-                "what must outlive it belongs in the client's memory"
-            )
-        return self.held[held]
-
-    def checked(self, step: str, result: Any) -> tuple[Any, Any]:
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(result).__name__}")
-        return result
-
-    def miss(self, step: str, done: StepResult) -> "_Received":
-        """Record a reply that is lost on its way: only its client knows of it."""
-        _, memory = self.checked(step, done.value)
-        return _Received(None, None, memory, {}, done)
-
-    def receive(self, step: str, client: ClientId, done: StepResult) -> "_Received":
-        """Take a reply apart: kept values stay on the client, the bytes of the rest are counted."""
-        reply, memory = self.checked(step, done.value)
-        values: dict[Held, Any] = {}
-
-        def keep(kept: Keep, path: str) -> Held:
-            held = Held(client, f"{self.hop}{path}")
-            values[held] = kept.value
-            return held
-
-        reply = map_keep(keep, reply)
-        size = _size_of(reply)
-        if self.sim.codec:
-            reply = wire.decode(wire.encode(reply), self.sim._signatures[step].reply)
-        return _Received(reply, size, memory, values, done)
-
-    # ------------------------------------------------------------------ Collect, Probe
-    def collect(self, want: Collect) -> list[Any]:
-        values = []
-        for held in want.held:
-            value = self.value(held)
-            self.charge(node(held.owner), SERVER, self.size_of(held))
-            values.append(value)
-        self.hop += 1
-        return values
-
-    def probe(self, want: Probe) -> Tensor:
-        """Client-to-client block of the channel."""
-        nodes = len(self.sim.population.clients) + 1
-        gamma = self.sim.channel.spectral_efficiency(self.sim.key / "channel", self.t, want.hop, nodes)
-        return torch.as_tensor(gamma)[1:, 1:]
-
-    def charge(self, src: int, dst: int, size: "_Size") -> None:
-        if size.bytes:
-            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, size.kind, size.bytes))
-
-
-class _Size(NamedTuple):
-    """Size of a message, and its kind in the ledger."""
-
-    bytes: Bytes
-    kind: Literal["model", "control"]
-
-
-class _Received(NamedTuple):
-    """A reply and its size, None if it is lost; the client's memory and held values; the result of its step."""
-
-    reply: Any
-    size: _Size | None
-    memory: Any
-    kept: dict[Held, Any]
-    done: StepResult
-
-
-class _Packed(NamedTuple):
-    """A message as the plan sent it, its size, the same with held values in it, and the references to those."""
-
-    sent: Any
-    size: _Size
-    delivered: Any
-    held: tuple[Held, ...]
-
-
-def _size_of(message: Any) -> _Size:
-    return _Size(Bytes(wire.nbytes(message)), wire.kind(message))

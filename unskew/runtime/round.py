@@ -1,0 +1,502 @@
+"""The driver of rounds: runs a method's plan on clients, wherever they are.
+
+A plan asks for steps on clients, for values that they hold and for the state of the channel.  The driver checks each
+request, draws which messages and replies are lost, moves held values, counts the bytes of every transfer, stages what
+clients remember and counts who replied.  Only how a message reaches a client and a reply comes back is left to the
+`Clients` of a run: `in_process.py` and `network.py` are two kinds.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from unskew import wire
+from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.keys import Key
+from unskew.ledger import SERVER, Transfer, node
+from unskew.local.executor import Executor, Trainer
+from unskew.local.sequential import server_device
+from unskew.protocol import (
+    Algorithm,
+    Ask,
+    ClientId,
+    Collect,
+    Federation,
+    Held,
+    Layout,
+    Probe,
+    drive,
+    held_in,
+    refuse_request,
+    steps_of,
+)
+from unskew.runtime.memory import Memory
+from unskew.runtime.message import NetworkTransfer, Score
+from unskew.tree import Params
+from unskew.units import Bytes
+from unskew.world.channel import Channel, Even
+from unskew.world.outage import Outage
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class ServerModel:
+    """The server's view of the task and its model.
+
+    Attributes:
+        num_classes: Number of classes of the task.
+        layout: Names of the model's tensors.
+        initial: Initial model, which every client can build by itself.
+        initialise: Makes a fresh model from a key.
+        server_trainer: Does the server's own local training; None if it does none.
+    """
+
+    num_classes: int
+    layout: Layout
+    initial: Params
+    initialise: Callable[[Key], Params]
+    server_trainer: Trainer | None = None
+
+
+# ---------------------------------------------------------------- records of a round
+@dataclass(frozen=True)
+class LostReply:
+    """A reply that was lost or refused."""
+
+    round: int
+    client: ClientId
+    step: str
+    reason: str
+
+
+class Effort(NamedTuple):
+    """Local training of one client in one exchange: the number of examples it processed."""
+
+    round: int
+    hop: int
+    client: ClientId
+    examples: int
+
+
+@dataclass
+class Trace:
+    """Record of one round.
+
+    Attributes:
+        transfers: All messages, in the order sent.
+        work: All local training, in the order requested.
+        failures: All replies that were lost.
+        losses: (number of examples, mean training loss) of every local optimisation.
+    """
+
+    transfers: list[Transfer] = field(default_factory=list)
+    work: list[Effort] = field(default_factory=list)
+    failures: list[LostReply] = field(default_factory=list)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+
+
+# ---------------------------------------------------------------- the clients of a run
+class Size(NamedTuple):
+    """Size of an encoded message, and its kind in the ledger."""
+
+    bytes: Bytes
+    kind: Literal["model", "control"]
+
+
+def size_of(message: Any) -> Size:
+    """Size and kind of a message as it would be encoded."""
+    return Size(Bytes(wire.nbytes(message)), wire.kind(message))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldValue:
+    """A value that a client held, on its way to another client or the server.
+
+    Attributes:
+        value: The value.
+        size: Its size and kind.
+        data: The bytes it came in; empty in one process.
+    """
+
+    value: Any
+    size: Size
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What stands for a reply or a held value that did not come, or cannot be used.
+
+    Attributes:
+        reason: Reason, a sentence without its client.
+        sent: False if the request never left the server.
+    """
+
+    reason: str
+    sent: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A client's answer to a request for a step.
+
+    Attributes:
+        reply: The reply, with references in place of the values that stay on the client.
+        size: Its size and kind.
+        memory: The server's knowledge of the client's memory from now on, which is staged.
+        n: Number of the client's training examples.
+        examples: Number of examples processed in training.
+        losses: Mean training loss of each local optimisation.
+    """
+
+    reply: Any
+    size: Size
+    memory: Any
+    n: int
+    examples: int
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """One request of a plan for a step, without the clients that cannot be reached.
+
+    Attributes:
+        hop: Exchange of the round, counted from 0.
+        step: Name of the step.
+        index: Number of earlier requests for this step in this round.
+        messages: Message by client.  Many clients may be sent one and the same object.
+        moving: Values in a client's message that other clients hold, each once.
+        values: All those values.
+        timeout_s: Longest time the plan allows, seconds; None leaves it to the deployment.
+    """
+
+    hop: int
+    step: str
+    index: int
+    messages: Mapping[ClientId, Any]
+    moving: Mapping[ClientId, tuple[Held, ...]]
+    values: Mapping[Held, HeldValue]
+    timeout_s: float | None
+
+
+class ClientsInRound(Protocol):
+    """The clients during one round, in which they hold values."""
+
+    def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
+        """Run the step on every client of `exchange.messages`; each client once, as it ends, in any order."""
+        ...
+
+    def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
+        """Find replies that cannot count beside the others; the reason by client."""
+        ...
+
+    def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue | Lost]:
+        """Bring held values here.
+
+        Raises:
+            ProtocolError: If the plan asks for a value that no client can hold.
+        """
+        ...
+
+
+class Clients(Protocol):
+    """The clients of a run, wherever they are.
+
+    Attributes:
+        ids: All clients, ascending.
+        remote: True if data and models stay with the clients, which evaluate by themselves.
+        memory: The server's knowledge of what clients remember: in one process the memory itself.
+        memory_type: Type of a client's entry in `memory`, for checkpoints.
+        executor: Evaluates models on the server; in one process it does the clients' work, too.
+    """
+
+    ids: tuple[ClientId, ...]
+    remote: bool
+    memory: Memory
+    memory_type: Any
+    executor: Executor
+
+    def begin(self, t: int) -> ClientsInRound:
+        """Open round `t`."""
+        ...
+
+    def own_models(
+        self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
+    ) -> dict[ClientId, Params]:
+        """Return the models the clients would use, from those they are served; none of remote clients."""
+        ...
+
+    def evaluate(
+        self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
+    ) -> dict[str, dict[ClientId, Score]]:
+        """Let remote clients evaluate their own models; nothing of others, whose models and data are here."""
+        ...
+
+    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
+        """Return failures outside the plan, and all network transfers, since the last call."""
+        ...
+
+
+# ---------------------------------------------------------------- the driver
+class Runtime(Generic[S]):
+    """Runs one method's rounds.
+
+    Args:
+        algorithm: Method to run.
+        model: Task and model it is run on.
+        clients: Clients it is run on.
+        seed: Root of all randomness.
+        clients_per_round: Cohort size.
+        outage: Model of the asks and replies that are lost.
+        channel: Answers `Probe`.
+
+    Raises:
+        ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
+        ConfigError: If the cohort is empty.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[S],
+        model: ServerModel,
+        clients: Clients,
+        *,
+        seed: int = 0,
+        clients_per_round: int | None = None,
+        outage: Outage | None = None,
+        channel: Channel | None = None,
+    ) -> None:
+        if clients_per_round is not None and clients_per_round < 1:
+            raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
+        self.algorithm, self.model, self.clients = algorithm, model, clients
+        self.key = Key(seed)
+        self.cohort = clients_per_round or len(clients.ids)
+        self.outage, self.channel = outage or Outage(), channel or Even()
+        self.steps = steps_of(algorithm)
+
+    @property
+    def executor(self) -> Executor:
+        """The server's executor."""
+        return self.clients.executor
+
+    @property
+    def memory(self) -> Memory:
+        """The server's knowledge of what clients remember."""
+        return self.clients.memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self.clients.memory = memory
+
+    def start(self) -> S:
+        """Return the state before round 1."""
+        return self.algorithm.init(self.model.initial, self.federation(0))
+
+    def round(self, state: S, t: int) -> tuple[S, Trace]:
+        """Run round `t`, counted from 1: return the next state, and a record of what happened.
+
+        Any exception leaves client memory as it was before the round.
+
+        Raises:
+            QuorumError: If too few clients replied, or one that holds what the plan collects is gone.
+            ProtocolError: If the plan asks for what there is not.
+        """
+        driver = _Round(self, t)
+        try:
+            new: S = drive(self.algorithm.round(state, self.federation(t)), driver.answer)
+            self.memory.commit(t)
+        except BaseException:
+            self.memory.discard()
+            raise
+        return new, driver.trace
+
+    def federation(self, t: int) -> Federation:
+        """The plan's view of the federation in round `t`."""
+        m = self.model
+        return Federation(
+            clients=self.clients.ids,
+            num_classes=m.num_classes,
+            layout=m.layout,
+            round=t,
+            key=self.key / "server" / t,
+            clients_per_round=self.cohort,
+            initialise=m.initialise,
+            run_on_server=server_device(m.server_trainer, self.key, t, m.num_classes, m.layout, m.initial),
+        )
+
+    def own_models(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:
+        """Return the models these clients would use after round `t`; a client without a model is absent.
+
+        Each is the model served to the client, adapted by `personalise` if there is one.  It is for evaluation: nothing
+        is charged and nothing remembered.  Models of remote clients stay with them.
+        """
+        served = {c: self.algorithm.serve(state, c) for c in clients}
+        return self.clients.own_models(served, getattr(self.algorithm, "personalise", None), t)
+
+    def evaluate_on_clients(
+        self, state: S, t: int, parts: Sequence[str], last: bool = False
+    ) -> dict[str, dict[ClientId, Score]]:
+        """Let remote clients evaluate their own models after round `t`; scores by part: personal, val.
+
+        A client that does not answer is absent from the scores, and among the failures.  After the last round the
+        client keeps its model.
+        """
+        served = {c: self.algorithm.serve(state, c) for c in self.clients.ids}
+        return self.clients.evaluate(served, t, parts, last)
+
+    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
+        """Return failures outside the plan, and all network transfers, since the last call."""
+        return self.clients.drain_records()
+
+
+class _Round:
+    """Answers the requests of one round's plan."""
+
+    def __init__(self, runtime: Runtime[Any], t: int) -> None:
+        self.runtime, self.t = runtime, t
+        self.clients = runtime.clients.begin(t)
+        self.trace = Trace()
+        self.hop = 0
+        self.asked: Counter[str] = Counter()
+
+    def answer(self, request: object) -> Any:
+        if isinstance(request, Ask):
+            return self.ask(request)
+        if isinstance(request, Collect):
+            return self.collect(request)
+        if isinstance(request, Probe):
+            return self.probe(request)
+        return refuse_request("plan", request)
+
+    # ------------------------------------------------------------------ Ask
+    def ask(self, request: Ask) -> dict[ClientId, Any]:
+        self.check(request)
+        fates = {c: self.fate(request.step, c) for c in request.to}
+        reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable"}
+        lost: dict[ClientId, str] = {}
+        exchange = self.prepare(request, reached, lost)
+        # Looked through as they end, while others are still at work; recorded in the order asked.
+        answers = dict(self.clients.run(exchange))
+        self.charge_messages(exchange, answers)
+        replies = self.record_answers(exchange, answers, fates, lost)
+        for c, reason in self.clients.odd_ones(exchange, replies).items():
+            del replies[c]
+            lost[c] = f"refused: {reason}"
+        lost = {c: lost.get(c) or str(fates[c]) for c in request.to if c in lost or fates[c] is not None}
+        self.trace.failures.extend(LostReply(self.t, c, request.step, reason) for c, reason in lost.items())
+        self.asked[request.step] += 1
+        self.hop += 1
+        if len(replies) < request.at_least:
+            raise QuorumError(
+                f"round {self.t}, step {request.step!r}: {len(replies)} of {len(request.to)} clients replied, "
+                f"{request.at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}"
+            )
+        return replies
+
+    def check(self, request: Ask) -> None:
+        """Refuse a request for a step or a client that does not exist."""
+        steps, known = self.runtime.steps, range(len(self.runtime.clients.ids))
+        if request.step not in steps:
+            raise ProtocolError(f"the plan asks for {request.step!r}, which is not marked @step; known: {list(steps)}")
+        strangers = [c for c in request.to if c not in known]
+        if strangers:
+            raise ProtocolError(f"round {self.t}, step {request.step!r}: no such client: {strangers[:5]}")
+
+    def fate(self, step: str, client: ClientId) -> Any:
+        """Draw whether the client is reached and its reply comes back."""
+        key = self.runtime.key / "round" / self.t / "outage" / step / self.asked[step] / client
+        return self.runtime.outage.fate(key)
+
+    def prepare(self, request: Ask, reached: Mapping[ClientId, Any], lost: dict[ClientId, str]) -> Exchange:
+        """Bring the values that messages need; a client whose values did not come is lost and left out."""
+        # What many clients are sent is one object, looked through once.
+        references = {i: held_in(m) for i, m in {id(m): m for m in reached.values()}.items()}
+        moving = {c: tuple(h for h in references[id(m)] if h.owner != c) for c, m in reached.items()}
+        values, missing = self.fetch([h for held in moving.values() for h in held], request.timeout_s)
+        for c, held in moving.items():
+            gone = [missing[h] for h in held if h in missing]
+            if gone:
+                lost[c] = f"what it was to be sent could not be fetched: {gone[0]}"
+        messages = {c: m for c, m in reached.items() if c not in lost}
+        return Exchange(self.hop, request.step, self.asked[request.step], messages, moving, values, request.timeout_s)
+
+    def charge_messages(self, exchange: Exchange, answers: Mapping[ClientId, Answer | Lost]) -> None:
+        """Charge every message that was sent, and the values that came with it from their owners."""
+        sizes = {i: size_of(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
+        for c, m in exchange.messages.items():
+            answer = answers[c]
+            if isinstance(answer, Lost) and not answer.sent:
+                continue
+            self.charge(SERVER, node(c), sizes[id(m)])
+            for h in exchange.moving[c]:
+                self.charge(node(h.owner), node(c), exchange.values[h].size)
+
+    def record_answers(
+        self,
+        exchange: Exchange,
+        answers: Mapping[ClientId, Answer | Lost],
+        fates: Mapping[ClientId, Any],
+        lost: dict[ClientId, str],
+    ) -> dict[ClientId, Any]:
+        """Record each client's work and memory, and return the replies that arrived."""
+        replies: dict[ClientId, Any] = {}
+        for c in exchange.messages:
+            answer = answers[c]
+            if isinstance(answer, Lost):
+                lost[c] = answer.reason
+                continue
+            self.trace.losses.extend((answer.n, loss) for loss in answer.losses)
+            if answer.examples:
+                self.trace.work.append(Effort(self.t, self.hop, c, answer.examples))
+            self.runtime.memory.stage(c, answer.memory)
+            if fates[c] is None:  # otherwise the reply is lost on its way, and only its client knows of it
+                self.charge(node(c), SERVER, answer.size)
+                replies[c] = answer.reply
+        return replies
+
+    # ------------------------------------------------------------------ Collect, Probe
+    def collect(self, request: Collect) -> list[Any]:
+        values, missing = self.fetch(request.held, None)
+        came = sum(h in values for h in request.held)
+        if missing and (request.at_least is None or came < request.at_least):
+            owners = ", ".join(map(str, sorted({h.owner for h in missing})))
+            raise QuorumError(
+                f"round {self.t}: {len(request.held)} held values are collected, and those of clients {owners} did "
+                f"not come ({next(iter(missing.values()))})"
+            )
+        for h in request.held:
+            if h in values:
+                self.charge(node(h.owner), SERVER, values[h].size)
+        self.hop += 1
+        return [values[h].value if h in values else None for h in request.held]
+
+    def fetch(self, held: Collection[Held], timeout_s: float | None) -> tuple[dict[Held, HeldValue], dict[Held, str]]:
+        """Bring held values, from all owners at once: those that came, and the reasons why others did not.
+
+        Values are dropped after the exchange that needs them, so the server never holds more than one hop's models.
+        """
+        if not held:
+            return {}, {}
+        found = self.clients.fetch(list(dict.fromkeys(held)), self.hop, timeout_s)
+        values = {h: v for h, v in found.items() if isinstance(v, HeldValue)}
+        lost = {h: v.reason for h, v in found.items() if isinstance(v, Lost)}
+        for owner, reason in dict.fromkeys((h.owner, reason) for h, reason in lost.items()):
+            self.trace.failures.append(LostReply(self.t, owner, "held value", reason))
+        return values, {h: f"client {h.owner}: {reason}" for h, reason in lost.items()}
+
+    def probe(self, request: Probe) -> Tensor:
+        """Client-to-client block of the modelled channel; a deployment does not measure its links."""
+        runtime = self.runtime
+        nodes = len(runtime.clients.ids) + 1
+        gamma = runtime.channel.spectral_efficiency(runtime.key / "channel", self.t, request.hop, nodes)
+        return torch.as_tensor(gamma)[1:, 1:]
+
+    def charge(self, src: int, dst: int, size: Size) -> None:
+        if size.bytes:
+            self.trace.transfers.append(Transfer(self.t, self.hop, src, dst, size.kind, size.bytes))
