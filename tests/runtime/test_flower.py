@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -568,7 +569,7 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
 
 def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    driver = round_driver._Round(there.runtime, 1)
+    driver = round_driver._Round(there.runtime, 1, round_driver.Trace(), {})
     with pytest.raises(ProtocolError, match="not marked @step"):
         driver.answer(Ask("init", {}))
     with pytest.raises(ProtocolError, match="no such client"):
@@ -632,6 +633,54 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     alone = deployed("fedavg", tmp_path / "again")
     instead(alone, 3, lambda message, honest: Message(Error(5), reply_to=message))
     assert wire.encode(one_round(alone)[0]) == wire.encode(state)
+
+
+def scaled(factor: float, *rounds: int) -> Callable[[Message, Handler], Message]:
+    """A client that multiplies its model in these rounds."""
+
+    def answer(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        head = json.loads(unpack(message.content).head)
+        if "step" not in head or head["context"]["round"] not in rounds:
+            return reply
+        return replying(reply, message, other(trained(reply), lambda n, v: v * factor))
+
+    return answer
+
+
+def test_a_reply_a_hundred_times_larger_than_the_others_is_refused(tmp_path: Path) -> None:
+    """Below `max_norm`, it used to end the run: the state was saved, and every later round failed on all clients."""
+    there = deployed("fedavg", tmp_path)
+    instead(there, 3, scaled(1e4, 1))
+    state, lost = one_round(there)
+    assert list(lost) == [3]
+    assert re.match(r"refused: its tensors have the norm .*, and the round's median is", lost[3])
+    _, trace = there.runtime.round(state, 2)
+    assert trace.failures == []
+
+
+def test_a_reply_that_is_alone_is_compared_with_the_model(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path, clients_per_round=1)
+    (client,) = there.runtime.federation(1).sample()
+    instead(there, client, scaled(1e4, 1))
+    with pytest.raises(QuorumError, match=rf"lost: {client} \(client {client}: refused: .* and the model's is"):
+        one_round(there)
+
+
+def test_a_round_that_one_reply_makes_diverge_is_run_again_without_it(tmp_path: Path) -> None:
+    """70 times the others' norm is let through at first, and makes the mean of six 12 times the model's norm."""
+    there = deployed("ditto", tmp_path)
+    instead(there, 3, scaled(70.0, 2))
+    state, _ = there.runtime.round(there.runtime.start(), 1)
+    memory = there.runtime.memory.at(1)[3]
+    state, trace = there.runtime.round(state, 2)
+    assert [(f.client, f.round) for f in trace.failures] == [(3, 2)]
+    assert trace.failures[0].reason.startswith("refused: with its reply the model diverged; its tensors have the norm")
+    assert there.runtime.memory.get(3) == memory  # what it did in the round does not count
+    assert [x.src for x in trace.transfers].count(4) == 1  # the try that failed has been paid for
+    assert [x.src for x in trace.transfers].count(1) == 2
+    _, trace = there.runtime.round(state, 3)  # and it takes part again
+    assert trace.failures == []
 
 
 HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {

@@ -290,7 +290,7 @@ def test_too_few_replies_are_an_error_inside_the_plan() -> None:
     state = sim.start()
     new, trace = sim.round(state, 1)
     assert new is state
-    assert caught == ["round 1, step 'train': 0 of 5 clients replied, 5 needed; lost: 0, 1, 2, 3, 4"]
+    assert caught == ["round 1, step 'train': 0 of 5 clients replied, 5 needed; lost: 0, 1, 2, 3, 4 (client 0: late)"]
     assert len(trace.failures) == N
     assert [sim.memory.get(c) for c in range(N)] == [1] * N  # they did their work
 

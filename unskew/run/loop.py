@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -391,6 +391,9 @@ class _Cell:
             try:
                 self.one_round()
             except Exception as error:
+                with suppress(RunError):  # a disk that is full is the first error's cause, if it is one's
+                    self.record_failures()
+                    run.logs.flush()
                 if isinstance(error, WorkerError) or shortage(error) is not None:
                     self.keep()
                 raise
@@ -495,14 +498,19 @@ class _Cell:
                 logs.append("ledger", ({**where, **x._asdict()} for x in trace.transfers))
             logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
             logs.append("work", ({**where, **w._asdict()} for w in trace.work))
-        failures, sent = self.sim.drain_records()
-        logs.append("failures", ({**where, **asdict(f)} for f in failures))
-        logs.append("network", ({**where, **s._asdict()} for s in sent))
+        self.record_failures()
         for part in reported:
             logs.append("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
             logs.append("info", [{**where, "round": t, **info.row(part)}])
         self.notice(metrics, t)
         logs.flush()
+
+    def record_failures(self) -> None:
+        """Write failures outside a finished round, and what crossed the network."""
+        logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
+        failures, sent = self.sim.drain_records()
+        logs.append("failures", ({**where, **asdict(f)} for f in failures))
+        logs.append("network", ({**where, **s._asdict()} for s in sent))
 
     def notice(self, metrics: list[Metric], t: int) -> None:
         values = {m.name: m.value for m in metrics if m.client is None}

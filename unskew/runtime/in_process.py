@@ -96,6 +96,9 @@ class InProcessClients:
         """Open round `t`."""
         return _InProcessRound(self, t)
 
+    def restart(self, t: int) -> None:
+        """Do nothing: clients in this process keep no answers."""
+
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
@@ -176,6 +179,10 @@ class _InProcessRound:
 
     def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
         """Find none: replies made in this process need no check."""
+        return {}
+
+    def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
+        """Find none: nobody lies in this process, and divergence is the method's own."""
         return {}
 
     def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue]:

@@ -9,7 +9,9 @@ A reply counts if it answers this very request, has the type that the step decla
 (`validation.py`).  Any other reply is a failure of that client, like a reply that never came.
 """
 
+import math
 import secrets
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from unskew import wire
-from unskew.errors import ConfigError, ProtocolError, WireError
+from unskew.errors import ConfigError, DivergedError, ProtocolError, WireError
 from unskew.keys import Key
 from unskew.local.executor import Executor, untrained
 from unskew.protocol import (
@@ -57,7 +59,7 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.round import Answer, Exchange, HeldValue, Lost, LostReply, Runtime, ServerModel, Size
-from unskew.runtime.validation import Validator, limit_bytes, odd_ones, sizes_of
+from unskew.runtime.validation import Validator, heavy_ones, limit_bytes, odd_ones, sizes_of, table_norms
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel
@@ -65,6 +67,8 @@ from unskew.world.outage import Outage
 
 S = TypeVar("S")
 NO_HOP = -1
+GROWTH = 10.0
+"""Growth of the global model in one round from which on it counts as diverged."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,13 @@ class Limits:
     Attributes:
         deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
         max_norm: Largest L2 norm of a reply's floating-point tensors.
+        max_ratio: Largest norm of a reply's model tensors, in multiples of the median of the exchange's replies.
         models: Number of models that a reply may carry (see `limit_bytes`).
     """
 
     deadline_s: float = 600.0
     max_norm: float = 1e6
+    max_ratio: float = 100.0
     models: int = 8
 
 
@@ -95,7 +101,7 @@ class RemoteClients:
         membership: Clients that are connected.
         executor: Evaluates the global model; trains nothing.
         begin: (first round) -> server processes that have worked on this cell, including this one:
-            `RoundContext.starts`.
+            `RoundContext.starts`.  It is called again when a round is run again.
         cell: Index of seed and method, counted from 0.
         key: Root of all randomness.
         limits: Deadlines and bounds.
@@ -217,6 +223,10 @@ class RemoteClients:
         """Last round after which the client is known to remember something; 0 is none."""
         return int(self.memory.get(client) or 0)
 
+    def restart(self, t: int) -> None:
+        """Begin round `t` again: to the clients it is as if another server process went on from there."""
+        self._begun = self._begin(t)
+
     def context(self, t: int, first: int) -> RoundContext:
         """Place a request in the run; `first` is the first round of this server process."""
         if not self._begun:
@@ -231,6 +241,7 @@ class _RemoteRound:
         self.clients, self.t = clients, t
         self.context = clients.context(t, t)
         self.sketched: dict[str, Any] = {}
+        self.norms: list[dict[ClientId, dict[str, float]]] = []  # of the replies to each request
 
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
         """Run the step on every client, all at once."""
@@ -278,11 +289,48 @@ class _RemoteRound:
         return Answer(reply, size, remembered, head.n, head.examples, head.losses)
 
     def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
-        """Find replies whose structure differs from the others'; the reason by client."""
+        """Find replies whose structure or size differs from the others'; the reason by client."""
         if not replies:
             return {}
         message = next(iter(exchange.messages.values()))
-        return odd_ones(replies, self.sketch(exchange, message))
+        odd = odd_ones(replies, self.sketch(exchange, message))
+        norms = {c: table_norms(reply) for c, reply in replies.items() if c not in odd}
+        scale = max([_norm(self.clients.model.initial), *table_norms(message).values()])
+        heavy = heavy_ones(norms, self.clients.limits.max_ratio, scale)
+        self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
+        return odd | heavy
+
+    def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
+        """Find clients whose replies made the global model diverge; empty if it did not.
+
+        It diverged if it is not finite or `GROWTH` times larger than it was and than the median reply; suspects
+        are those whose tensors are `GROWTH` times larger than the median.
+
+        Raises:
+            DivergedError: If the model is not finite and no reply stands out.
+        """
+        if after is None:
+            return {}
+        size = _norm(after)
+        medians = [statistics.median_low(of_path) for of_path in self.sizes().values()]
+        scale = max(_norm(before or {}), _norm(self.clients.model.initial))
+        if size <= GROWTH * max([scale, *medians]):
+            return {}
+        suspects: dict[ClientId, str] = {}
+        for norms in self.norms:
+            suspects = heavy_ones(norms, GROWTH, scale) | suspects
+        if not suspects and not math.isfinite(size):
+            raise DivergedError(f"round {self.t}: the global model became NaN or infinite, and no reply stands out")
+        return suspects
+
+    def sizes(self) -> dict[tuple[int, str], list[float]]:
+        """Norms of tables of tensors by request and path."""
+        sizes: dict[tuple[int, str], list[float]] = {}
+        for i, norms in enumerate(self.norms):
+            for of_client in norms.values():
+                for path, norm in of_client.items():
+                    sizes.setdefault((i, path), []).append(norm)
+        return sizes
 
     def sketch(self, exchange: Exchange, message: Any) -> Any:
         """Make the reply that the step would give if training changed nothing; None if that cannot be done here.
@@ -356,6 +404,10 @@ class _RemoteRound:
             for field, alike in fields.items()
             for i, reason in odd_ones(alike, sketches[field]).items()
         }
+
+
+def _norm(params: Params) -> float:
+    return next(iter(table_norms(params).values()), 0.0)
 
 
 def _untrained(request: Any, round: int) -> Any:

@@ -196,6 +196,14 @@ class ClientsInRound(Protocol):
         """Find replies that cannot count beside the others; the reason by client."""
         ...
 
+    def suspects(self, before: Params | None, after: Params | None) -> Mapping[ClientId, str]:
+        """Find clients whose replies made the global model diverge; the reason by client, empty if it did not.
+
+        Raises:
+            DivergedError: If it did and no reply stands out.
+        """
+        ...
+
     def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue | Lost]:
         """Bring held values here.
 
@@ -224,6 +232,10 @@ class Clients(Protocol):
 
     def begin(self, t: int) -> ClientsInRound:
         """Open round `t`."""
+        ...
+
+    def restart(self, t: int) -> None:
+        """Get ready to begin round `t` once more."""
         ...
 
     def own_models(
@@ -279,6 +291,7 @@ class Runtime(Generic[S]):
         self.cohort = clients_per_round or len(clients.ids)
         self.outage, self.channel = outage or Outage(), channel or Even()
         self.steps = steps_of(algorithm)
+        self._failures: list[LostReply] = []  # of rounds that raised
 
     @property
     def executor(self) -> Executor:
@@ -301,20 +314,39 @@ class Runtime(Generic[S]):
     def round(self, state: S, t: int) -> tuple[S, Trace]:
         """Run round `t`, counted from 1: return the next state, and a record of what happened.
 
-        Any exception leaves client memory as it was before the round.
+        A round that makes the global model diverge by the replies of a few remote clients is run again without them.
+        Any exception leaves client memory as it was before the round, and what had failed by then to `drain_records`.
 
         Raises:
             QuorumError: If too few clients replied, or one that holds what the plan collects is gone.
+            DivergedError: If the model diverged and no reply stands out.
             ProtocolError: If the plan asks for what there is not.
         """
-        driver = _Round(self, t)
-        try:
-            new: S = drive(self.algorithm.round(state, self.federation(t)), driver.answer)
-            self.memory.commit(t)
-        except BaseException:
-            self.memory.discard()
-            raise
-        return new, driver.trace
+        trace = Trace()
+        left_out: dict[ClientId, str] = {}
+        while True:
+            driver = _Round(self, t, trace, left_out)
+            try:
+                new: S = drive(self.algorithm.round(state, self.federation(t)), driver.answer)
+                suspects = self.suspects(driver, state, new)
+                if not suspects:
+                    self.memory.commit(t)
+                    return new, trace
+            except BaseException:
+                self._failures.extend(trace.failures)
+                raise
+            finally:
+                self.memory.discard()
+            # What the first try sent and computed stays in the record: it has been spent.
+            trace.failures.clear()
+            left_out |= {c: f"refused: with its reply the model diverged; {why}" for c, why in suspects.items()}
+            self.clients.restart(t)
+
+    def suspects(self, driver: "_Round", before: S, after: S) -> Mapping[ClientId, str]:
+        """Find remote clients whose replies made the global model diverge."""
+        if not self.clients.remote:
+            return {}
+        return driver.clients.suspects(self.algorithm.serve(before, None), self.algorithm.serve(after, None))
 
     def federation(self, t: int) -> Federation:
         """The plan's view of the federation in round `t`."""
@@ -352,16 +384,17 @@ class Runtime(Generic[S]):
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""
-        return self.clients.drain_records()
+        failures, sent = self.clients.drain_records()
+        raised, self._failures = self._failures, []
+        return [*raised, *failures], sent
 
 
 class _Round:
-    """Answers the requests of one round's plan."""
+    """Answers the requests of one round's plan; clients that are `left_out` are not asked."""
 
-    def __init__(self, runtime: Runtime[Any], t: int) -> None:
-        self.runtime, self.t = runtime, t
+    def __init__(self, runtime: Runtime[Any], t: int, trace: Trace, left_out: Mapping[ClientId, str]) -> None:
+        self.runtime, self.t, self.trace, self.left_out = runtime, t, trace, left_out
         self.clients = runtime.clients.begin(t)
-        self.trace = Trace()
         self.hop = 0
         self.asked: Counter[str] = Counter()
 
@@ -378,8 +411,8 @@ class _Round:
     def ask(self, request: Ask) -> dict[ClientId, Any]:
         self.check(request)
         fates = {c: self.fate(request.step, c) for c in request.to}
-        reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable"}
-        lost: dict[ClientId, str] = {}
+        lost = {c: self.left_out[c] for c in request.to if c in self.left_out}
+        reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable" and c not in lost}
         exchange = self.prepare(request, reached, lost)
         # Looked through as they end, while others are still at work; recorded in the order asked.
         answers = dict(self.clients.run(exchange))
@@ -393,9 +426,10 @@ class _Round:
         self.asked[request.step] += 1
         self.hop += 1
         if len(replies) < request.at_least:
+            first = next((f" (client {c}: {reason})" for c, reason in lost.items()), "")
             raise QuorumError(
                 f"round {self.t}, step {request.step!r}: {len(replies)} of {len(request.to)} clients replied, "
-                f"{request.at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}"
+                f"{request.at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}{first}"
             )
         return replies
 

@@ -7,6 +7,7 @@ to this run: tensors that are not the model's, NaN and infinity, absurd norms an
 import dataclasses
 import math
 import operator
+import statistics
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,6 +138,37 @@ def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[Client
                 whose = f"those of {others[usual]} other clients" if others[usual] else "its step sends"
                 odd.setdefault(c, f"its reply has other tensors than {whose}")
     return odd
+
+
+def table_norms(reply: Any) -> dict[str, float]:
+    """Compute the L2 norm of the floating-point tensors in each table of model tensors of a reply, by path."""
+    return {
+        path: math.sqrt(sum(float(t.double().square().sum()) for t in table.values() if t.is_floating_point()))
+        for path, table, part_names in _tables(reply)
+        if not part_names
+    }
+
+
+def heavy_ones(norms: Mapping[ClientId, Mapping[str, float]], ratio: float, scale: float) -> dict[ClientId, str]:
+    """Find replies with a table of tensors far larger than the others'; the reason by client.
+
+    Sizes of models and updates differ between honest clients, but not by orders of magnitude; sums over examples do,
+    and are not in tables of model tensors.
+
+    Args:
+        norms: `table_norms` of each client's reply.
+        ratio: Largest norm allowed, in multiples of the median of all replies (of two, the smaller).
+        scale: Norm of the model: it is always allowed, and stands for the median where there is one reply only.
+    """
+    heavy: dict[ClientId, str] = {}
+    for path in dict.fromkeys(p for of_client in norms.values() for p in of_client):
+        sizes = {c: of_client[path] for c, of_client in norms.items() if path in of_client}
+        median = statistics.median_low(sizes.values()) if len(sizes) > 1 else scale
+        for c, size in sizes.items():
+            if size > max(ratio * median, scale):
+                whose = "the round's median" if len(sizes) > 1 else "the model's"
+                heavy.setdefault(c, f"its tensors have the norm {size:.3g}, and {whose} is {median:.3g}")
+    return heavy
 
 
 def _outline(reply: Any, path: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
