@@ -66,6 +66,8 @@ from unskew.world.channel import Channel
 from unskew.world.outage import Outage
 
 S = TypeVar("S")
+ReplyCheck = Callable[[str, Any, Params, Layout], None]
+"""A method's own check of a reply: its step, the reply, the initial model and its layout; it raises WireError."""
 NO_HOP = -1
 GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
