@@ -588,7 +588,7 @@ def other(t: ModelReply, fn: Callable[[str, torch.Tensor], torch.Tensor]) -> byt
 
 
 LIES: dict[str, tuple[Callable[[ModelReply], bytes], str]] = {
-    "no bytes": (lambda t: b"", "Trained"),
+    "no bytes": (lambda t: b"", "ModelReply"),
     "noise": (lambda t: b"\x93NUMPY" + bytes(200), "are not a message"),
     "a pickle": (lambda t: b"cos\nsystem\n(S'true'\ntR.", "are not a message"),
     "another type": (lambda t: wire.encode({"params": 3}), "expected"),
