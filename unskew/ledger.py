@@ -8,15 +8,18 @@ afterwards.
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from unskew.protocol import ClientId
 from unskew.units import Bytes
 
 SERVER = 0
 
 Direction = Literal["down", "up", "d2d"]
+DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
+
+Kind = Literal["model", "control"]
+KINDS: tuple[Kind, ...] = ("model", "control")
 
 
-def node(client: ClientId) -> int:
+def node(client: int) -> int:
     """Number of a client's node in the ledger."""
     return client + 1
 
@@ -36,24 +39,23 @@ class Transfer(NamedTuple):
     hop: int
     src: int
     dst: int
-    kind: Literal["model", "control"]
+    kind: Kind
     bytes: Bytes
 
     @property
     def direction(self) -> Direction:
-        """down from the server, up to it, or d2d from device to device."""
-        return "down" if self.src == SERVER else "up" if self.dst == SERVER else "d2d"
+        """The transfer's direction."""
+        return direction_of(self.src, self.dst)
+
+
+def direction_of(src: int, dst: int) -> Direction:
+    """Return the direction between two nodes: down from the server, up to it, or d2d from device to device."""
+    return "down" if src == SERVER else "up" if dst == SERVER else "d2d"
 
 
 def totals(rows: Iterable[Transfer]) -> dict[Direction, Bytes]:
     """Bytes by direction."""
-    sums: dict[Direction, int] = {"down": 0, "up": 0, "d2d": 0}
+    sums: dict[Direction, int] = dict.fromkeys(DIRECTIONS, 0)
     for row in rows:
         sums[row.direction] += row.bytes
     return {d: Bytes(n) for d, n in sums.items()}
-
-
-def relayed(rows: Iterable[Transfer]) -> dict[Direction, Bytes]:
-    """Bytes by direction if devices cannot reach each other and the server relays: each d2d byte goes up and down."""
-    sums = totals(rows)
-    return {"down": Bytes(sums["down"] + sums["d2d"]), "up": Bytes(sums["up"] + sums["d2d"]), "d2d": Bytes(0)}

@@ -9,7 +9,6 @@ Hertz = NewType("Hertz", float)
 Seconds = NewType("Seconds", float)
 
 MB = 1_000_000
-MIB = 1 << 20
 
 
 def bits(n: Bytes) -> Bits:

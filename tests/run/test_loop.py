@@ -403,7 +403,7 @@ def test_a_place_that_cannot_be_written_is_refused(place: str, tiny: Callable[..
     with pytest.raises(RunError) as caught:
         loop.start(tiny(), tmp_path / place)
     assert str(caught.value) == (
-        f"cannot make the run folder {tmp_path / place}: Not a directory; choose another --out, or mend that"
+        f"cannot make the run folder {tmp_path / place}: Not a directory; choose another --out, or fix this"
     )
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

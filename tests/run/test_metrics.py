@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.run.metrics import Metric, reduce_clients, spread, summarise
+from unskew.run.metrics import Metric, reduce_clients, sample_std, summarise
 
 
 def by_name(metrics: list[Metric]) -> dict[str, float]:
@@ -56,8 +56,8 @@ def test_the_worst_tenth_is_never_better_than_the_mean(values: dict[int, tuple[f
 
 def test_a_spread_over_seeds_is_the_samples() -> None:
     """1, 2, 3: squares of deviations 1 + 0 + 1 over n - 1 = 2."""
-    assert spread([1.0, 2.0, 3.0]) == 1.0
-    assert spread([4.0]) is None
+    assert sample_std([1.0, 2.0, 3.0]) == 1.0
+    assert sample_std([4.0]) is None
 
 
 # ---------------------------------------------------------------- the table

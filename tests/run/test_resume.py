@@ -587,7 +587,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Exp
     with full(3000):
         message = refused(lambda: loop.start(tiny(), tmp_path / "run"))
     assert message.startswith(
-        f"cannot make the run folder {tmp_path / 'run'}: File too large; choose another --out, or mend that"
+        f"cannot make the run folder {tmp_path / 'run'}: File too large; choose another --out, or fix this"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -118,7 +118,7 @@ class LabelNoise:
             )
         if self.epsilon is not None and self.uploads is None:
             raise ConfigError(
-                "dp.epsilon is a budget for a number of uploads, got none; set dp.uploads, for instance to the rounds"
+                "dp.epsilon is a budget for a number of uploads; set dp.uploads, for example to the number of rounds"
             )
 
     @property
@@ -772,7 +772,7 @@ def with_dw(method: Callable[..., Any]) -> Callable[..., WithDW]:
         ConfigError: If the method has an option of that name.
     """
     if "dw" in inspect.signature(method).parameters:
-        raise ConfigError("an option called dw is in the way of the class-relation term; leave +dw out")
+        raise ConfigError("the method has an option dw of its own, so +dw cannot be added; leave +dw out")
 
     def made(dw: DW = DW(), **options: Any) -> WithDW:
         return with_term(method(**options), dw)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, Settings, find_experiment, located
+from unskew.ledger import DIRECTIONS
 from unskew.units import human_bytes
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _costs(forecast: "Forecast") -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bytes are")
     for cost in forecast.costs:
-        sent = ["–"] * 3 if cost.bytes is None else [f"{cost.bytes[d] / 1e6:.3f}" for d in ("down", "up", "d2d")]
+        sent = ["–"] * 3 if cost.bytes is None else [f"{cost.bytes[d] / 1e6:.3f}" for d in DIRECTIONS]
         times = ["–" if s is None else f"{s:.1f}" for s in (cost.seconds, cost.training_s)]
         table.add_row(escape(cost.method), *sent, *times, SURE[cost.traffic])
     return table

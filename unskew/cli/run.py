@@ -75,7 +75,7 @@ def resume(
 ) -> None:
     """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; it ends with the same bits.
 
-    FOLDER is the run's; of a run that is done it prints the results again.
+    FOLDER is the run's folder.  The results of a finished run are printed again.
 
     [dim]unskew resume runs/digits-20260101-120000[/]
     """

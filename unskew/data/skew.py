@@ -81,17 +81,6 @@ class Skew:
     js: float
     effective_classes: float
 
-    def lines(self) -> tuple[str, ...]:
-        """The numbers as lines of text."""
-        return (
-            f"clients            {self.num_clients}",
-            f"samples            {self.num_samples:,}",
-            f"sizes              {self.smallest} / {self.median:g} / {self.largest} (min / median / max)",
-            f"IID distance       {self.iid_distance:.3f}",
-            f"JS divergence      {self.js:.3f}",
-            f"effective classes  {self.effective_classes:.2f}",
-        )
-
 
 def summary(counts: Counts) -> Skew:
     """The summary of a table of label counts.

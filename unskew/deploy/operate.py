@@ -1,6 +1,5 @@
 """Runs a federation: a server until its run is done, a client until it is stopped, or everything on one machine."""
 
-import json
 import re
 import shutil
 import time
@@ -17,6 +16,7 @@ from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.files import write_atomically
+from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
@@ -221,20 +221,13 @@ class ProgressDisplay:
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the new rows of a log; one that was cut to a checkpoint is read from there on."""
-        path, at = self.folder / f"{name}.jsonl", self.read.get(name, 0)
+        log = LOGS[name]
         try:
-            size = path.stat().st_size
+            size = log.file(self.folder).stat().st_size
         except OSError:
             return
-        at = min(at, size)
-        if size > at:
-            with path.open("rb") as f:
-                f.seek(at)
-                whole = f.read(size - at).rpartition(b"\n")[0]
-            at += len(whole) + bool(whole)
-            for line in whole.splitlines():
-                yield json.loads(line)
-        self.read[name] = at
+        rows, self.read[name] = log.fresh(self.folder, min(self.read.get(name, 0), size))
+        yield from rows
 
 
 # ---------------------------------------------------------------- client

@@ -15,15 +15,14 @@ from torch import Tensor
 
 from unskew import wire
 from unskew.data.federated import FederatedData
-from unskew.errors import ProtocolError
 from unskew.experiment.config import Experiment, Method
 from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
 from unskew.info import Passes, whole
 from unskew.ledger import totals
-from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
+from unskew.local.executor import EvalJob, StepJob, StepResult, answer_untrained
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import ClientId, Fitted, Layout, Sgd, drive
+from unskew.protocol import ClientId, Layout, drive
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate
 from unskew.run.setup import Setup
@@ -157,18 +156,9 @@ class _Untrained:
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Run every step to its end."""
         for c, job in jobs.items():
-            answer = partial(_answer_untrained, round=job.me.round)
+            answer = partial(answer_untrained, round=job.me.round)
             yield c, StepResult(drive(job.begin(job.me, job.message, job.memory), answer))
 
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
         """Refused: nothing was trained."""
         raise NotImplementedError(f"{len(jobs)} models cannot be evaluated: nothing was trained")
-
-
-def _answer_untrained(request: Any, round: int) -> Fitted:
-    if not isinstance(request, Sgd):
-        raise ProtocolError(
-            f"without data a client can train and nothing else, its step asked for {type(request).__name__}; "
-            "run the method on data"
-        )
-    return untrained(request, round)

@@ -62,7 +62,7 @@ def refuse_large_cohort(experiment: Experiment, setup: Setup, feds: Mapping[int,
     if limit is not None and model * cohort > limit:
         raise ConfigError(
             f"{cohort} clients per round x {human_bytes(model)} per model = {human_bytes(cohort * model)}, but "
-            f"{human_bytes(limit)} of memory can be had; lower clients_per_round or take a smaller task.model"
+            f"{human_bytes(limit)} of memory is available; lower clients_per_round or take a smaller task.model"
         )
 
 

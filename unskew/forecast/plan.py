@@ -22,8 +22,8 @@ from unskew.forecast.dry_run import PreparedMethod, dry_run, prepare
 from unskew.forecast.memory import device_limit, memory_parts, refuse, refuse_large_cohort, too_large
 from unskew.forecast.mock_executor import CodeResults, Mock
 from unskew.forecast.timing import Timer
-from unskew.forecast.values import DIRECTIONS, Forecast, MemoryPart, MethodCost, TrafficCertainty
-from unskew.ledger import Direction
+from unskew.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
+from unskew.ledger import DIRECTIONS, Direction
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from unskew.ledger import Direction
 
 SCHEMA = 1
-DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
 TrafficCertainty = Literal["exact", "extrapolated", "estimated", "unknown"]
 """Certainty of the bytes.
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from unskew.errors import ProtocolError
 from unskew.protocol import ClientId, Fitted, Me, Sgd
 from unskew.tree import Params
 
@@ -82,3 +83,17 @@ class Trainer(Protocol):
 def untrained(job: Sgd, round: int, steps: int = 1) -> Fitted:
     """Return the result of an optimisation that ends where it began, after `steps` steps that changed nothing."""
     return Fitted(job.start, steps, job.config.lr_at(round), 0.0)
+
+
+def answer_untrained(request: object, round: int) -> Fitted:
+    """Answer a step's request where there is no data: training ends where it began, and nothing else is possible.
+
+    Raises:
+        ProtocolError: If the step asks for anything but local training.
+    """
+    if not isinstance(request, Sgd):
+        raise ProtocolError(
+            f"without data a client can train and nothing else, its step asked for {type(request).__name__}; "
+            "run the method on data"
+        )
+    return untrained(request, round)

@@ -147,7 +147,7 @@ def thirds(train: float, test: int) -> Divide:
             halves.append((rows[: round(train * len(rows))], rows[round(train * len(rows)) :]))
         (first, rest), (second, other) = halves
         if min(len(rest) // 2, len(other)) < test:
-            raise DataError(f"{test} test examples a client are more than training on {train:g} of all leaves")
+            raise DataError(f"{test} test examples per client are more than are left after training on {train:g}")
         fifth = len(first) // 5
         return (
             _client(first[:fifth], rest[:test]),

@@ -40,7 +40,7 @@ Floats = npt.NDArray[np.float64]
 PerDirection = Mapping[Direction, float]
 Ledger = Literal["honest", "feddif_table3", "feddif_subframes"]
 
-DIRECTIONS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
+TURNS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
 BITS_PER_BYTE = bits(Bytes(1))
 TABLE3_MODEL_MB = 3.11
 SUBFRAMES_MODEL_BITS = 40e6
@@ -126,7 +126,7 @@ def price(
 # ---------------------------------------------------------------- the order of the air
 @dataclass(frozen=True, eq=False)
 class _Air:
-    """Rows in the order of the air; `turn` indexes DIRECTIONS, `spans` are (first, last + 1) of each turn."""
+    """Rows in the order of the air; `turn` indexes TURNS, `spans` are (first, last + 1) of each turn."""
 
     rows: Columns
     turn: Ints
@@ -176,7 +176,7 @@ def _on_air(
     below: dict[int, int] = {}
     hops: dict[int, dict[int, int]] = {}
     for start, stop in air.spans:
-        round, hop, direction = int(air.rows.round[start]), int(air.rows.hop[start]), DIRECTIONS[air.turn[start]]
+        round, hop, direction = int(air.rows.round[start]), int(air.rows.hop[start]), TURNS[air.turn[start]]
         if round not in hops:
             hops[round] = _channel_hops(air.of(round), one.info.get(round))
         sums = flows.setdefault(round, _nothing())
@@ -210,7 +210,7 @@ def _on_air(
 
 
 def _nothing() -> dict[str, dict[Direction, float]]:
-    return {name: dict.fromkeys(DIRECTIONS, 0.0) for name in FLOWS}
+    return {name: dict.fromkeys(TURNS, 0.0) for name in FLOWS}
 
 
 def _bits(one: Training, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
@@ -319,7 +319,7 @@ def _plus(a: Cost, b: Cost) -> Cost:
     sums: dict[str, Any] = {}
     for name in FLOWS:
         x, y = getattr(a, name), getattr(b, name)
-        sums[name] = None if x is None or y is None else {d: x[d] + y[d] for d in DIRECTIONS}
+        sums[name] = None if x is None or y is None else {d: x[d] + y[d] for d in TURNS}
     for name in SCALARS:
         x, y = getattr(a, name), getattr(b, name)
         sums[name] = None if x is None or y is None else x + y
@@ -337,6 +337,6 @@ def measures(cost: Cost) -> dict[str, float]:
         if flow is not None:
             name, unit = NAMES.get(attribute, attribute), MB if attribute == "bytes" else 1
             numbers[name] = sum(flow.values()) / unit
-            numbers |= {f"{name}.{d}": flow[d] / unit for d in DIRECTIONS}
+            numbers |= {f"{name}.{d}": flow[d] / unit for d in TURNS}
     scalars = {"joules.compute": cost.compute_j, "seconds.compute": cost.compute_s, "below_qos": cost.below_qos}
     return numbers | {name: float(value) for name, value in scalars.items() if value is not None}

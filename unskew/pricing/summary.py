@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.pricing.radio import Cost, measures, summed
 from unskew.pricing.traffic import RecordedRun
-from unskew.run.metrics import spread
+from unskew.run.metrics import first_reached, result_row
 
 FEDAVG_PEAK = "fedavg-peak"
 
@@ -45,10 +43,7 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
 
 def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, int], int | None]:
     """The first evaluated round in which each method and seed reached the accuracy; None if it never did."""
-    return {
-        (method, seed): next((t for t, value in series.items() if value >= wanted[seed]), None)
-        for (method, seed), series in run.accuracy.items()
-    }
+    return {(method, seed): first_reached(curve, wanted[seed]) for (method, seed), curve in run.accuracy.items()}
 
 
 # ---------------------------------------------------------------- the table
@@ -80,16 +75,7 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
     def add(method: str, by_seed: Sequence[Mapping[str, float]], prefix: str = "") -> None:
         for metric in dict.fromkeys(name for one in by_seed for name in one):
             values = [one[metric] for one in by_seed if metric in one]
-            rows.append(
-                {
-                    "method": method,
-                    "setting": run.setting,
-                    "metric": prefix + metric,
-                    "mean": float(np.mean(values)),
-                    "std": spread(values),
-                    "seeds": values,
-                }
-            )
+            rows.append(result_row(method, run.setting, prefix + metric, values))
 
     first = {} if target is None else reached(run, targets(run, target))
     totals = summed(costs)

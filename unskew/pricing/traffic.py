@@ -1,6 +1,5 @@
 """The traffic and work of a run as columns, from its folder or from rows in memory."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from unskew.runtime.round import Effort
 from unskew.world.wireless import Radio
 
 Ints = npt.NDArray[np.int64]
-KINDS = ("control", "model")
 
 T = TypeVar("T")
 
@@ -79,7 +77,7 @@ def training(
 
 
 def _transfer(round: int, hop: int, src: int, dst: int, kind: str, sent: int) -> tuple[int, ...]:
-    return round, hop, src, dst, KINDS.index(kind), sent
+    return round, hop, src, dst, int(kind == "model"), sent
 
 
 def _columns(table: Sequence[tuple[int, ...]], width: int) -> Ints:
@@ -148,7 +146,7 @@ def read(folder: Path) -> RecordedRun:
         raise RunError(f"{folder / 'run.json'}: parameters is required; restore it or run again")
     return RecordedRun(
         folder, record.name, trainings, accuracy, record.cells[0].setting, 4 * record.parameters,
-        _own_channel(folder / "config.toml"), record.finished,
+        _own_channel(record), record.finished,
     )  # fmt: skip
 
 
@@ -161,12 +159,9 @@ def _by_cell(
     return rows
 
 
-def _own_channel(path: Path) -> Radio | None:
-    try:
-        table = tomllib.loads(path.read_text("utf-8")).get("world", {}).get("channel", {})
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}; restore it or run again") from None
+def _own_channel(record: reader.Record) -> Radio | None:
+    table = reader.configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
         return None
-    radio: Radio = schema.build(Radio, table, "world.channel", str(path))
+    radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
     return radio

@@ -18,11 +18,11 @@ from typing_extensions import TypedDict
 from unskew import schema
 from unskew.errors import RunError
 from unskew.info import Count, adapter
+from unskew.ledger import Kind
 
 SCHEMA = 1
 
 Bound = Literal["lower", "upper", "pooled"]
-Kind = Literal["model", "control"]
 
 T = TypeVar("T")
 

@@ -10,19 +10,16 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
+from typing import Any, Generic, NamedTuple, NotRequired, TypeVar
 
 import pydantic
 from typing_extensions import TypedDict
 
 from unskew.errors import RunError
 from unskew.info import TYPES, Count, Info, adapter, ignored_of, warnings_of
+from unskew.ledger import Direction, Kind, direction_of
 from unskew.record import logs
-from unskew.record.logs import Bound, Kind, document, plain, read_text, refusal
-
-Direction = Literal["down", "up", "d2d"]
-
-SERVER = 0  # node 0 of the ledger
+from unskew.record.logs import Bound, document, plain, read_text, refusal
 
 AnyInfo = TypeVar("AnyInfo", bound=Info)
 
@@ -400,7 +397,7 @@ def _flows(rows: _Rows[logs.TransferRow]) -> tuple[dict[tuple[str, int, Directio
     models: _Counts = {}
     for _, row in rows:
         method, seed, kind = row["method"], row["seed"], row["kind"]
-        direction: Direction = "down" if row["src"] == SERVER else "up" if row["dst"] == SERVER else "d2d"
+        direction = direction_of(row["src"], row["dst"])
         total = sums.setdefault((method, seed, direction, kind), [0, 0])
         total[0] += row["bytes"]
         total[1] += 1

@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable, Iterable
 
 from unskew.errors import ConfigError, did_you_mean
+from unskew.ledger import DIRECTIONS
 from unskew.record.reader import Record
 from unskew.report.stats import Spread
 from unskew.report.tables import (
     ACCURACY,
     BOUNDS,
-    DIRECTIONS,
     PERSONAL,
     WORST,
     Difference,

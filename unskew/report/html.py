@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from unskew.errors import RunError
 from unskew.files import write_atomically
 from unskew.info import ClassRelations, ClientGroups, DiffusionRound, Embeddings, Info, Mixtures
+from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import described, plain
 from unskew.record.reader import DataSplit, Record, Warned, read
 from unskew.report import figures, summary_text, tables
@@ -96,7 +97,7 @@ def _page(template: str, view: Mapping[str, object]) -> str:
         "described": described,
     }
     environment.filters.update(filters)
-    environment.globals.update(bounds=tables.BOUNDS, directions=tables.DIRECTIONS, kinds=tables.KINDS)
+    environment.globals.update(bounds=tables.BOUNDS, directions=DIRECTIONS, kinds=KINDS)
     return environment.get_template(template).render(view)
 
 

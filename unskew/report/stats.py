@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from unskew.run.metrics import sample_std
+
 CONFIDENCE = 0.95
 
 
@@ -26,9 +28,8 @@ class Spread:
 
     @property
     def std(self) -> float | None:
-        """Standard deviation, ddof 1; None for a single seed."""
-        finite = len(self.values) > 1 and all(map(math.isfinite, self.values))
-        return statistics.stdev(self.values) if finite else None
+        """Standard deviation, ddof 1; None for a single seed, or a value that is not finite."""
+        return sample_std(self.values)
 
 
 @dataclass(frozen=True)

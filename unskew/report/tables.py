@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal
 
-from unskew.record.logs import Bound, Kind
-from unskew.record.reader import Direction, Flow, Record, configured
+from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
+from unskew.record.logs import Bound
+from unskew.record.reader import Flow, Record, configured
 from unskew.report.stats import Curve, Spread, curve_by_round, interval
 from unskew.units import MB
 
@@ -23,8 +24,6 @@ ACCURACY = "global.accuracy"
 PERSONAL = "personal.accuracy.mean"
 WORST = "personal.accuracy.worst_decile"
 ACROSS = "personal.accuracy.std"
-DIRECTIONS: tuple[Direction, ...] = ("down", "up", "d2d")
-KINDS: tuple[Kind, ...] = ("model", "control")
 BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "pooled": "bound, pooled data"}
 
 

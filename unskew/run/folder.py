@@ -73,7 +73,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
         sync_folder(folder.parent)
     except OSError as error:
         raise RunError(
-            f"cannot make the run folder {folder}: {error.strerror or error}; choose another --out, or mend that"
+            f"cannot make the run folder {folder}: {error.strerror or error}; choose another --out, or fix this"
         ) from None
     finally:
         remove(temporary)

@@ -6,12 +6,14 @@ spread over seeds is the sample's (ddof 1).
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from unskew.ledger import DIRECTIONS
 from unskew.record.logs import MetricRow
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
@@ -47,13 +49,30 @@ def reduce_clients(name: str, values: Mapping[int, tuple[float, float]]) -> list
     w = np.array([weight for _, weight in values.values()])
     worst_first = np.sort(v) if name.endswith("accuracy") else -np.sort(-v)
     tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
-    statistics = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
-    return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, statistics, strict=True)]
+    reduced = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
+    return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, reduced, strict=True)]
 
 
-def spread(values: Sequence[float]) -> float | None:
-    """Sample standard deviation (ddof 1); None for fewer than two values."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+def sample_std(values: Sequence[float]) -> float | None:
+    """Sample standard deviation (ddof 1); None for fewer than two values, or one that is not finite."""
+    return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+
+def result_row(method: str, setting: str, metric: str, values: Sequence[float]) -> dict[str, Any]:
+    """Return a row of a table of results: the mean of the seeds' values, at least one, and their standard deviation."""
+    return {
+        "method": method,
+        "setting": setting,
+        "metric": metric,
+        "mean": float(np.mean(values)),
+        "std": sample_std(values),
+        "seeds": list(values),
+    }
+
+
+def first_reached(curve: Mapping[int, float], level: float) -> int | None:
+    """Return the first round in which a curve, {round: value}, is at or above a level; None if it never is."""
+    return min((t for t, value in curve.items() if value >= level), default=None)
 
 
 def summarise(
@@ -85,17 +104,7 @@ def summarise(
 
     def add(method: str, metric: str, per_seed: Mapping[int, float]) -> None:
         if per_seed:
-            values = list(per_seed.values())
-            out.append(
-                {
-                    "method": method,
-                    "setting": setting,
-                    "metric": metric,
-                    "mean": float(np.mean(values)),
-                    "std": spread(values),
-                    "seeds": values,
-                }
-            )
+            out.append(result_row(method, setting, metric, list(per_seed.values())))
 
     for m in methods:
         for name in names:
@@ -116,6 +125,6 @@ def summarise(
                     if baseline is not None and m != baseline:
                         base = {s: series[baseline, s, name] for s in by_seed if (baseline, s, name) in series}
                         add(m, f"{name}.minus_{baseline}", {s: by_seed[s][-1] - base[s][-1] for s in base})
-        total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in ("down", "up", "d2d")) for s in seeds}
+        total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in DIRECTIONS) for s in seeds}
         add(m, "bytes.total", {s: float(v) for s, v in total.items() if any((m, s, n) in series for n in names)})
     return out

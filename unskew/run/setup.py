@@ -207,7 +207,7 @@ def _drawn(setup: Setup, key: Key) -> Params:
     """A model drawn under this key, apart from the one that every client starts from."""
     if setup.inputs.module is not None:
         raise ConfigError(
-            "this method starts from several models drawn apart, and a module has one set of weights; give the model "
+            "this method needs several independent initial models, and a module has one set of weights; give the model "
             "as a function that makes it"
         )
     return setup.task.init(key)

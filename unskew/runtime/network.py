@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import torch
 
 from unskew import wire
-from unskew.errors import ConfigError, DivergedError, ProtocolError, WireError
+from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.keys import Key
-from unskew.local.executor import Executor, untrained
+from unskew.local.executor import Executor, answer_untrained
 from unskew.protocol import (
     SERVER_ID,
     Algorithm,
@@ -32,7 +32,6 @@ from unskew.protocol import (
     Keep,
     Layout,
     Me,
-    Sgd,
     drive,
     held_at,
     map_held,
@@ -413,11 +412,7 @@ def _norm(params: Params) -> float:
 
 
 def _untrained(request: Any, round: int) -> Any:
-    if isinstance(request, Sgd):
-        return untrained(request, round)
-    if isinstance(request, Fold):
-        return request.init
-    raise ProtocolError(f"without data there is no {type(request).__name__}")
+    return request.init if isinstance(request, Fold) else answer_untrained(request, round)
 
 
 class NetworkRuntime(Runtime[S]):

@@ -407,7 +407,7 @@ def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
         ConfigError: If there is no method, or one has no seed.
     """
     if not apart or not all(apart.values()):
-        raise ConfigError(f"the term's help needs a method, and a seed of each, got {dict(apart)!r:.60}")
+        raise ConfigError(f"help_chart needs a method, with a seed each, got {dict(apart)!r:.60}")
     marks = dict(zip(apart, figures.looks([False] * len(apart)), strict=True))
     rows = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
     gains = "; ".join(f"{row.method} {tables.bracket(row)}" for row in rows)

@@ -4,13 +4,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from unskew.ledger import DIRECTIONS, Direction
 from unskew.pricing import traffic
 from unskew.pricing.radio import Cost, price
-from unskew.record.reader import Direction, Record, configured
+from unskew.record.reader import Record, configured
 from unskew.report import figures, tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import Curve, Spread
-from unskew.report.tables import ACCURACY, DIRECTIONS, amount, count
+from unskew.report.tables import ACCURACY, amount, count
+from unskew.run.metrics import first_reached
 from unskew.units import MB
 from unskew.world import spectrum as spectra
 from unskew.world.energy import Energy
@@ -155,7 +157,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Spendin
         for s in tables.counted(record, method)
         if s in aim.by_seed and (curve := record.series.get((method, s, ACCURACY)))
     }
-    first = {s: min(at) for s, curve in curves.items() if (at := [t for t, a in curve.items() if a >= aim.by_seed[s]])}
+    first = {s: t for s, curve in curves.items() if (t := first_reached(curve, aim.by_seed[s])) is not None}
 
     def upto(q: Spending) -> Spread | None:
         if not first or not all((method, s) in q.spent for s in first):
