@@ -23,6 +23,13 @@ name = "fedavg"
 """
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a participant remembers across federations out of the user's home."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path.with_name(f"{tmp_path.name}-state")))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path.with_name(f"{tmp_path.name}-config")))
+
+
 @pytest.fixture
 def small() -> Callable[..., Experiment]:
     """`small("rounds=3")`: the small experiment with overrides."""

@@ -98,10 +98,13 @@ def test_an_impossible_wait_is_refused_when_it_is_packed_and_when_it_is_checked(
 
 def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[..., Called]) -> None:
     port = launch.free_ports(1)[0]
-    call("pack", "tiny.toml", "--out", "f", "--port", port)
+    _, out, _ = call("pack", "tiny.toml", "--out", "f", "--port", port)
+    fingerprint = out.rpartition("by telephone: ")[2].strip()
     code, out, err = call("client", "f/client-1", "--check")
     assert (code, out) == (2, "")
-    assert err.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
+    signed, unreachable = err.splitlines()
+    assert signed == f"signed with the key {fingerprint}; compare it with the coordinator's by telephone"
+    assert unreachable.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
 
 
 def test_own_data_say_how_many_clients_there_are(call: Callable[..., Called], tmp_path: Path) -> None:
@@ -144,13 +147,14 @@ def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Call
     assert "write into `client.toml` where your data lie" in (tmp_path / "f" / "client-4" / "README.md").read_text()
     code, out, err = call("client", "f/client-4", "--check")
     assert (code, out) == (2, "")
-    assert err.startswith("ConfigError: data must say where this client's own data lie, for example data = ")
+    assert err.splitlines()[1].startswith("ConfigError: data must say where this client's own data lie, for example")
     arrays = {"x_train": np.zeros((40, 8, 8), np.uint8), "y_train": np.arange(40) % 10}
     np.savez(tmp_path / "f" / "client-4" / "own.npz", **arrays)
     file = tmp_path / "f" / "client-4" / "client.toml"
     file.write_text(file.read_text().replace('data = ""', 'data = "npz:own.npz"'))
     _, _, err = call("client", "f/client-4", "--check")
-    assert err.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")  # the data could be read
+    assert err.splitlines()[1] == "changed here since it was packed: client.toml"
+    assert err.splitlines()[2].startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")  # the data could be read
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def pack(
 
     versions.require()
     from unskew import schema
-    from unskew.deploy import folders, operate
+    from unskew.deploy import folders, operate, signing
     from unskew.deploy.settings import Address, ServerConfig
 
     if renew is not None:
@@ -226,7 +226,8 @@ def pack(
     )
     theirs = f"{folder / 'client-0'} to {number - 1} for {number} clients" if number > 1 else f"{folder / 'client-0'}"
     print(f"packed: {folder / 'server'} for the server, {theirs}{' for its only client' * (number == 1)}")
-    print(f"keep {folder / 'authority'} to yourself: it can sign another server certificate")
+    print(f"keep {folder / 'authority'} to yourself: it signs server certificates and clients' folders")
+    print(f"fingerprint to read to each participant by telephone: {signing.fingerprint_of(folder / 'client-0')}")
     for client, declared in enumerate(data or []):
         missing = folders.not_here(declared)
         if missing is not None:
@@ -293,6 +294,7 @@ def client(
     if check:
         from unskew.deploy.client import open_client
 
+        operate.check_signature(folder, _silent if quiet else _say, remember=False)
         runtime = open_client(folder.absolute())
         ahead = operate.check_taking_part(folder)
         print(

@@ -2,6 +2,7 @@
 
     FEDERATION/              made by `unskew deploy pack`, or by `--local` inside the run folder
         authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
+                             coordinator.key: signs the clients' folders
         server/              goes to the server's machine
             experiment.toml  server.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
             ca.crt  server.crt  server.key
@@ -9,7 +10,7 @@
             made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  run/
         client-0/            goes to that client's machine
             experiment.toml  client.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
-            ca.crt  node.key  node.pub
+            ca.crt  node.key  node.pub  manifest.json  manifest.sig  coordinator.pub
             made when it runs: flower/  node.toml  superexec.secret  resident.json  logs/  state/
 
 `server.toml` and `client.toml` are read by `unskew.runtime.flower`, which says what is in them; `network.toml` says
@@ -29,7 +30,7 @@ from typing import Any
 import tomli_w
 
 from unskew.data.sources import SOURCES
-from unskew.deploy import certificates
+from unskew.deploy import certificates, signing
 from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.deploy.wheel import build_wheel
@@ -92,8 +93,13 @@ def pack(
         if portable:
             certificates.save_authority(signer, make_private(new / "authority"))
         wheel = build_wheel() if portable else None
+        coordinator = signing.new_key()
+        if portable:
+            signing.save_key(coordinator, new / "authority")
         keys = [_pack_client(new, signer, experiment, c, num_clients, reached, data, wheel) for c in range(num_clients)]
         _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config, wheel)
+        for client in range(num_clients):
+            signing.sign(coordinator, client_folder(new, client), client)
         if folder.exists():
             folder.rmdir()
         new.rename(folder)
@@ -344,7 +350,8 @@ unskew deploy client .
 ```
 
 {data}
-The second command says what would stop the third, which runs until it is stopped.  Nothing has to be opened in a
+The second command first prints the fingerprint of the key that signed this folder: have the coordinator read theirs to
+you by telephone.  It says what would stop the third, which runs until it is stopped.  Nothing has to be opened in a
 firewall: this machine connects to the server, never the other way round.  Keep `state/` over restarts.
 When training is over, this client's own model is in `models/`: `unskew export .` makes one file of it.
 

@@ -97,7 +97,7 @@ def superlink(server: Path, port: int, secret: Path) -> list[str]:
 def proxy_program(server: Path, listen: Address, inner: int) -> list[str]:
     """Command line of the reverse proxy that listens at the server's address, in front of the SuperLink's port."""
     arguments = (str(server), listen.host, str(listen.port), str(inner))
-    return [sys.executable, "-m", "unskew.deploy.proxy", *arguments]
+    return [sys.executable, "-P", "-m", "unskew.deploy.proxy", *arguments]
 
 
 def superexec(runtime: Address, secret: Path, root: Path | None, parent: int) -> list[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from unskew.deploy import folders, launch
+from unskew.deploy import folders, launch, signing
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
-from unskew.deploy.settings import Address, ServerConfig, read_settings
+from unskew.deploy.settings import Address, ServerConfig, own_state, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.files import write_atomically
@@ -231,6 +231,18 @@ class ProgressDisplay:
 
 
 # ---------------------------------------------------------------- client
+def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
+    """Refuse a client's folder that is not as its coordinator signed it, before anything else in it is read.
+
+    Raises:
+        DeployError: Naming what differs.
+    """
+    signed = signing.check(folder.absolute(), own_state() / "accepted", remember)
+    say(f"signed with the key {signed.fingerprint}; compare it with the coordinator's by telephone")
+    if signed.changed:
+        say(f"changed here since it was packed: {', '.join(signed.changed)}")
+
+
 def check_taking_part(folder: Path) -> float:
     """Refuse a client that could not take part; the time its clock is ahead of the server's, seconds.
 
@@ -249,6 +261,7 @@ def take_part(folder: Path, say: Say) -> None:
         DeployError, ConfigError: If it could never take part: its key, the server's certificate, the clocks.
         KeyboardInterrupt: When it is stopped.
     """
+    check_signature(folder, say)
     folders.address(folder)
     with locked(folder), launch.stoppable(), ProcessGroup() as group:
         last = ""

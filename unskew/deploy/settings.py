@@ -1,5 +1,6 @@
 """The settings files of a deployment's folders: server.toml, client.toml and network.toml."""
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,11 @@ class ClientConfig:
     data: str | None = None
     data_dir: str | None = None
     metrics: bool = True
+
+
+def own_state() -> Path:
+    """Folder of this user in which a participant keeps what must outlive a federation's folder."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "unskew"
 
 
 def read_settings(path: Path, kind: type[T]) -> T:

@@ -1,0 +1,118 @@
+"""What happens to a packed folder on its way to a participant is noticed, file by file."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import folders, operate, signing
+from unskew.deploy.settings import Address
+from unskew.errors import DeployError
+from unskew.experiment import config
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    table = {"name": "tiny", "rounds": 1, "split": {"name": "iid", "num_clients": 2}, "methods": [{"name": "fedavg"}]}
+    folder = tmp_path_factory.mktemp("pack") / "federation"
+    address = Address("127.0.0.1", 8443)
+    folders.pack(folder, config.parse(table), 2, address, address)
+    return folder
+
+
+@pytest.fixture
+def client(packed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed / "client-0", tmp_path / "client-0"))
+
+
+def test_a_folder_as_it_was_packed_is_accepted_with_its_coordinator_s_fingerprint(packed: Path, tmp_path: Path) -> None:
+    signed = [signing.check(packed / f"client-{c}", tmp_path / "accepted") for c in (0, 1)]
+    assert signed[0] == signed[1] == signing.Signed(signing.fingerprint_of(packed / "client-1"), ())
+    assert len(signed[0].fingerprint) == 39
+    assert (packed / "authority" / "coordinator.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "ca.crt", "README.md", "coordinator.pub", "manifest.sig"])
+def test_a_changed_file_is_refused_by_its_name(client: Path, packed: Path, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other"
+    folders.pack(other, config.load(packed / "server" / "experiment.toml"), 2, *(Address("127.0.0.1", 1),) * 2)
+    shutil.copy(other / "client-1" / name, client / name)
+    if name in ("experiment.toml", "README.md"):
+        (client / name).write_text((client / name).read_text() + "\n# changed\n")
+    with pytest.raises(DeployError, match=rf"{name} was changed since|manifest\.json was not signed by the key"):
+        signing.check(client, tmp_path / "accepted")
+
+
+def test_a_manifest_that_was_mended_after_a_change_is_refused(client: Path, tmp_path: Path) -> None:
+    text = (client / "experiment.toml").read_text() + "\n"
+    old = signing._sha256(client / "experiment.toml")
+    (client / "experiment.toml").write_text(text)
+    mended = (client / "manifest.json").read_text().replace(old, signing._sha256(client / "experiment.toml"))
+    (client / "manifest.json").write_text(mended)
+    with pytest.raises(DeployError, match=r"was not signed by the key of coordinator\.pub"):
+        signing.check(client, tmp_path / "accepted")
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "client.toml", "node.key", "manifest.json", "manifest.sig"])
+def test_a_missing_file_is_refused_by_its_name(client: Path, tmp_path: Path, name: str) -> None:
+    (client / name).unlink()
+    with pytest.raises(DeployError, match=name.replace(".", r"\.")):
+        signing.check(client, tmp_path / "accepted")
+
+
+@pytest.mark.parametrize("name", ["numpy.py", "sitecustomize.py", "extra/own.npz", ".env"])
+def test_an_added_file_is_refused_by_its_name(client: Path, tmp_path: Path, name: str) -> None:
+    (client / name).parent.mkdir(exist_ok=True)
+    (client / name).write_text("print('run')")
+    with pytest.raises(DeployError, match=f"{name.split('/')[0]} was not packed"):
+        signing.check(client, tmp_path / "accepted")
+
+
+def test_a_secret_for_noise_that_came_with_the_folder_is_refused_and_one_made_here_is_not(
+    client: Path, tmp_path: Path
+) -> None:
+    """Whoever chose `draws.secret` can take off all noise that is drawn from it."""
+    accepted = tmp_path / "accepted"
+    (client / "state").mkdir()
+    (client / "state" / "draws.secret").write_bytes(b"\0" * 32)
+    with pytest.raises(DeployError, match="state is made when a client runs, and this folder never ran on this"):
+        signing.check(client, accepted)
+    shutil.rmtree(client / "state")
+    signing.check(client, accepted, remember=False)  # --check starts nothing, and remembers nothing
+    (client / "state").mkdir()
+    with pytest.raises(DeployError, match="state is made when"):
+        signing.check(client, accepted)
+    (client / "state").rmdir()
+    signing.check(client, accepted)
+    (client / "state").mkdir()
+    signing.check(client, accepted)
+
+
+def test_a_participant_may_say_where_its_data_and_the_server_are(client: Path, tmp_path: Path) -> None:
+    with (client / "client.toml").open("a") as f:
+        f.write('data = "npz:mine/own.npz"\n')
+    (client / "mine").mkdir()
+    (client / "mine" / "own.npz").write_bytes(b"")
+    folders.write_address(client, Address("10.0.0.1", 8443))
+    assert signing.check(client, tmp_path / "accepted").changed == ("client.toml", "network.toml")
+
+
+def test_an_experiment_that_was_not_signed_is_never_run(client: Path, tmp_path: Path) -> None:
+    text = (client / "client.toml").read_text().replace('"experiment.toml"', '"/tmp/other.toml"')
+    (client / "client.toml").write_text(text)
+    with pytest.raises(DeployError, match=r"experiment must name a file that was signed, got '/tmp/other\.toml'"):
+        signing.check(client, tmp_path / "accepted")
+
+
+def test_a_client_reads_nothing_of_a_folder_that_was_tampered_with(
+    client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
+    (client / "experiment.toml").write_text("name = 1")
+    with pytest.raises(DeployError, match=r"experiment\.toml was changed since it was packed"):
+        operate.take_part(client, print)
+    files = json.loads((client / "manifest.json").read_text())["files"]
+    assert {"experiment.toml", "ca.crt", "client.toml", "README.md"} <= files.keys()

@@ -1,0 +1,181 @@
+"""A client's packed folder, signed by the coordinator and checked by the participant, file by file.
+
+    client-0/
+        manifest.json        {"client": 0, "files": {"experiment.toml": SHA-256, ...}}
+        manifest.sig         its Ed25519 signature by the coordinator
+        coordinator.pub      the coordinator's public key, whose fingerprint the participant compares by telephone
+
+The private key stays with the coordinator, in the federation's `authority/`.  A signature tells that the folder is as
+the holder of that key packed it; whose key it is only the fingerprint tells, compared over another channel.
+
+Some files are the participant's own to change (`OWN`), and some are made when a client runs (`MADE`).  The latter must
+not come with the folder: noise drawn from a secret that somebody else chose would hide nothing.  Therefore a folder
+with such files is accepted only on a machine on which it was accepted without them before.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from unskew.deploy.settings import ClientConfig, read_settings
+from unskew.errors import DeployError
+from unskew.files import PRIVATE, write_atomically
+
+MANIFEST, SIGNATURE, KEY = "manifest.json", "manifest.sig", "coordinator.pub"
+OWN = frozenset({"client.toml", "network.toml", "node.key", "node.pub"})
+"""Files that a participant may change: where data and server are, and a pair of keys of its own."""
+MADE = frozenset(
+    {"flower", "node.toml", "superexec.secret", "resident.json", "logs", "state", "models", ".lock", "audit.jsonl"}
+)
+"""Files and folders that a client makes when it runs."""
+
+
+# ---------------------------------------------------------------- signing
+def new_key() -> Ed25519PrivateKey:
+    """Make a coordinator's key, in memory."""
+    return Ed25519PrivateKey.generate()
+
+
+def save_key(key: Ed25519PrivateKey, folder: Path) -> None:
+    """Write `coordinator.key`, which signs folders and is kept away from clients and server."""
+    form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    write_atomically(
+        folder / "coordinator.key", key.private_bytes(serialization.Encoding.PEM, form, encryption), PRIVATE
+    )
+
+
+def sign(key: Ed25519PrivateKey, folder: Path, client: int) -> None:
+    """Write manifest, signature and public key of a client's folder as it is now."""
+    files = {name: _sha256(folder / name) for name in _files(folder)}
+    manifest = json.dumps({"client": client, "files": files}, indent=1).encode()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    write_atomically(folder / KEY, key.public_key().public_bytes(serialization.Encoding.PEM, form))
+    write_atomically(folder / MANIFEST, manifest)
+    write_atomically(folder / SIGNATURE, key.sign(manifest))
+
+
+# ---------------------------------------------------------------- checking
+@dataclass(frozen=True)
+class Signed:
+    """A folder that is as it was signed.
+
+    Attributes:
+        fingerprint: That of the coordinator's key, to compare by telephone.
+        changed: Files of the participant's own that are not as they were packed.
+    """
+
+    fingerprint: str
+    changed: tuple[str, ...]
+
+
+def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
+    """Refuse a client's folder that is not as its coordinator signed it.
+
+    Args:
+        folder: The client's folder.
+        accepted: Folder of this participant in which accepted manifests are remembered.
+        remember: False to remember nothing.
+
+    Raises:
+        DeployError: Naming the file that was changed, added or removed, or if the signature is not of this key.
+    """
+    key, manifest = _public_key(folder), _read(folder / MANIFEST)
+    try:
+        key.verify(_read(folder / SIGNATURE), manifest)
+    except InvalidSignature:
+        raise DeployError(
+            f"{folder / MANIFEST} was not signed by the key of {KEY}; ask the coordinator for the folder again"
+        ) from None
+    try:
+        files = dict(json.loads(manifest)["files"])
+    except (ValueError, TypeError, KeyError):
+        raise DeployError(
+            f"{folder / MANIFEST} is no list of files; ask the coordinator for the folder again"
+        ) from None
+    changed = []
+    for name, digest in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DeployError(f"{path} is missing; it was packed and signed, ask the coordinator for the folder again")
+        if _sha256(path) != digest:
+            if name not in OWN:
+                raise DeployError(f"{path} was changed since it was packed; ask the coordinator for the folder again")
+            changed.append(name)
+    config = read_settings(folder / "client.toml", ClientConfig)
+    if config.experiment not in files:
+        raise DeployError(
+            f"experiment must name a file that was signed, got {config.experiment!r} ({folder}/client.toml)"
+        )
+    mine = _own_paths(folder, config)
+    mark = accepted / hashlib.sha256(manifest).hexdigest()
+    for path in sorted(folder.iterdir()):
+        known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
+        if not known and path.suffix != ".safetensors" and path not in mine:
+            raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
+        if path.name in MADE and not mark.exists():
+            raise DeployError(
+                f"{path} is made when a client runs, and this folder never ran on this machine; remove it, or if you "
+                f"moved the folder here yourself, make the empty file {mark}"
+            )
+    if remember:
+        accepted.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    return Signed(fingerprint(key), tuple(changed))
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Return the fingerprint of the key that a folder says it was signed with.
+
+    Raises:
+        DeployError: If it holds no such key.
+    """
+    return fingerprint(_public_key(folder))
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """First 128 bits of the SHA-256 of a public key, in groups that can be read aloud."""
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    digest = hashlib.sha256(raw).hexdigest()[:32]
+    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
+
+
+def _public_key(folder: Path) -> Ed25519PublicKey:
+    try:
+        key = serialization.load_pem_public_key(_read(folder / KEY))
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise DeployError(f"{folder / KEY} is no Ed25519 key; ask the coordinator for the folder again")
+    return key
+
+
+def _own_paths(folder: Path, config: ClientConfig) -> set[Path]:
+    """Top entries of the folder that hold the participant's own data."""
+    named = (config.data or "").partition(":")[2], config.data_dir or ""
+    inside = [(folder / Path(name).expanduser()) for name in named if name]
+    return {
+        folder / path.relative_to(folder).parts[0] for path in inside if path.is_relative_to(folder) and path != folder
+    }
+
+
+def _files(folder: Path) -> Iterator[str]:
+    return (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DeployError(
+            f"cannot read {path}: {error.strerror}; a packed folder is signed and has this file"
+        ) from None
