@@ -1,6 +1,8 @@
 """What a file names is looked at before it is called; nothing of it is imported where it may come from elsewhere."""
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +14,12 @@ from torch import nn
 import unskew as us
 from unskew import models
 from unskew.algorithms import presets, resolve
-from unskew.errors import ConfigError
+from unskew.data.inputs import Inputs
+from unskew.deploy.client import open_client
+from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
+from unskew.run import loop
+from unskew.run.models import CellCard, TaskCard, load_model, save
 
 
 # ---------------------------------------------------------------- the attacks
@@ -146,3 +152,109 @@ def test_a_function_without_annotation_counts_only_in_a_file_of_ones_own(
     monkeypatch.syspath_prepend(str(site))
     with pytest.raises(ConfigError, match="net without a return annotation"):
         models.build("installed_net:net", (4,), 2)
+
+
+# ---------------------------------------------------------------- who may import what a file names
+CODE = """
+from pathlib import Path
+from torch import nn
+import unskew as us
+
+Path(__file__).with_name("ran").touch()
+
+def net(input_shape, num_classes):
+    return nn.Linear(input_shape[0], num_classes)
+
+class Mine(us.FedAvg):
+    pass
+"""
+EXPERIMENT = """
+rounds = 1
+task = { model = "%s" }
+[[methods]]
+name = "%s"
+"""
+ITS_MODEL, ITS_METHOD = EXPERIMENT % ("foreign_code:net", "fedavg"), EXPERIMENT % ("logistic", "foreign_code:Mine")
+ITS_ADDITION = EXPERIMENT % ("logistic", "foreign_code:Mine+dw")
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that `foreign_code`, which can be imported, writes when it is."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "foreign_code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    monkeypatch.delitem(sys.modules, "foreign_code", raising=False)
+    return tmp_path / "code" / "ran"
+
+
+def load(folder: Path) -> None:
+    config.load(folder / "config.toml")
+
+
+def resume(folder: Path) -> None:
+    (folder / "run.json").write_text("{}")
+    loop.resume(folder)
+
+
+def take_part(folder: Path) -> None:
+    (folder / "experiment.toml").write_text((folder / "config.toml").read_text())
+    (folder / "client.toml").write_text('client = 0\nnum_clients = 4\nexperiment = "experiment.toml"\n')
+    open_client(folder)
+
+
+@pytest.mark.parametrize("text", [ITS_MODEL, ITS_METHOD, ITS_ADDITION], ids=["model", "method", "addition"])
+@pytest.mark.parametrize("read", [load, resume, take_part])
+def test_what_comes_from_elsewhere_imports_nothing(
+    read: Callable[[Path], object], text: str, ran: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"(model|methods\.0\.name) names code, foreign_code:(net|Mine), .* --allow-code, .*\.toml\)$"
+    ):
+        read(tmp_path)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("text", [ITS_MODEL, ITS_METHOD], ids=["model", "method"])
+def test_what_is_ones_own_is_imported_when_asked_for(text: str, ran: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    experiment = config.load(tmp_path / "config.toml", allow_code=True)
+    models.build(experiment.task.model, (4,), 2)
+    assert ran.exists()
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match="was changed since the run began"):  # it was read, code and all
+        loop.resume(tmp_path, allow_code=True)
+
+
+def test_a_model_from_elsewhere_imports_nothing_unless_asked_to(ran: Path, tmp_path: Path) -> None:
+    network = nn.Linear(4, 2)
+    weights = {name: t.detach() for name, t in network.named_parameters()}
+    task = TaskCard("foreign_code:net", {}, (4,), ("a", "b"), Inputs(), tuple(weights))
+    save(tmp_path / "models", task, CellCard("fedavg", 0, 1, None), weights, [])
+    with pytest.raises(ConfigError, match=r"model names code, foreign_code:net, .* as in network=Net"):
+        load_model(tmp_path)
+    assert load_model(tmp_path, network=network) is network
+    assert not ran.exists()
+    assert isinstance(load_model(tmp_path, allow_code=True), nn.Linear)
+
+
+def test_installed_registries_need_no_permission(ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point's name, its target, our tables' targets and classes."""
+    about = tmp_path / "code" / "foreign-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_code:Mine\n")
+    for name in ("unskew:FedAvg", "unskew.algorithms.fedavg:FedAvg", "foreign", "foreign_code:Mine"):
+        assert config.parse({"rounds": 1, "algorithm": {"name": name}}).methods[0].name == name
+
+
+def test_what_a_run_is_compared_with_is_read_without_its_code(ran: Path, tmp_path: Path) -> None:
+    """`deploy --local` and `reproduce` look whether a folder holds the same experiment."""
+    (tmp_path / "my.toml").write_text(ITS_METHOD)
+    experiment = config.load(tmp_path / "my.toml", allow_code=True)
+    ran.unlink()
+    del sys.modules["foreign_code"]
+    (tmp_path / "config.toml").write_text(config.to_toml(experiment))
+    assert config.written_fingerprint(tmp_path / "config.toml") == config.fingerprint(experiment)
+    assert not ran.exists()

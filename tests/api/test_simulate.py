@@ -235,7 +235,7 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
 
     made = import_module("a_strangers_module").Mine(part=0.25)
     kept = us.simulate(made, **TINY, out=tmp_path / "r")
-    (method,) = config.load(tmp_path / "r" / "config.toml").methods
+    (method,) = config.load(tmp_path / "r" / "config.toml", allow_code=True).methods
     assert (method.name, method.options["part"], method.algorithm) == ("a_strangers_module:Mine", 0.25, made)
     assert kept.value("Mine") > 0
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -367,3 +368,23 @@ def test_a_network_in_the_working_directory_runs_or_is_refused_in_a_sentence(
         assert said.err.startswith(begin)
         assert len(said.err.splitlines()) == 1
         assert not (here / "r").exists()
+
+
+def test_a_run_with_code_of_ones_own_is_resumed_when_that_is_allowed(unskew: Unskew, here: Path) -> None:
+    (here / "own_networks.py").write_text(NETWORKS)
+    words = ("--quiet", "--no-report", "--set", "seeds=[0]", "--set", "task.model=own_networks:Net")
+    assert unskew("run", "tiny.toml", "--out", "r", *words).code == 0
+    (here / "r" / "summary.json").unlink()
+    said = unskew("resume", "r", "--quiet", "--no-report")
+    assert said.code == 2
+    assert said.err.startswith("ConfigError: task.model names code, own_networks:Net, and this may come from elsewhere")
+    assert unskew("resume", "r", "--quiet", "--no-report", "--allow-code").code == 0
+
+
+@pytest.mark.parametrize("words", ["resume .", "report .", "price .", "compare . .", "export ."])
+def test_a_folder_from_elsewhere_does_not_shadow_packages_that_are_not_installed(
+    words: str, unskew: Unskew, here: Path
+) -> None:
+    """A tracker, for one, is a package that may be missing, and the working directory may hold a file of its name."""
+    unskew(*words.split())
+    assert str(here) not in sys.path

@@ -34,7 +34,7 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(versions, "programs", lambda: folder)
     script(folder, "resident", "exec sleep 60")
-    monkeypatch.setattr(launch, "resident_program", lambda client, socket: ["resident"])
+    monkeypatch.setattr(launch, "resident_program", lambda client, socket, allow_code: ["resident"])
     return folder
 
 

@@ -36,7 +36,7 @@ name = "fedprox"
 
 
 def parsed(*overrides: str, text: str = TEXT) -> Experiment:
-    return config.parse(config.override(tomllib.loads(text), overrides), "my.toml")
+    return config.parse(config.override(tomllib.loads(text), overrides), "my.toml", allow_code=True)
 
 
 def refusal(*overrides: str, text: str = TEXT) -> str:

@@ -16,7 +16,6 @@ def main() -> None:
     from unskew.cli.app import app
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
-    _find_own_code()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
             stream.reconfigure(errors="replace")
@@ -60,16 +59,6 @@ def _setting_instead(error: "click.NoSuchOption") -> str | None:
     if setting is None:
         return None
     return f"No such option: {error.option_name}; a setting of the experiment is changed with --set {setting}=VALUE"
-
-
-def _find_own_code() -> None:
-    """Let `model = "mine:Net"` name a file in the working directory; installed packages come before it."""
-    try:
-        here = os.getcwd()
-    except OSError:  # a folder that was removed holds no code
-        return
-    if here not in sys.path:
-        sys.path.append(here)
 
 
 def _end(name: str, text: str, code: int) -> None:

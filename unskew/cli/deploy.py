@@ -15,7 +15,19 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
+from unskew.cli.options import (
+    AllowCode,
+    AsJson,
+    DataDir,
+    Quiet,
+    Report,
+    Settings,
+    as_file,
+    find_experiment,
+    find_own_code,
+    load_own,
+    located,
+)
 from unskew.cli.tables import results
 from unskew.errors import ConfigError, DataError, did_you_mean
 
@@ -122,9 +134,7 @@ def local(
 
 
 def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = None) -> "Experiment":
-    from unskew.experiment import config
-
-    chosen = config.load(find_experiment(name), located(settings, data_dir))
+    chosen = load_own(name, located(settings, data_dir))
     if chosen.task.data_dir is not None:  # it is read by processes in other working directories
         chosen = replace(chosen, task=replace(chosen.task, data_dir=str(Path(chosen.task.data_dir).resolve())))
     return chosen
@@ -277,12 +287,14 @@ def server(
 def client(
     folder: Annotated[Path, typer.Argument()],
     check: Check = False,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a client of a packed federation until it is stopped.
 
     FOLDER is the client's, as [bold]unskew deploy pack[/] made it.  The client waits
-    for the server, and restarts what ends.
+    for the server, and restarts what ends.  Code that the coordinator's experiment
+    names is imported with [bold]--allow-code[/] only.
 
     [dim]unskew deploy client federation-my/client-0 --check[/]
     """
@@ -291,15 +303,17 @@ def client(
     found = versions.require()
     from unskew.deploy import operate
 
+    if allow_code:
+        find_own_code()
     if check:
         from unskew.deploy.client import open_client
 
         operate.check_signature(folder, _silent if quiet else _say, remember=False)
-        runtime = open_client(folder.absolute())
+        runtime = open_client(folder.absolute(), allow_code)
         ahead = operate.check_taking_part(folder)
         print(
             f"ready: client {runtime.client} can read its data, the server answers with a good certificate, clocks "
             f"differ by {abs(ahead):.0f} s; Flower {found}"
         )
         return
-    operate.take_part(folder, _silent if quiet else _say)
+    operate.take_part(folder, _silent if quiet else _say, allow_code)

@@ -1,12 +1,17 @@
 """Options that several commands share, and the lookup of their arguments."""
 
 import json
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unskew.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from unskew.experiment.config import Experiment
 
 Settings = Annotated[
     list[str] | None,
@@ -18,6 +23,10 @@ DataDir = Annotated[
 ]
 Report = Annotated[bool, typer.Option(help="Write report.html when the run is done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Import methods and networks that the folder names by module:attribute."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
 
 
@@ -25,6 +34,31 @@ def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
     """The settings, with the folder of named data sets added as one more."""
     where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]
     return [*(settings or []), *where]
+
+
+def find_own_code() -> None:
+    """Let `model = "mine:Net"` name a file in the working directory; installed packages come before it.
+
+    Only for commands that may import a user's code: the working directory can be a folder from elsewhere.
+    """
+    try:
+        here = os.getcwd()
+    except OSError:  # a folder that was removed holds no code
+        return
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def load_own(name: str, settings: list[str]) -> "Experiment":
+    """The experiment of a user's own file, or a built-in one; its code may be imported, from the working directory too.
+
+    Raises:
+        ConfigError: If there is no such file or name, or the experiment is impossible.
+    """
+    from unskew.experiment import config
+
+    find_own_code()
+    return config.load(find_experiment(name), settings, allow_code=True)
 
 
 def find_experiment(name: str) -> Path:

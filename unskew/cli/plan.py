@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, DataDir, Settings, find_experiment, located
+from unskew.cli.options import AsJson, DataDir, Settings, load_own, located
 from unskew.ledger import DIRECTIONS
 from unskew.units import human_bytes
 
@@ -41,11 +41,10 @@ def plan(
     [dim]unskew plan[/]
     [dim]unskew plan my.toml --set clients_per_round=50[/]
     """
-    from unskew.experiment import config
     from unskew.forecast.plan import plan as forecast_of
     from unskew.forecast.values import to_json
 
-    chosen = config.load(find_experiment(experiment), located(settings, data_dir))
+    chosen = load_own(experiment, located(settings, data_dir))
     forecast = forecast_of(chosen)
     if as_json:
         print(json.dumps(to_json(forecast)))

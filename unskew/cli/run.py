@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Report, Settings, as_file, find_experiment, located
+from unskew.cli.options import (
+    AllowCode,
+    AsJson,
+    DataDir,
+    Quiet,
+    Report,
+    Settings,
+    as_file,
+    find_own_code,
+    load_own,
+    located,
+)
 from unskew.cli.plan import Planning
 from unskew.cli.tables import results
 
@@ -46,12 +57,10 @@ def run(
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
     [dim]unskew run digits --set rounds=5 --json > results.json[/]
     """
-    from unskew.experiment import config
     from unskew.run import loop
     from unskew.run.progress import watching
 
-    path = find_experiment(experiment)
-    chosen = config.load(path, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
+    chosen = load_own(experiment, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
     if seeds:
         chosen = replace(chosen, seeds=tuple(seeds))
     if device is not None:
@@ -69,6 +78,7 @@ def resume(
     force: Annotated[
         bool, typer.Option("--force", help="Resume although versions, device or executor changed; results may differ.")
     ] = False,
+    allow_code: AllowCode = False,
     report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -76,14 +86,18 @@ def resume(
     """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; it ends with the same bits.
 
     FOLDER is the run's folder.  The results of a finished run are printed again.
+    A run with a method or network of your own needs [bold]--allow-code[/]: a
+    folder from elsewhere could name any code.
 
     [dim]unskew resume runs/digits-20260101-120000[/]
     """
     from unskew.run import loop
     from unskew.run.progress import watching
 
+    if allow_code:
+        find_own_code()
     with watching(quiet) as callback:
-        outcome = loop.resume(folder, callback, force)
+        outcome = loop.resume(folder, callback, force, allow_code=allow_code)
     _finish(outcome, report, as_json)
 
 

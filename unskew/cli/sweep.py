@@ -20,6 +20,7 @@ from unskew.cli.options import (
     Settings,
     as_file,
     find_experiment,
+    find_own_code,
     located,
 )
 from unskew.cli.tables import in_lines, in_percent, in_seconds
@@ -53,6 +54,7 @@ def sweep(
     from unskew import machine
     from unskew.run.sweep import SweepRunner, check, expand
 
+    find_own_code()
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
 

@@ -25,8 +25,10 @@ from unskew.version import __version__
 
 # One of Flower's processes answers one message; the resident process must not read its data twice.
 @functools.lru_cache(maxsize=16)
-def open_client(folder: Path) -> ClientRuntime:
+def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
     """Open the client whose folder this is.
+
+    The experiment comes from the coordinator: code that it names is imported with `allow_code` only.
 
     Raises:
         ConfigError, DataError: If its settings or its data cannot be used.
@@ -35,7 +37,7 @@ def open_client(folder: Path) -> ClientRuntime:
     config = read_settings(path, ClientConfig)
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
-    experiment = load(folder / config.experiment)
+    experiment = load(folder / config.experiment, allow_code=allow_code)
     own = config.data is not None
     if config.data is not None:
         if not config.data:

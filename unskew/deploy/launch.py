@@ -123,9 +123,10 @@ def supernode(client: Path, reached: Address, port: int, secret: Path, config: P
     ]
 
 
-def resident_program(client: Path, socket: Path) -> list[str]:
-    """Command line of a client's resident process."""
-    return [sys.executable, "-m", "unskew.deploy.resident", str(client), str(socket)]
+def resident_program(client: Path, socket: Path, allow_code: bool) -> list[str]:
+    """Command line of a client's resident process; -P keeps it from importing what lies in the working directory."""
+    safe, last = ([], ["--allow-code"]) if allow_code else (["-P"], [])
+    return [sys.executable, *safe, "-m", "unskew.deploy.resident", str(client), str(socket), *last]
 
 
 def register(key: Path) -> list[str]:
@@ -623,13 +624,23 @@ class ClientProcesses:
         say: Called with a line when something happens.
         name: Name of the client in messages to the user.
         restart: False to leave the client stopped when one of its processes has ended.
+        allow_code: True to import code that the coordinator's experiment names.
 
     Raises:
         DeployError: If the folder's keys cannot be used.
     """
 
-    def __init__(self, group: ProcessGroup, folder: Path, say: Say, name: str = "client", restart: bool = True) -> None:
+    def __init__(
+        self,
+        group: ProcessGroup,
+        folder: Path,
+        say: Say,
+        name: str = "client",
+        restart: bool = True,
+        allow_code: bool = False,
+    ) -> None:
         check_node(folder)
+        self.allow_code = allow_code
         self.group, self.folder, self.say, self.name, self.restart = group, folder, say, name, restart
         self.reached = folders.address(folder)
         self.children: tuple[ChildProcess, ...] = ()
@@ -649,7 +660,10 @@ class ClientProcesses:
         execute = superexec(Address("127.0.0.1", port), self.secret, None, os.getpid())
         self.children = (
             self.group.start(
-                resident_program(self.folder, self.socket), self.home, logs / "resident.log", f"{self.name}'s resident"
+                resident_program(self.folder, self.socket, self.allow_code),
+                self.home,
+                logs / "resident.log",
+                f"{self.name}'s resident",
             ),
             self.group.start(node, self.home, logs / "supernode.log", f"{self.name}'s SuperNode"),
             self.group.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec"),

@@ -14,7 +14,7 @@ from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
 from unskew.deploy.settings import Address, ServerConfig, own_state, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
-from unskew.experiment.config import Experiment, fingerprint, load
+from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
@@ -80,7 +80,7 @@ def check_serving(folder: Path) -> Address:
         DeployError, ConfigError: Naming what is wrong with it.
     """
     listen = folders.address(folder)
-    refuse_pooled(load(folder / "experiment.toml"))
+    refuse_pooled(load(folder / "experiment.toml", allow_code=True))  # the coordinator's own
     read_settings(folder / "server.toml", ServerConfig)
     folders.keys(folder)
     check_server(folder)
@@ -143,7 +143,7 @@ def wait_for_end(server: ServerProcesses, run: int, say: Say, nodes: Sequence[Su
         DeployError: If a program of the server ends.
         RunError: If the run failed.
     """
-    progress = ProgressDisplay(server.folder / "run", load(server.folder / "experiment.toml").rounds)
+    progress = ProgressDisplay(server.folder / "run", load(server.folder / "experiment.toml", allow_code=True).rounds)
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
@@ -254,8 +254,10 @@ def check_taking_part(folder: Path) -> float:
     return launch.probe(folders.address(folder), folder / "ca.crt")
 
 
-def take_part(folder: Path, say: Say) -> None:
+def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
     """Run a client until it is stopped: wait for the server, and restart what ends.
+
+    Code that the coordinator's experiment names is imported with `allow_code` only.
 
     Raises:
         DeployError, ConfigError: If it could never take part: its key, the server's certificate, the clocks.
@@ -274,7 +276,7 @@ def take_part(folder: Path, say: Say) -> None:
                     say(f"{error}; waiting for it")
                     last = str(error)
                 time.sleep(2.0)
-        node = ClientProcesses(group, folder, say)
+        node = ClientProcesses(group, folder, say, allow_code=allow_code)
         say(f"client: taking part at {node.reached}; Ctrl-C ends it")
         while True:
             node.supervise()
@@ -301,7 +303,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
         RunError: If there is something else in `out`, or the run failed.
     """
     if (out / "summary.json").exists():
-        same = fingerprint(load(out / "config.toml")) == fingerprint(experiment)
+        same = written_fingerprint(out / "config.toml") == fingerprint(experiment)
         if not same:
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
         return out
@@ -318,7 +320,9 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
             server = launch.start_server(group, server_folder, folders.address(server_folder))
             say(f"server: listening at {folders.address(server_folder)}")
             nodes = [
-                ClientProcesses(group, folders.client_folder(deployment, c), say, f"client {c}", restart)
+                ClientProcesses(
+                    group, folders.client_folder(deployment, c), say, f"client {c}", restart, allow_code=True
+                )
                 for c in range(num_clients)
             ]
             for node in nodes:
@@ -335,7 +339,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
     """
     deployment = out / "deploy"
     if deployment.is_dir() and (deployment / "server" / "experiment.toml").exists():
-        if fingerprint(load(deployment / "server" / "experiment.toml")) != fingerprint(experiment):
+        if written_fingerprint(deployment / "server" / "experiment.toml") != fingerprint(experiment):
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists already and holds no deployment; choose another --out")

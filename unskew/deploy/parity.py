@@ -10,7 +10,7 @@ from typing import Any
 import safetensors.torch
 
 from unskew.errors import ConfigError
-from unskew.experiment.config import Experiment, load
+from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.run import callbacks, loop, models
 from unskew.run.folder import LOGS, read_json, require_done
@@ -50,7 +50,7 @@ def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback 
     """Simulate the same experiment in this process, one client after another; the run's folder."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
     if (folder / "run.json").exists():
-        return loop.resume(folder, callback).folder
+        return loop.resume(folder, callback, allow_code=True).folder
     return loop.start(alone, folder, callback).folder
 
 
@@ -77,12 +77,12 @@ def compare(deployed: Path, simulated: Path) -> list[Parity]:
     for folder in (deployed, simulated):
         require_done(folder)
     found = []
-    for method in load(deployed / "config.toml").methods:
+    for label in dict.fromkeys(cell["method"] for cell in read_json(deployed / "run.json")["cells"]):
         gap = max(
-            _gap(_metrics(deployed, method.label), _metrics(simulated, method.label)),
-            _gap(_models(deployed, method.label), _models(simulated, method.label)),
+            _gap(_metrics(deployed, label), _metrics(simulated, label)),
+            _gap(_models(deployed, label), _models(simulated, label)),
         )
-        found.append(Parity(method.label, gap, _ledger(deployed, method.label) == _ledger(simulated, method.label)))
+        found.append(Parity(label, gap, _ledger(deployed, label) == _ledger(simulated, label)))
     return found
 
 

@@ -55,7 +55,7 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
 def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.RunResult:
     path = folder / "server.toml"
     config = read_settings(path, ServerConfig)
-    experiment = _every_round(load(folder / "experiment.toml"))
+    experiment = _every_round(load(folder / "experiment.toml", allow_code=True))  # the coordinator's own
     run = folder / "run"
     if (run / "summary.json").exists():
         return loop.RunResult(run, read_json(run / "summary.json"))
@@ -86,7 +86,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     deployment.save()
     backend = OverNetwork(setup, membership, deployment, Limits(config.deadline_s, config.max_norm), own)
     if (run / "run.json").exists():
-        return loop.resume(run, callback, backend=backend)
+        return loop.resume(run, callback, backend=backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
 
 

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from annotated_types import Ge, Gt, Interval, MinLen
 
-from unskew import algorithms, schema
+from unskew import algorithms, models, schema
 from unskew.algorithms import presets
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.errors import ConfigError, did_you_mean
@@ -281,13 +281,19 @@ def plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- reading
-def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+def load(path: Path, overrides: Sequence[str] = (), *, allow_code: bool = False) -> Experiment:
     """The experiment a TOML file describes, with `key.path=value` overrides.
+
+    Args:
+        path: The file.
+        overrides: Settings that replace or complete the file's.
+        allow_code: Import what `module:attribute` in the file names; without it nothing is imported that is not
+            installed with unskew or registered by an installed package.  True for the user's own file.
 
     Raises:
         ConfigError: If the file is missing or is not TOML, or the experiment is impossible.
     """
-    experiment = parse(override(read_toml(path), overrides), str(path))
+    experiment = parse(override(read_toml(path), overrides), str(path), allow_code=allow_code)
     if experiment.task.data.startswith("run:") and experiment.task.data_dir is None:  # beside this very file
         return dataclasses.replace(experiment, task=dataclasses.replace(experiment.task, data_dir=str(path.parent)))
     return experiment
@@ -357,12 +363,14 @@ def _copy(value: Any) -> Any:
     return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
-def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
-    """The experiment a table of settings describes.
+def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) -> Experiment:
+    """The experiment a table of settings describes; `allow_code` as in `load`.
 
     Raises:
         ConfigError: If a key is unknown, a value is out of range, or settings contradict each other.
     """
+    if not allow_code:
+        _permit(raw, where)
     table = dict(raw)
     known = (*schema.parameters(Experiment), "algorithm", "local", "bounds", "seed")
     for key in table:
@@ -397,6 +405,20 @@ def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
     kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"), elsewhere=_of_the_experiment())
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, **kwargs)
+
+
+def _permit(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse an experiment that would import code that is not installed with unskew, before anything is."""
+    methods = raw.get("methods")
+    entries = {f"methods.{i}": entry for i, entry in enumerate(methods)} if isinstance(methods, list) else {}
+    for place, entry in {"algorithm": raw.get("algorithm"), **entries}.items():
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        if isinstance(name, str):
+            algorithms.permit(name, f"{place}.name", where)
+    task = raw.get("task")
+    model = task.get("model") if isinstance(task, Mapping) else None
+    if isinstance(model, str):
+        models.permit(model, "task.model", where)
 
 
 def _of_tables() -> dict[str, str]:
@@ -504,10 +526,23 @@ def to_toml(experiment: Experiment) -> str:
 
 def fingerprint(experiment: Experiment) -> str:
     """SHA-256 of the resolved experiment, without its name and the settings that do not change the numbers."""
-    table = resolved(experiment)
-    table.pop("name", None)
-    table.pop("track", None)
-    for key in ("checkpoint_every", "codec"):
-        table["runtime"].pop(key, None)
-    table["task"].pop("data_dir", None)
-    return hashlib.sha256(tomli_w.dumps(table).encode()).hexdigest()
+    return _fingerprint(resolved(experiment))
+
+
+def written_fingerprint(path: Path) -> str:
+    """The fingerprint of the experiment that `to_toml` wrote to a file; nothing that it names is imported.
+
+    Raises:
+        ConfigError: If the file is missing or is not TOML.
+    """
+    return _fingerprint(read_toml(path))
+
+
+def _fingerprint(table: Mapping[str, Any]) -> str:
+    ignored = {"": ("name", "track"), "runtime": ("checkpoint_every", "codec"), "task": ("data_dir",)}
+    kept = {key: _without(value, ignored.get(key, ())) for key, value in _without(table, ignored[""]).items()}
+    return hashlib.sha256(tomli_w.dumps(kept).encode()).hexdigest()
+
+
+def _without(table: Any, keys: Sequence[str]) -> Any:
+    return {k: v for k, v in table.items() if k not in keys} if isinstance(table, Mapping) else table

@@ -158,7 +158,7 @@ def run(experiment: config.Experiment, folder: Path, callback: Callback) -> Hist
     """
     if not (folder / "run.json").exists():
         return history(loop.start(experiment, folder, callback))
-    if config.fingerprint(config.load(folder / "config.toml")) != config.fingerprint(experiment):
+    if config.written_fingerprint(folder / "config.toml") != config.fingerprint(experiment):
         raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
     return history(loop.resume(folder, callback))
 

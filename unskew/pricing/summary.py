@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from unskew.errors import ConfigError
-from unskew.experiment import config
 from unskew.pricing.radio import Cost, measures, summed
 from unskew.pricing.traffic import RecordedRun
+from unskew.record.logs import RunCard, document
 from unskew.run.metrics import first_reached, result_row
 
 FEDAVG_PEAK = "fedavg-peak"
@@ -25,7 +25,7 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
     """
     seeds = tuple(dict.fromkeys(t.seed for t in run.trainings))
     if target == FEDAVG_PEAK:
-        label = next((m.label for m in config.load(run.folder / "config.toml").methods if m.is_fedavg), "")
+        label = document(run.folder / "run.json", RunCard).get("baseline", "")
         curves = {s: run.accuracy.get((label, s), {}) for s in seeds}
         if not all(curves.values()):
             raise ConfigError(

@@ -101,7 +101,12 @@ def start(
 
 
 def resume(
-    folder: Path, callback: Callback | None = None, force: bool = False, backend: Backend = IN_PROCESS
+    folder: Path,
+    callback: Callback | None = None,
+    force: bool = False,
+    backend: Backend = IN_PROCESS,
+    *,
+    allow_code: bool = False,
 ) -> RunResult:
     """Resume a run where it was stopped, bit for bit if machine and versions are the same.
 
@@ -110,15 +115,18 @@ def resume(
         callback: Sees every round.
         force: Resume even though versions, device or executor have changed; the bits may then differ.
         backend: Runs the clients; by default this process.
+        allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
+            whose code one would not run.
 
     Raises:
+        ConfigError: If the folder names such code and `allow_code` is not given.
         RunError: If the folder is not a run or was changed, or the environment has changed.
     """
     card = read_json(folder / "run.json")
     with locked(folder):
         if (folder / "summary.json").exists():
             return RunResult(folder, read_json(folder / "summary.json"))
-        experiment = load(folder / "config.toml")
+        experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = fingerprint(experiment)
         if config_sha256 != card.get("config_sha256"):
             raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")

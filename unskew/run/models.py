@@ -279,6 +279,7 @@ def load_model(
     seed: int | None = None,
     *,
     network: nn.Module | Callable[[], nn.Module] | None = None,
+    allow_code: bool = False,
 ) -> nn.Module:
     """A trained model: a plain module in evaluation mode, on the CPU, that takes prepared inputs.
 
@@ -291,6 +292,8 @@ def load_model(
         seed: Seed of the run; by default the smallest.
         network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
             run was given its network as a value.  By default the network is built by its name.
+        allow_code: Import the network if its name is `module:attribute`; never for a file from elsewhere whose code
+            one would not run.
 
     Raises:
         RunError: If there is no such model, or its files are damaged.
@@ -298,7 +301,7 @@ def load_model(
     """
     path = Path(path)
     card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed)
-    return _with_weights(_network(card.task, network), card, tensors)
+    return _with_weights(_network(card.task, network, path, allow_code), card, tensors)
 
 
 def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
@@ -490,13 +493,17 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
     return card, tensors
 
 
-def _network(task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None) -> nn.Module:
+def _network(
+    task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None, path: Path, allow_code: bool
+) -> nn.Module:
     if isinstance(given, nn.Module):
         return given
     with Key(0).ambient():  # the weights are about to be replaced, and nobody else's draws shall change
         if given is not None:
             return given()
         try:
+            if not allow_code:
+                models.permit(task.model, "model", str(path))
             return models.build(task.model, task.input_shape, len(task.classes), **task.model_options)
         except ConfigError as error:
             raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None

@@ -332,7 +332,7 @@ def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedDat
 
 def opener_of(config: str) -> Open:
     """The same from a resolved configuration, for workers that cannot be forked."""
-    experiment = read(Path(config))
+    experiment = read(Path(config), allow_code=True)  # its code was allowed, or this run would not have begun
     setup = prepare(experiment)
     return opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
 

@@ -165,7 +165,7 @@ def _point(
         if isinstance(table.setdefault("runtime", {}), dict):
             table["runtime"].setdefault("executor", "sequential")
             table["runtime"].setdefault("threads", 1)
-        parsed = config.parse(table, str(path))
+        parsed = config.parse(table, str(path), allow_code=True)
     except ConfigError as error:
         raise ConfigError(f"point {name}: {error}; nothing was run") from None
     return Point(name, dict(settings), parsed, tomli_w.dumps(table))
@@ -307,7 +307,7 @@ class SweepRunner:
     def _begin(self, point: Point, file: Path) -> "_PointProcess":
         folder = self._folder(point)
         if (folder / "run.json").exists():
-            order = ["resume", str(folder)]
+            order = ["resume", str(folder), "--allow-code"]  # of the sweep's own file, as in `_point`
         else:
             order = ["run", str(file), "--out", str(folder)]
         threads = dict.fromkeys(THREAD_VARIABLES, str(point.experiment.runtime.threads or 1))

@@ -79,8 +79,11 @@ def start(recipe: Recipe, pipe: Connection) -> Process:
     """Start a worker as a new Python process that answers at this end of a pipe."""
     os.set_inheritable(pipe.fileno(), True)
     order = json.dumps({"fd": pipe.fileno(), "target": recipe.target, "arguments": recipe.arguments})
-    code = "import sys; from unskew.local.workers.worker import started; started(sys.argv[1])"
-    child = subprocess.Popen([sys.executable, "-c", code, order], pass_fds=[pipe.fileno()])
+    # It imports from where this process does: the working directory, which -c would put first, can be anybody's folder.
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from unskew.local.workers.worker import started; started(sys.argv[1])"
+    )
+    child = subprocess.Popen([sys.executable, "-P", "-c", code, order], pass_fds=[pipe.fileno()])
     return Process(child.pid, child)
 
 
