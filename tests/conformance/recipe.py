@@ -30,6 +30,7 @@ from unskew.protocol import (
     Keep,
     Me,
     Plan,
+    Sgd,
     SgdConfig,
     Step,
     ask,
@@ -231,3 +232,97 @@ def bits(sim: Simulator[Any], state: Any) -> dict[str, bytes]:
 
 def finite(tree: Any) -> bool:
     return all(bool(torch.isfinite(t).all()) for _, t in leaves(tree) if isinstance(t, Tensor))
+
+
+# ---------------------------------------------------------------- one run for many tests
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run between two rounds.
+
+    Attributes:
+        state: The server's state.
+        bits: Everything that the run is, as it came out of the round.
+        trace: What happened in the round; before the first there is none.
+        models: The names of the tensors of each client's model.
+        served: The names of the tensors of the model for all, if there is one.
+        state_later: The state encoded once more, after models were made of it and the next round started from it.
+    """
+
+    state: Any
+    bits: dict[str, bytes]
+    trace: Trace | None
+    models: dict[ClientId, list[str] | None]
+    served: list[str] | None
+    state_later: bytes
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run of a case.
+
+    Attributes:
+        moments: Between the rounds, before the first one too.
+        requests: The optimisations that clients asked for in the rounds: configuration and terms.
+        initial: The initial parameters, encoded before the first round.
+        draws_alone: Nothing was drawn from PyTorch's global generator.
+    """
+
+    simulator: Simulator[Any]
+    moments: tuple[Moment, ...]
+    requests: frozenset[Any]
+    initial: bytes
+    draws_alone: bool
+
+    @property
+    def rounds(self) -> Iterator[tuple[Moment, Trace]]:
+        """The moments after each round, and what happened in it."""
+        return ((m, m.trace) for m in self.moments if m.trace is not None)
+
+
+class Watching(LocalTrainer):
+    """A trainer that writes down the optimisations that are asked for."""
+
+    def __init__(self, trainer: LocalTrainer) -> None:
+        super().__init__(trainer.task, trainer.device_data)
+        self.asked: set[tuple[SgdConfig, Any]] = set()
+
+    def answer(self, me: Me, index: int, request: object) -> Any:
+        if isinstance(request, Sgd):
+            self.asked.add((request.config, request.terms))
+        return super().answer(me, index, request)
+
+
+@functools.cache
+def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) -> Recorded:
+    """A run of three rounds, made once for all tests that look at it; nobody may change what is in it.
+
+    Args:
+        models: Every client's model is made after each round, which must not change the run.
+    """
+    sim = simulator(case, network, seed=seed)
+    watching = Watching(sim.executor.trainer)
+    sim.executor = Sequential(watching)
+    generator, initial = torch.get_rng_state(), wire.encode(sim.population.initial)
+    states, seen = [sim.start()], []
+    traces: list[Trace | None] = [None]
+    requests: set[Any] = set()
+    for t in range(4):
+        if t:
+            watching.asked.clear()
+            state, trace = sim.round(states[-1], t)
+            states.append(state)
+            traces.append(trace)
+            requests |= watching.asked
+        everything = bits(sim, states[t])
+        own = {c: sim.personal(states[t], [c], t).get(c) for c in sim.population.clients} if models else {}
+        served = sim.algorithm.serve(states[t], None)
+        seen.append((everything, {c: m and list(m) for c, m in own.items()}, served and list(served)))
+    moments = [
+        Moment(state, everything, trace, own, served, wire.encode(state))
+        for state, trace, (everything, own, served) in zip(states, traces, seen, strict=True)
+    ]
+    alone = torch.equal(torch.get_rng_state(), generator)
+    return Recorded(sim, tuple(moments), frozenset(requests), initial, alone)

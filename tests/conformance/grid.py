@@ -1,0 +1,25 @@
+"""The grid of the conformance suite as pytest knows it: every case on every network, or on one."""
+
+import pytest
+from recipe import CASES, NETWORKS
+
+GRID = [(case, network) for case in CASES for network in NETWORKS]
+
+NORMALISED = {"fedbn", "fedavg, own norm", "fedrep, own norm", "flsc, own norms", "hcct, as released"}
+"""What these do, they do to normalisation: a network without it would not try them."""
+
+
+def network_of(case: str) -> str:
+    """The network with which a case is tried where one is enough: the cases take turns."""
+    return "normalised" if case in NORMALISED or CASES.index(case) % 2 else "perceptron"
+
+
+# Each cell by the module's scope: pytest then runs all tests of a cell one after the other, and its run is made once.
+every_cell = pytest.mark.parametrize(("case", "network"), GRID, scope="module", ids=map(", on ".join, GRID))
+one_network_each = pytest.mark.parametrize(
+    ("case", "network"),
+    [pytest.param(c, n, marks=() if n == network_of(c) else pytest.mark.slow) for c, n in GRID],
+    scope="module",
+    ids=map(", on ".join, GRID),
+)
+"""Every case on one network, and by `make test-slow` on the other."""
