@@ -1,5 +1,7 @@
 """The grid of the conformance suite as pytest knows it: every case on every network, or on one."""
 
+from collections.abc import Sequence
+
 import pytest
 from recipe import CASES, NETWORKS
 
@@ -16,10 +18,13 @@ def network_of(case: str) -> str:
 
 # Each cell by the module's scope: pytest then runs all tests of a cell one after the other, and its run is made once.
 every_cell = pytest.mark.parametrize(("case", "network"), GRID, scope="module", ids=map(", on ".join, GRID))
-one_network_each = pytest.mark.parametrize(
-    ("case", "network"),
-    [pytest.param(c, n, marks=() if n == network_of(c) else pytest.mark.slow) for c, n in GRID],
-    scope="module",
-    ids=map(", on ".join, GRID),
-)
-"""Every case on one network, and by `make test-slow` on the other."""
+
+
+def one_network_each(cases: Sequence[str]) -> pytest.MarkDecorator:
+    """Try every case on one network, and by `make test-slow` on the other."""
+    return pytest.mark.parametrize(
+        ("case", "network"),
+        [pytest.param(c, n, marks=() if n == network_of(c) else pytest.mark.slow) for c in cases for n in NETWORKS],
+        scope="module",
+        ids=[f"{c}, on {n}" for c in cases for n in NETWORKS],
+    )

@@ -303,8 +303,8 @@ def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) 
         models: Every client's model is made after each round, which must not change the run.
     """
     sim = simulator(case, network, seed=seed)
-    watching = Watching(sim.executor.trainer)
-    sim.executor = Sequential(watching)
+    watching = Watching(sim.clients.executor.trainer)
+    sim.clients.executor = Sequential(watching)
     generator, initial = torch.get_rng_state(), wire.encode(sim.population.initial)
     states, seen = [sim.start()], []
     traces: list[Trace | None] = [None]
@@ -317,7 +317,7 @@ def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) 
             traces.append(trace)
             requests |= watching.asked
         everything = bits(sim, states[t])
-        own = {c: sim.personal(states[t], [c], t).get(c) for c in sim.population.clients} if models else {}
+        own = {c: sim.own_models(states[t], [c], t).get(c) for c in sim.population.clients} if models else {}
         served = sim.algorithm.serve(states[t], None)
         seen.append((everything, {c: m and list(m) for c, m in own.items()}, served and list(served)))
     moments = [

@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_bits(case: str, network: str) -> None:
     assert all(finite(m.state) for m in one.moments)
 
 
-@one_network_each
+@one_network_each(CASES)
 def test_another_seed_gives_other_bits(case: str, network: str) -> None:
     sim = simulator(case, network, seed=6)
     *_, (_, state, _) = rounds(sim)
@@ -80,7 +80,7 @@ def lose_clients(case: str, network: str, outage: Outage, seeds: range) -> None:
     assert failures
 
 
-@one_network_each
+@one_network_each(CASES)
 def test_lost_clients_are_survived_or_refused(case: str, network: str) -> None:
     lose_clients(case, network, Outage(0.3, 0.3), range(1))
 
@@ -92,7 +92,7 @@ def test_lost_clients_of_either_kind_are_survived_or_refused(case: str, network:
     lose_clients(case, network, outage, range(4))
 
 
-@one_network_each
+@one_network_each(CASES)
 def test_the_ledger_holds_the_length_of_every_message(case: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weighed without encoding, row for row the same as the length of the encoded bytes; and nothing is left out."""
     lengths: list[int] = []

@@ -1,10 +1,12 @@
 """Every algorithm over Flower's messages and apps: the bits and the bytes of the simulator."""
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from recipe import CASES, NETWORKS, bits, rounds, simulator
+from grid import one_network_each
+from recipe import CASES, SEED, recorded
 
 from unskew import wire
 from unskew.ledger import SERVER, Transfer, node
@@ -28,19 +30,17 @@ def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
     return [r.bytes for r in rows if r.hop == hop and r.dst == node(client)]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("case", CASES)
+@one_network_each(CASES)
 def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: Path) -> None:
     """Bit for bit in state, memory, work and losses; and every ask and reply weighs what the ledger says it does."""
-    sim = simulator(case, network, seed=11)
-    there = Deployed(case, network, tmp_path, seed=11)
+    there = Deployed(case, network, tmp_path, seed=SEED)
     state = there.runtime.start()
-    # FedDif's diffusion takes many exchanges a round.
-    for t, expected, trace in rounds(sim, 2 if case.startswith("feddif") else 3):
+    until = 2 if case.startswith("feddif") else 3  # FedDif's diffusion takes many exchanges a round
+    for t, (moment, trace) in enumerate(itertools.islice(recorded(case, network).rounds, until), start=1):
         there.grid.pushed.clear()
         there.grid.pulled.clear()
         state, found = there.runtime.round(state, t)
-        assert wire.encode(state) == wire.encode(expected)
+        assert wire.encode(state) == moment.bits["state"]
         assert found.transfers == trace.transfers
         assert found.work == trace.work
         assert found.losses == trace.losses
@@ -48,8 +48,8 @@ def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: 
         assert not found.failures
         assert not failures
         on_the_wire(there, trace.transfers, sent)
-    for c in sim.population.clients:
-        assert there.remembered(c) == bits(sim, state)[f"client {c}"]
+    for c in there.population.clients:
+        assert there.remembered(c) == moment.bits[f"client {c}"]
 
 
 def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfer]) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from recipe import CASES, LOCAL, NETWORKS, VARIANTS, make, rounds, simulator
+from grid import one_network_each
+from recipe import CASES, LOCAL, NETWORKS, SEED, VARIANTS, make, recorded, rounds, simulator
 
 from unskew.algorithms import TABLE
 from unskew.tree import Params
@@ -25,10 +26,10 @@ ORDER = (3, 0, 5, 1, 4, 2)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", LIMITS)
 def test_at_its_declared_limit_an_algorithm_is_fedavg(name: str, network: str) -> None:
-    one = simulator(name, network, algorithm=make(name, **LIMITS[name]))
-    two = simulator("fedavg", network)
-    for (_, state, here), (_, expected, there) in zip(rounds(one), rounds(two), strict=True):
-        ours, theirs = one.algorithm.serve(state, None), two.algorithm.serve(expected, None)
+    one = simulator(name, network, algorithm=make(name, **LIMITS[name]), seed=SEED)
+    two = recorded("fedavg", network)
+    for (_, state, here), (moment, there) in zip(rounds(one), two.rounds, strict=True):
+        ours, theirs = one.algorithm.serve(state, None), two.simulator.algorithm.serve(moment.state, None)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
         assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
 
@@ -36,17 +37,14 @@ def test_at_its_declared_limit_an_algorithm_is_fedavg(name: str, network: str) -
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", LIMITS)
 def test_away_from_its_limit_an_algorithm_is_not_fedavg(name: str, network: str) -> None:
-    one, two = simulator(name, network), simulator("fedavg", network)
-    *_, (_, state, _) = rounds(one)
-    *_, (_, expected, _) = rounds(two)
+    one, two = recorded(name, network), recorded("fedavg", network)
     # A client's own model: there need not be one for all.
-    ours, theirs = one.own_models(state, [0], 3)[0], two.own_models(expected, [0], 3)[0]
+    ours, theirs = (run.simulator.own_models(run.moments[-1].state, [0], 3)[0] for run in (one, two))
     differs = any(float((ours[n] - theirs[n]).abs().max()) > 1e-4 for n in theirs)
     assert differs == (network == "normalised" or name not in NEEDS_NORM)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("case", NUMBERED)
+@one_network_each(NUMBERED)
 def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
     """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
     own = VARIANTS[case][1].get("local", LOCAL)

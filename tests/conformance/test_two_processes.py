@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from other_side import receive, send
-from recipe import CASES, NETWORKS, make, rounds, simulator, world
+from grid import one_network_each
+from recipe import CASES, SEED, make, recorded, world
 
 from unskew import wire
 from unskew.keys import Key
@@ -121,22 +122,20 @@ class Server:
         return new
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("case", CASES)
+@one_network_each(CASES)
 def test_two_processes_give_the_bits_and_the_bytes_of_the_simulator(
     case: str, network: str, process: "subprocess.Popen[bytes]"
 ) -> None:
     """A star: the server relays what goes from client to client, so each such byte goes up once and down once."""
     line = Line(process)
-    server = Server(case, network, 11, line)
-    sim = simulator(case, network, seed=11)
+    server = Server(case, network, SEED, line)
     state = server.algorithm.init(server.population.initial, server.federation(0))
-    for t, expected, trace in rounds(sim):
+    for t, (moment, trace) in enumerate(recorded(case, network).rounds, start=1):
         line.down = line.up = 0
         state = server.round(state, t)
-        assert wire.encode(state) == wire.encode(expected)
+        assert wire.encode(state) == moment.bits["state"]
         # The server relays what devices send each other: each such byte goes up and down.
         sums = totals(trace.transfers)
         assert (line.down, line.up) == (sums["down"] + sums["d2d"], sums["up"] + sums["d2d"])
-    for c in sim.population.clients:
-        assert line.call("memory", client=c) == wire.encode(sim.memory.get(c))
+    for c in server.population.clients:
+        assert line.call("memory", client=c) == moment.bits[f"client {c}"]

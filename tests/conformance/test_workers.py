@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import recipe
 import torch
-from recipe import CASES, NETWORKS, bits, make, rounds, simulator, world
+from grid import GRID, one_network_each
+from recipe import CASES, SEED, bits, make, recorded, rounds, simulator, world
 from torch import Tensor
 
 from unskew import wire
@@ -30,9 +31,6 @@ from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.protocol import ClientId, Federation, Held, Keep, Me, Plan, SgdConfig, Step, ask, collect, step
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tree import Params
-
-GRID = [(case, network) for network in NETWORKS for case in CASES]
-
 
 def open_cell(index: int) -> WorkerSetup:
     case, network = GRID[index]
@@ -53,12 +51,12 @@ def pool() -> Iterator[Pool]:
     made.close()
 
 
-@pytest.mark.parametrize(("case", "network"), GRID)
+@one_network_each(CASES)
 def test_workers_end_with_the_bits_of_the_sequential_executor(case: str, network: str, pool: Pool) -> None:
-    alone, many = simulator(case, network), simulator(case, network)
+    many = simulator(case, network, seed=SEED)
     many.clients.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
-    for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
-        assert bits(alone, one) == bits(many, other)
+    for (moment, trace), (_, state, same) in zip(recorded(case, network).rounds, rounds(many), strict=True):
+        assert bits(many, state) == moment.bits
         assert trace == same
 
 
