@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from other_side import receive, send
 from grid import one_network_each
+from other_side import receive, send
 from recipe import CASES, SEED, make, recorded, world
 
 from unskew import wire
