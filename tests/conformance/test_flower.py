@@ -66,7 +66,7 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfe
     # What else went up went because a client was sent it or the plan collected it; once, for whomever it was.
     carried = up - asked + Counter((r.hop, r.src, r.bytes) for r in rows if SERVER not in (r.src, r.dst))
     fetches = {
-        c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.runtime.clients
+        c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.population.clients
     }
     fetched: Counter[tuple[int, int, int]] = Counter()
     for message in there.grid.pulled:
