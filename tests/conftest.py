@@ -1,11 +1,18 @@
+import functools
 import signal
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from unskew.data import sources
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run import setup as run_setup
 
 torch.set_num_threads(1)
 # A shell starts what it puts into the background deaf to Ctrl-C, and so would be what the tests start and interrupt.
@@ -17,6 +24,34 @@ settings.load_profile("unskew")
 sys.path.insert(0, str(Path(__file__).parent / "conformance"))
 
 OUTCOMES: list[tuple[str, str, str]] = []
+
+
+TINY = """
+name = "tiny"
+rounds = 3
+task = { data = "digits", model = "mlp", model_options = { hidden = [8] } }
+split = { name = "dirichlet", num_clients = 4, alpha = 0.5 }
+local = { lr = 0.1, batch_size = 128 }
+runtime = { executor = "sequential" }
+"""
+FEDAVG = '[[methods]]\nname = "fedavg"\n'
+
+
+@pytest.fixture(scope="session")
+def _digits_are_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_setup, "load", functools.cache(sources.load))
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny(_digits_are_read_once: None) -> Callable[..., Experiment]:
+    """`tiny("rounds=2", methods="...")`: real digits, four clients, 610 parameters; with overrides and methods."""
+
+    def make(*overrides: str, methods: str = FEDAVG) -> Experiment:
+        return config.parse(config.override(tomllib.loads(TINY + methods), overrides))
+
+    return make
 
 
 @pytest.fixture

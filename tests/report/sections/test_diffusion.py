@@ -44,8 +44,8 @@ from unskew.world.wireless import Radio
 
 
 def _neighbour(name: str) -> ModuleType:
-    """A test module beside this one, for the page checks it has."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    """A test module of reports, for the page checks it has."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,7 +1,7 @@
 """Should I join?, printed: methods that form groups, by client and in words.
 
-Runs are those of tests/report/test_hcct_figures.py, made by hand: 4 clients, of whom hcct's 0, 1, 2 are together in the
-end, 3 alone; own accuracy .9, .8, .7, .6, alone .8, .8, .8, .6; utility .9, .8, .7, .4, alone .5, .75, .8, .9.
+Runs are those of tests/report/sections/test_groups.py, made by hand: 4 clients, of whom hcct's 0, 1, 2 are together in
+the end, 3 alone; own accuracy .9, .8, .7, .6, alone .8, .8, .8, .6; utility .9, .8, .7, .4, alone .5, .75, .8, .9.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ def _neighbour(path: str) -> ModuleType:
     return module
 
 
-made = _neighbour("report/test_hcct_figures.py")
+made = _neighbour("report/sections/test_groups.py")
 
 
 def printed(folder: Path, width: int = 80) -> str:

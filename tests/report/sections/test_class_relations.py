@@ -31,8 +31,8 @@ from unskew.report.sections import class_relations
 
 
 def _neighbour(name: str) -> ModuleType:
-    """A test module beside this one, for the page checks it has."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    """A test module of reports, for the page checks it has."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -327,7 +327,7 @@ def test_what_the_term_adds_is_told_with_its_interval_and_refused_without_a_seed
     chart = class_relations.help_chart("h", {"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
     assert "moon +2.00 [−0.48, +4.48]; fedprox +1.00." in chart.svg
     for nothing in ({}, {"moon": []}):
-        with pytest.raises(ConfigError, match="needs a method, and a seed of each"):
+        with pytest.raises(ConfigError, match="needs a method, with a seed each"):
             class_relations.help_chart("h", nothing)
 
 

@@ -1,0 +1,124 @@
+"""A run folder that was damaged is refused with file and line; one that was cut short is read as far as it goes."""
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from unskew.errors import RunError
+from unskew.record.reader import read
+
+
+def _neighbour(path: str) -> ModuleType:
+    """A test module of another folder, for the run folders it makes."""
+    file = Path(__file__).parents[1] / path
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = _neighbour("report/test_report.py")
+make_run, METHODS = pages.make_run, pages.METHODS
+
+
+def _corrupt_line(name: str, number: int, new: str) -> Callable[[Path], None]:
+    def corrupt(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines()
+        lines[number - 1] = new
+        (folder / name).write_text("\n".join(lines) + "\n")
+
+    return corrupt
+
+
+def _edit(name: str, edit: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+    def corrupt(folder: Path) -> None:
+        value = json.loads((folder / name).read_text())
+        edit(value)
+        (folder / name).write_text(json.dumps(value))
+
+    return corrupt
+
+
+def _repeat_first_metric(folder: Path) -> None:
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.splitlines()[0] + "\n" + text)
+
+
+_METRIC = '{"method": "FedAvg", "seed": 0, "round": 1, "name": "x", "value": 1, "weight": 1}'
+_TRANSFER = '{"method": "FedAvg", "seed": 0, "round": 1, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 1}'
+_LOST = '{"method": "FedX", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}'
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        (_corrupt_line("metrics.jsonl", 3, '{"method": "FedA'), r"metrics\.jsonl, line 3: not JSON"),
+        (_corrupt_line("metrics.jsonl", 3, "[1]"), r"metrics\.jsonl, line 3: must be a JSON object, got \[1\]"),
+        (
+            _corrupt_line("metrics.jsonl", 4, _METRIC.replace("1,", '"1",')),
+            r"line 4: round must be an integer",
+        ),
+        (
+            _corrupt_line("metrics.jsonl", 4, _METRIC.replace('"value": 1', '"value": null')),
+            r"value must be a number",
+        ),
+        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace('"value"', '"v"')), r"line 4: value is required"),
+        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace("FedAvg", "FedX")), r"no cell for method 'FedX'"),
+        (_repeat_first_metric, r"metrics\.jsonl, line 2: global\.accuracy of FedAvg, seed 0, round 0 is given twice"),
+        (
+            _corrupt_line("ledger.jsonl", 2, _TRANSFER.replace("model", "m")),
+            r"kind must be one of 'model' or 'control'",
+        ),
+        (
+            _corrupt_line("ledger.jsonl", 2, _TRANSFER.replace('"bytes": 1', '"bytes": -1')),
+            r"bytes must be >= 0, got",
+        ),
+        (_edit("run.json", lambda v: v.update(schema=2)), r"run\.json: schema must be 1, got 2"),
+        (_edit("run.json", lambda v: v.update(cells=[])), r"run\.json: cells must have a length of at least 1, got 0"),
+        (_edit("run.json", lambda v: v.update(cells=v["cells"] * 2)), r"cells name FedAvg, seed 0, twice"),
+        (
+            _edit("run.json", lambda v: v["cells"][0].update(bound="top")),
+            r"bound must be one of 'lower', 'up",
+        ),
+        (
+            _edit("partition.json", lambda v: v["seeds"].update(a=v["seeds"]["0"])),
+            r"seeds must be named by whole numbers, got 'a'",
+        ),
+        (_edit("partition.json", lambda v: v["seeds"]["0"]["stats"]["sizes"].pop()), r"a row for each of 19 clients"),
+        (_corrupt_line("failures.jsonl", 1, _LOST), r"failures\.jsonl, line 1: .* no cell for method 'FedX'"),
+        (_edit("summary.json", lambda v: v["rows"][0].pop("seeds")), r"summary\.json: rows\.0\.seeds is required"),
+        (
+            _edit("summary.json", lambda v: v["rows"][0].update(std="much")),
+            r"rows\.0\.std must be a number",
+        ),
+        (_edit("summary.json", lambda v: v.pop("fingerprint")), r"summary\.json: fingerprint is required"),
+        (lambda f: (f / "partition.json").unlink(), r"partition\.json is missing though the run has a summary\.json"),
+        (lambda f: (f / "run.json").write_text('{\n"schema": 1,\n'), r"run\.json, line 3: not JSON"),
+        (lambda f: (f / "run.json").write_bytes(b"\xff"), r"run\.json cannot be read"),
+        (lambda f: (f / "run.json").unlink(), r"is not a run folder: it has no run\.json"),
+    ],
+)
+def test_a_corrupt_file_is_named_with_its_line(tmp_path: Path, corrupt: Callable[[Path], object], message: str) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
+    corrupt(folder)
+    with pytest.raises(RunError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "ledger.jsonl", "failures.jsonl"])
+def test_a_torn_last_line_is_left_out_wherever_it_was_cut(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
+    whole = (folder / name).read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    before = len(whole) - len(last)
+    for cut in (1, len(last) // 2, len(last) - 2):
+        (folder / name).write_bytes(whole[: before + cut])
+        assert read(folder).cut_short == (name,)
+    (folder / name).write_bytes(whole[:-1])
+    assert read(folder).cut_short == (), "a row that only lacks its newline is complete"
