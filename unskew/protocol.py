@@ -32,6 +32,9 @@ model: Params, layout: Layout) -> None`, which raises WireError for a reply that
 that client then counts as lost.
 A method whose results depend on draws from `Me.private` or `Me.private_fixed` has an attribute
 `uses_private_randomness` that is True in that case: no simulation can reproduce a deployed run of it.
+A method whose noise is differentially private adds an attribute `private` that is True then, and `def spending(self,
+step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each client keeps its
+own account by it, refuses beyond the budget, and reports no metrics.
 
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `memory` is the client's own memory: `None` at
@@ -541,6 +544,23 @@ class Me:
     initial: Params
     private: Key = field(repr=False)
     private_fixed: Key = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Privacy that a reply costs, as Gaussian mechanisms.
+
+    Attributes:
+        purpose: Name of what is uploaded with noise.
+        multiplier: Standard deviation of the noise over the sensitivity.
+        mechanisms: Number of mechanisms of that multiplier in the reply.
+        most: Number of them that a client may make in a run; None is no limit.
+    """
+
+    purpose: str
+    multiplier: float
+    mechanisms: int
+    most: int | None
 
 
 Step = Generator[Sgd | Fold | Run, Any, T]

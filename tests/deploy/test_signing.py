@@ -9,9 +9,11 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import folders, operate, signing
-from unskew.deploy.settings import Address
-from unskew.errors import DeployError
+from unskew.deploy.client import open_client
+from unskew.deploy.settings import Address, read_rules
+from unskew.errors import ConfigError, DeployError
 from unskew.experiment import config
+from unskew.runtime.policy import SitePolicy
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,44 @@ def test_a_client_reads_nothing_of_a_folder_that_was_tampered_with(
         operate.take_part(client, print)
     files = json.loads((client / "manifest.json").read_text())["files"]
     assert {"experiment.toml", "ca.crt", "client.toml", "README.md"} <= files.keys()
+
+
+def test_a_participant_s_policy_names_the_coordinator_it_trusts(
+    client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.toml"
+    monkeypatch.setenv("UNSKEW_SITE", str(site))
+    key = signing.fingerprint_of(client)
+    site.write_text(f'coordinator = "{key.upper()}"\n')
+    operate.check_signature(client, print)
+    site.write_text('coordinator = "0123 4567"\n')
+    with pytest.raises(
+        DeployError, match=rf'signed with the key {key}, and {site} trusts coordinator = "0123 4567" only'
+    ):
+        operate.check_signature(client, print)
+
+
+def test_a_policy_is_the_participant_s_own_and_says_nothing_unknown(
+    client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert read_rules(client).policy == SitePolicy()
+    monkeypatch.setenv("UNSKEW_SITE", str(tmp_path / "site.toml"))
+    with pytest.raises(ConfigError, match=r"there is no policy .*site\.toml; correct --site or UNSKEW_SITE"):
+        read_rules(client)
+    (tmp_path / "site.toml").write_text("max_epsilom = 1.0\n")
+    with pytest.raises(ConfigError, match=r"max_epsilom; did you mean max_epsilon.*site\.toml"):
+        read_rules(client)
+    monkeypatch.setenv("UNSKEW_SITE", str(client / "site.toml"))
+    with pytest.raises(ConfigError, match="lies in the folder that came from the coordinator"):
+        read_rules(client)
+
+
+def test_a_client_whose_policy_forbids_the_method_opens_no_data(
+    client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (client / "client.toml").open("a") as f:
+        f.write('data = "npz:/nowhere.npz"\n')
+    monkeypatch.setenv("UNSKEW_SITE", str(tmp_path / "site.toml"))
+    (tmp_path / "site.toml").write_text('methods = ["fedprox"]\n')
+    with pytest.raises(ConfigError, match=r"method \S+ \(fedavg\) may not run here: .*site\.toml allows methods"):
+        open_client(client)

@@ -33,7 +33,7 @@ Later      Rounds after the first change nothing, and say so.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,7 @@ from unskew.protocol import (
     Plan,
     Sgd,
     SgdConfig,
+    Spending,
     Step,
     ask,
     no_device,
@@ -549,6 +550,17 @@ class FedDistr:
     def uses_private_randomness(self) -> bool:
         """True if clients draw noise of their own."""
         return self.dp is not None
+
+    @property
+    def private(self) -> bool:
+        """True if the embeddings have noise."""
+        return self.dp is not None
+
+    def spending(self, step: str, msg: Any) -> tuple[Spending, ...]:
+        """Return the cost of a reply: all embeddings of a label that an example may be in (eq. 3')."""
+        if self.dp is None or step != "disentangle":
+            return ()
+        return (Spending("embeddings", self.dp.multiplier(self.releases), self.releases, self.releases),)
 
     @property
     def releases(self) -> int:

@@ -70,6 +70,7 @@ from unskew.protocol import (
     Plan,
     Sgd,
     SgdConfig,
+    Spending,
     Step,
     field_names,
     fold,
@@ -404,6 +405,19 @@ class WithDW(ABC):
     def uses_private_randomness(self) -> bool:
         """True if clients draw noise of their own."""
         return self.dw.dp is not None or bool(getattr(self.of, "uses_private_randomness", False))
+
+    @property
+    def private(self) -> bool:
+        """True if the soft labels or the method's own uploads have differentially private noise."""
+        return self.dw.dp is not None or bool(getattr(self.of, "private", False))
+
+    def spending(self, step: str, msg: Any) -> tuple[Spending, ...]:
+        """Return the cost of a reply: that of the method's own upload, and of soft labels if they are asked for."""
+        inner = getattr(self.of, "spending", None)
+        informed = step in self.informed
+        own: tuple[Spending, ...] = inner(step, msg.of if informed else msg) if inner is not None else ()
+        dp = self.dw.dp
+        return (*own, Spending("soft labels", dp.multiplier, 1, dp.uploads)) if dp and informed and msg.report else own
 
     @abstractmethod
     def init(self, params: Params, fed: Federation) -> Any:

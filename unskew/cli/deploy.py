@@ -1,6 +1,7 @@
 """`unskew deploy`: an experiment over a real network, on one machine or on many."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -288,6 +289,9 @@ def client(
     folder: Annotated[Path, typer.Argument()],
     check: Check = False,
     allow_code: AllowCode = False,
+    site: Annotated[
+        Path | None, typer.Option(help="Your own policy: what may run and leave; default ~/.config/unskew/site.toml.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a client of a packed federation until it is stopped.
@@ -305,6 +309,8 @@ def client(
 
     if allow_code:
         find_own_code()
+    if site is not None:
+        os.environ["UNSKEW_SITE"] = str(site.absolute())  # for the processes that this one starts, too
     if check:
         from unskew.deploy.client import open_client
 

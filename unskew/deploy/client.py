@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from unskew.data.federated import ClientIndex, FederatedData
-from unskew.deploy.settings import ClientConfig, read_settings
+from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
@@ -37,7 +37,12 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
     config = read_settings(path, ClientConfig)
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
-    experiment = load(folder / config.experiment, allow_code=allow_code)
+    rules = read_rules(folder)
+    experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
+    rules.check_methods(
+        {m.label: m.name for m in experiment.methods},
+        {m.label: bool(getattr(m.algorithm, "private", False)) for m in experiment.methods},
+    )
     own = config.data is not None
     if config.data is not None:
         if not config.data:
@@ -90,7 +95,16 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
             keep_model,
         )
 
-    return ClientRuntime(info, folder / "state", functools.lru_cache(maxsize=2)(open_setup), config.metrics)
+    policy = rules.policy
+    return ClientRuntime(
+        info,
+        folder / "state",
+        functools.lru_cache(maxsize=2)(open_setup),
+        config.metrics and policy.metrics,
+        rules=rules,
+        audit=Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl",
+        privacy=Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl",
+    )
 
 
 def _beside(folder: Path, source: str) -> str:

@@ -238,10 +238,16 @@ class ChildProcess:
 
 
 class ProcessGroup:
-    """Child processes that never outlive the `with` block they were started in."""
+    """Child processes that never outlive the `with` block they were started in.
+
+    Attributes:
+        children: The processes.
+        variables: Variables of the environment that they are given besides.
+    """
 
     def __init__(self) -> None:
         self.children: list[ChildProcess] = []
+        self.variables: dict[str, str] = {}
         self._folders = ExitStack()
 
     def __enter__(self) -> "ProcessGroup":
@@ -284,7 +290,7 @@ class ProcessGroup:
                 begins = out.tell()
                 process = subprocess.Popen(
                     line,
-                    env=environment(home),
+                    env={**environment(home), **self.variables},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,

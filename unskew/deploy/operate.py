@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import tomli_w
+
 from unskew.deploy import folders, launch, signing
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
-from unskew.deploy.settings import Address, ServerConfig, own_state, read_settings
+from unskew.deploy.settings import Address, ServerConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import write_atomically
@@ -238,6 +240,13 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
         DeployError: Naming what differs.
     """
     signed = signing.check(folder.absolute(), own_state() / "accepted", remember)
+    rules = read_rules(folder)
+    expected = rules.policy.coordinator
+    if expected is not None and "".join(expected.lower().split()) != signed.fingerprint.replace(" ", ""):
+        raise DeployError(
+            f"{folder} was signed with the key {signed.fingerprint}, and {rules.where} trusts coordinator = "
+            f'"{expected}" only; ask the coordinator, by telephone, which key is theirs'
+        )
     say(f"signed with the key {signed.fingerprint}; compare it with the coordinator's by telephone")
     if signed.changed:
         say(f"changed here since it was packed: {', '.join(signed.changed)}")
@@ -317,6 +326,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
     server_folder = deployment / "server"
     if not is_done(server_folder):
         with locked(deployment), resumable(out), launch.stoppable(), ProcessGroup() as group:
+            group.variables["UNSKEW_SITE"] = str((deployment / "site.toml").absolute())
             server = launch.start_server(group, server_folder, folders.address(server_folder))
             say(f"server: listening at {folders.address(server_folder)}")
             nodes = [
@@ -354,6 +364,9 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
         folders.pack(new, experiment, num_clients, address, address, config=config, portable=False)
         new.rename(deployment)
     make_private(deployment)
+    # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
+    account = str((deployment / "privacy.jsonl").absolute())
+    write_atomically(deployment / "site.toml", tomli_w.dumps({"privacy": account}))
     for folder in (deployment / "server", *(folders.client_folder(deployment, c) for c in range(num_clients))):
         folders.write_address(folder, address)
     return deployment

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
 from unskew.errors import ConfigError, DeployError
+from unskew.runtime.policy import Rules, SitePolicy
 
 T = TypeVar("T")
 
@@ -78,6 +79,27 @@ class ClientConfig:
 def own_state() -> Path:
     """Folder of this user in which a participant keeps what must outlive a federation's folder."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "unskew"
+
+
+def read_rules(folder: Path) -> Rules:
+    """Read the policy of this participant: $UNSKEW_SITE, or unskew/site.toml in the user's own settings.
+
+    Args:
+        folder: The client's folder, in which the file must not lie: it came from the coordinator.
+
+    Raises:
+        ConfigError, DeployError: If it cannot be read, or a setting in it is unknown or not allowed.
+    """
+    named = os.environ.get("UNSKEW_SITE")
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    path = (Path(named) if named else settings / "unskew" / "site.toml").expanduser().absolute()
+    if path.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"the policy {path} lies in the folder that came from the coordinator; keep it elsewhere")
+    if not named and not path.exists():
+        return Rules(where=str(path))
+    if not path.exists():
+        raise ConfigError(f"there is no policy {path}; correct --site or UNSKEW_SITE")
+    return Rules(read_settings(path, SitePolicy), str(path))
 
 
 def read_settings(path: Path, kind: type[T]) -> T:

@@ -38,6 +38,7 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
+from unskew.runtime.budget import Upload, charge
 from unskew.runtime.message import (
     REQUESTS,
     ClientInfo,
@@ -53,6 +54,7 @@ from unskew.runtime.message import (
     read,
     write,
 )
+from unskew.runtime.policy import Rules, record
 from unskew.runtime.validation import Validator, limit_bytes, sizes_of
 from unskew.tree import Params
 
@@ -90,8 +92,11 @@ class ClientRuntime:
         info: The client's description of itself, without a nonce.
         state: Folder for all that it remembers.
         open_setup: Makes the setup of a cell from its index.
-        metrics: True to report training losses and own evaluations to the server.
+        metrics: True to report training losses and own evaluations to the server; never under differential privacy.
         max_norm: Largest L2 norm allowed for a message's floating-point tensors.
+        rules: The participant's own.
+        audit: File of the audit log; None keeps none.
+        privacy: Record of noised uploads, across runs; by default in `state`.
     """
 
     info: ClientInfo
@@ -99,6 +104,9 @@ class ClientRuntime:
     open_setup: Callable[[int], ClientSetup]
     metrics: bool = True
     max_norm: float = 1e6
+    rules: Rules = Rules()
+    audit: Path | None = None
+    privacy: Path | None = None
 
     @property
     def client(self) -> ClientId:
@@ -111,7 +119,18 @@ class ClientRuntime:
         return str(name.relative_to(self.state.parent) if name.is_relative_to(self.state) else name)
 
     def answer(self, envelope: Envelope) -> Envelope:
-        """Reply to a request; whatever is wrong with it, there is a reply."""
+        """Reply to a request; whatever is wrong with it, there is a reply.  It is in the audit log before it leaves."""
+        reply = self._answer(envelope)
+        if self.audit is not None:
+            try:
+                record(self.audit, envelope, reply)
+            except OSError as error:
+                text = f"cannot write the audit log {self.audit.name}: {error.strerror}; make room, or mend its rights"
+                print(f"client {self.client} {text}", file=sys.stderr, flush=True)
+                return write("refused", Refusal(text, ""))
+        return reply
+
+    def _answer(self, envelope: Envelope) -> Envelope:
         nonce = ""
         try:
             head = read(envelope, REQUESTS)
@@ -244,6 +263,7 @@ def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...
     now = _AnswerId(context.round, context.attempt, head.hop)
     if context.round < max(context.starts[-1][1], 1) or head.hop < 0:
         raise WireError(f"round {context.round} lies before this server began")
+    runtime.rules.check_step(head.step)
     if len(parts) != 1 + len(head.moved):
         raise WireError(f"expected a message and {len(head.moved)} values, got {len(parts)} payloads")
     digest = _digest(head, parts)
@@ -258,6 +278,8 @@ def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...
                     f"round {n.round}, hop {n.hop} of start {n.attempt} was answered"
                 )
         kept = _compute(runtime, head, parts, folder, names, digest)
+        this_round = [kept, *(_load(folder, n) for n in names if n.round == now.round)]
+        runtime.rules.check_size(sum(len(k.reply) + sum(map(len, k.held.values())) for k in this_round))
         _save(folder, now, kept)
         _drop_old_answers(folder, names, now, context)
     return _reply(runtime, kept, head.nonce)
@@ -296,7 +318,10 @@ def _compute(
     mine = None if before is None else wire.decode(before.memory, memory_type)
     message = _resolve_message(runtime, head, parts, folder, validator, signatures[head.step].message, setup)
     key = Key(setup.seed) / "round" / context.round / "client" / client / head.index
-    me = _me(runtime, setup, context, key, digest)
+    # A request refers to held values by name: the same request may mean others after a new start of the server.
+    what = hashlib.sha256(digest.encode() + wire.encode(message)).hexdigest()
+    me = _me(runtime, setup, context, key, what)
+    _charge(runtime, setup, head, message, what)
     done = run_step(setup.trainer, StepJob(head.step, steps[head.step], me, message, mine))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
@@ -309,8 +334,29 @@ def _compute(
         return Held(client, key)
 
     encoded = wire.encode(map_keep(keep, reply))
-    answer = StepReply(memory is not None, me.n, done.examples, done.losses, "")
+    reported = (me.n, done.examples, done.losses) if _metrics(runtime, setup) else (0, 0, ())
+    answer = StepReply(memory is not None, *reported, "")
     return _StoredAnswer(digest, answer, encoded, wire.encode(memory), held)
+
+
+def _metrics(runtime: ClientRuntime, setup: ClientSetup) -> bool:
+    """True if counts, losses and test results may be reported: they have no noise, so never under a method that has."""
+    return runtime.metrics and not getattr(setup.algorithm, "private", False)
+
+
+def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, message: Any, what: str) -> None:
+    """Record what the reply costs of the client's privacy budget.
+
+    Raises:
+        WireError: If the budget is spent.
+    """
+    spending = getattr(setup.algorithm, "spending", None)
+    if spending is None:
+        return
+    context = head.context
+    place = hashlib.sha256(repr((context.run, context.cell, context.round, head.step, what)).encode()).hexdigest()
+    upload = Upload(runtime.info.data, context.config, context.cell, place)
+    charge(runtime.privacy or runtime.state / "privacy.jsonl", upload, spending(head.step, message), runtime.rules)
 
 
 def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: Key, what: str) -> Me:
@@ -387,6 +433,7 @@ def _validator(runtime: ClientRuntime, setup: ClientSetup) -> Validator:
 
 # ---------------------------------------------------------------- held values, evaluation
 def _fetch(runtime: ClientRuntime, head: FetchRequest) -> Envelope:
+    runtime.rules.check_relay()
     folder = _cell_folder(runtime, head.context)
     return write("fetch", FetchReply(head.nonce), *(_held(folder, head.context, h) for h in head.held))
 
@@ -420,7 +467,7 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
     if head.last and model is not None and setup.keep_model is not None:
         setup.keep_model(model)
     scores = []
-    for part in head.parts if runtime.metrics else ():
+    for part in head.parts if _metrics(runtime, setup) else ():
         where, rows = setup.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
         if model is not None and (rows is None or len(rows)):
             correct, loss = setup.trainer.evaluate(model, where, rows)

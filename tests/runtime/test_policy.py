@@ -1,0 +1,257 @@
+"""A server that asks for more than it may: the client keeps its own account, its own rules and its own log."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("dp_accounting")
+
+import loopback
+
+from unskew import wire
+from unskew.algorithms import resolve
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
+from unskew.algorithms.feddw import DW, FedDW, LabelNoise, with_term
+from unskew.errors import ConfigError, RunError, WireError
+from unskew.protocol import SgdConfig, Spending
+from unskew.runtime.budget import Upload, charge
+from unskew.runtime.client import ClientRuntime
+from unskew.runtime.flower import unpack
+from unskew.runtime.message import (
+    REPLIES,
+    REQUESTS,
+    Envelope,
+    EvaluationRequest,
+    FetchRequest,
+    Refusal,
+    StepReply,
+    StepRequest,
+    read,
+    write,
+)
+from unskew.runtime.policy import Rules, SitePolicy, record
+
+SMALL = SgdConfig(0.05, batch_size=8)
+ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))
+
+
+class Site:
+    """A client whose server orders what it likes, from one honest order on."""
+
+    def __init__(self, algorithm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        loopback.built.cache_clear()
+        monkeypatch.setattr(loopback, "make", lambda case: algorithm)
+        there = loopback.Deployed("it", "perceptron", folder / "honest", seed=11, algorithm=algorithm)
+        there.runtime.round(there.runtime.start(), 1)
+        asks = (unpack(m.content) for m in there.grid.pushed)
+        self.order = next(e for e in asks if e.action == "ask")
+        self.client: ClientRuntime = dataclasses.replace(there.client_runtime(0), state=folder / "state", **options)
+        self.algorithm = algorithm
+
+    def ask(self, round: int = 1, run: str = "hostile", **other: Any) -> Envelope:
+        head = read(self.order, REQUESTS)
+        assert isinstance(head, StepRequest)
+        context = dataclasses.replace(head.context, round=round, run=run, starts=((1, 1),))
+        return self.client.answer(write("ask", dataclasses.replace(head, context=context, **other), *self.order.parts))
+
+    def soft(self, reply: Envelope) -> Any:
+        """The soft labels of a reply; None if it is a refusal."""
+        if reply.action == "refused":
+            return None
+        step = wire.signatures(self.algorithm)[read(self.order, REQUESTS).step]
+        return wire.decode(reply.parts[0], step.reply).soft
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Site]:
+    yield lambda algorithm=ONE, **options: Site(algorithm, tmp_path, monkeypatch, **options)  # type: ignore[misc]
+    loopback.built.cache_clear()
+
+
+def reason(reply: Envelope) -> str:
+    head = read(reply, REPLIES)
+    assert isinstance(head, Refusal)
+    return head.reason
+
+
+# ---------------------------------------------------------------- the account
+def test_a_server_that_orders_300_uploads_of_a_budget_for_one_gets_one(site: Callable[..., Site]) -> None:
+    """The attack that worked: with epsilon 1 and one upload a client answered 300 orders, epsilon 29.9."""
+    there = site()
+    first = there.ask(1)
+    assert there.soft(first) is not None
+    further = [there.ask(t) for t in range(2, 12)] + [there.ask(1, run=f"run{i}") for i in range(5)]
+    assert [there.soft(r) for r in further] == [None] * 15
+    assert reason(further[0]) == (
+        "the privacy budget of this experiment is spent: 1 of 1 noised releases about this client's data were made "
+        "(soft labels), and another one was asked for"
+    )
+
+
+def test_the_same_order_again_draws_the_same_noise_and_costs_nothing(site: Callable[..., Site]) -> None:
+    there = site()
+    first, again = there.ask(1), there.ask(1, nonce="another")
+    assert first.parts == again.parts
+    (row,) = (json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines())
+    assert row["spending"] == [["soft labels", ONE.dw.dp.multiplier, 1]]  # type: ignore[union-attr]
+
+
+def test_an_upload_is_on_the_record_before_it_leaves(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = site()
+
+    def crash(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr("unskew.runtime.client._save", crash)
+        with pytest.raises(KeyboardInterrupt):
+            there.ask(1)
+    assert there.soft(there.ask(2)) is None
+    assert there.soft(there.ask(1)) is not None  # the very order that was paid for
+
+
+def test_nothing_without_noise_is_reported_by_a_method_that_has_some(site: Callable[..., Site]) -> None:
+    there = site()
+    head = read(there.ask(1), REPLIES)
+    assert isinstance(head, StepReply)
+    assert (head.n, head.examples, head.losses) == (0, 0, ())
+    order = read(there.order, REQUESTS)
+    context = dataclasses.replace(order.context, run="hostile", starts=((1, 1),))
+    evaluation = EvaluationRequest(context, ("personal", "val"), False, 0, False, "n")
+    assert read(there.client.answer(write("evaluate", evaluation)), REPLIES).scores == ()
+
+
+def test_methods_state_what_their_noised_replies_cost() -> None:
+    noise = EmbeddingNoise(sigma=1.0)
+    assert FedDistr(m=2, dp=noise).spending("disentangle", None) == (Spending("embeddings", 0.5, 2, 2),)
+    assert FedDistr(m=2, dp=noise).spending("learn", None) == FedDistr(m=2).spending("disentangle", None) == ()
+    both = with_term(FedDistr(m=2, dp=noise), DW())
+    assert [a.private for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
+    assert [a.private for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
+    assert not hasattr(FedAvg(), "private")
+
+
+UPLOAD = Upload("data", "experiment", 0, "first")
+COST = (Spending("labels", 2.0, 1, None),)
+
+
+def test_all_uploads_about_a_data_set_count_whatever_run_or_experiment(tmp_path: Path) -> None:
+    path, rules = tmp_path / "own" / "privacy.jsonl", Rules(SitePolicy(max_epsilon=4.0), "/home/a/site.toml")
+    charge(path, UPLOAD, COST, rules)
+    charge(path, dataclasses.replace(UPLOAD, experiment="another", request="second"), COST, rules)
+    third = dataclasses.replace(UPLOAD, cell=3, request="third")
+    # Two uploads of multiplier 2 are epsilon 2.9 at delta 1e-5, three are 3.6, four are 4.3.
+    charge(path, third, COST, rules)
+    with pytest.raises(WireError, match=r"epsilon would be 4\.\d+ about .* \(/home/a/site\.toml: max_epsilon = 4\.0\)"):
+        charge(path, dataclasses.replace(UPLOAD, experiment="new", request="fourth"), COST, rules)
+    charge(path, third, COST, rules)
+    charge(path, dataclasses.replace(UPLOAD, data="other", request="fourth"), COST, rules)
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_a_damaged_record_is_refused_and_a_torn_last_line_had_not_left(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.jsonl"
+    charge(path, UPLOAD, COST, Rules())
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:40])
+    charge(path, dataclasses.replace(UPLOAD, request="second"), COST, Rules())
+    assert len(path.read_bytes().splitlines()) == 2
+    for damaged in (b"{}\n" + whole, whole.replace(b"2.0", b"-2.0"), b"\xff\n" + whole):
+        path.write_bytes(damaged)
+        with pytest.raises(RunError, match=r"line 1 of .*privacy\.jsonl is damaged"):
+            charge(path, dataclasses.replace(UPLOAD, request="third"), COST, Rules())
+
+
+# ---------------------------------------------------------------- the rules
+def rules(**policy: Any) -> Rules:
+    return Rules(SitePolicy(**policy), "site.toml")
+
+
+def test_what_a_participant_forbids_is_refused_by_file_and_key(site: Callable[..., Site]) -> None:
+    there = site(FedAvg(local=SMALL))
+    size = len(there.ask(1).parts[0])
+    for policy, says in (
+        (rules(steps=()), r"this client does not answer step 'train' (site.toml: steps = [])"),
+        (
+            rules(max_bytes=size - 1),
+            f"{size} bytes would leave this client in one round (site.toml: max_bytes = {size - 1})",
+        ),
+    ):
+        there.client = dataclasses.replace(there.client, rules=policy)
+        assert reason(there.ask(2)) == says
+    there.client = dataclasses.replace(there.client, rules=rules(max_bytes=size, relay=False))
+    assert there.ask(2).action == "ask"
+    assert reason(there.ask(2, hop=1)).startswith(f"{2 * size} bytes would leave")  # of one round together
+    fetch = FetchRequest(read(there.order, REQUESTS).context, (), "n")
+    assert reason(there.client.answer(write("fetch", fetch))) == (
+        "this client hands over no value for other clients (site.toml: relay = false)"
+    )
+
+
+def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
+    rules(methods=("fedavg",)).check_methods({"FedAvg": "fedavg"}, {"FedAvg": False})
+    with pytest.raises(
+        ConfigError, match=r"method X \(fedprox\) may not run here: site\.toml allows methods = \['fedavg'"
+    ):
+        rules(methods=("fedavg",)).check_methods({"X": "fedprox"}, {"X": False})
+    with pytest.raises(ConfigError, match=r"X \(fedprox\) sends without noise .* site\.toml has max_epsilon = 1;"):
+        rules(max_epsilon=1.0).check_methods({"X": "fedprox"}, {"X": False})
+
+
+def test_code_of_a_coordinator_is_imported_as_the_participant_says() -> None:
+    assert not rules().code_allowed(False)
+    assert rules().code_allowed(True)
+    assert rules(allow_code=True).code_allowed(False)
+    with pytest.raises(ConfigError, match=r"--allow-code is forbidden here: site\.toml has allow_code = false"):
+        rules(allow_code=False).code_allowed(True)
+
+
+# ---------------------------------------------------------------- the log
+def test_every_answer_and_refusal_is_a_row_that_is_on_the_disk_before_it_leaves(
+    site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("unskew.runtime.policy.os.fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl", rules=rules(relay=False))
+    reply = there.ask(3)
+    there.client.answer(write("fetch", FetchRequest(read(there.order, REQUESTS).context, (), "n")))
+    there.client.answer(Envelope("nonsense", "{", ()))
+    rows = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert len(rows) == synced.count((tmp_path / "audit.jsonl").stat().st_ino) == 3
+    assert {k: rows[0][k] for k in ("action", "run", "round", "hop", "step", "released")} == {
+        "action": "ask",
+        "run": "hostile",
+        "round": 3,
+        "hop": 0,
+        "step": "train",
+        "released": ["the step's reply", "counts of examples", "training losses"],
+    }
+    assert rows[0]["bytes_out"] == len(reply.head) + reply.payload
+    assert rows[0]["bytes_in"] > there.order.payload
+    assert [set(r) & {"released", "refused"} for r in rows[1:]] == [{"refused"}] * 2
+    assert len({r[k] for r in rows for k in ("request", "reply")}) == 6
+    assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_leaves_that_could_not_be_logged(site: Callable[..., Site], tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl")
+    assert reason(there.ask(1)).startswith("cannot write the audit log audit.jsonl: Is a directory")
+
+
+def test_a_row_that_a_power_cut_tore_stays_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b'{"time": "2026')
+    record(path, Envelope("hello", "{}"), Envelope("hello", "{}"))
+    torn, row = path.read_bytes().splitlines()
+    assert torn == b'{"time": "2026'
+    assert json.loads(row)["released"] == ["a description of the client"]

@@ -1,0 +1,196 @@
+"""A participant's own rules: what may run on its data, what may leave, and a log of what did.
+
+The coordinator writes the experiment, the server sends the orders; neither can change these rules, which lie in a file
+of the participant's own.  Every request that a client answers is a row of the audit log, which is on the disk before
+the answer leaves.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Interval
+
+from unskew.errors import ConfigError, WireError
+from unskew.runtime.message import Envelope
+
+
+@dataclass(frozen=True)
+class SitePolicy:
+    """Rules of a participant: site.toml.  Whatever is not set is allowed.
+
+    Attributes:
+        methods: Names of the methods that may run.
+        steps: Names of the methods' steps that may be answered.
+        relay: False refuses to hand over values that are meant for other clients.
+        metrics: False keeps losses, counts of trained examples and test results here.
+        max_bytes: Most bytes that may leave in one round, replies and relayed values together.
+        max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment;
+            methods without such noise are then refused.
+        delta: Probability that belongs to max_epsilon.
+        allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
+        coordinator: Fingerprint of the key that must have signed the folder.
+        audit: File of the audit log; by default audit.jsonl in the client's folder.
+        privacy: File that records all noised uploads; by default privacy.jsonl in the user's own state folder.
+    """
+
+    methods: tuple[str, ...] | None = None
+    steps: tuple[str, ...] | None = None
+    relay: bool = True
+    metrics: bool = True
+    max_bytes: Annotated[int, Ge(1)] | None = None
+    max_epsilon: Annotated[float, Gt(0.0)] | None = None
+    delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
+    allow_code: bool | None = None
+    coordinator: str | None = None
+    audit: str | None = None
+    privacy: str | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A policy and the file it stands in, which refusals name.
+
+    Attributes:
+        policy: The rules.
+        where: Name of the file.
+    """
+
+    policy: SitePolicy = SitePolicy()
+    where: str = "site.toml"
+
+    def forbid(self, key: str, reason: str) -> WireError:
+        """Make the refusal of a request, which names file and key."""
+        return WireError(f"{reason} ({self.where}: {key} = {json.dumps(getattr(self.policy, key))})")
+
+    def code_allowed(self, asked: bool) -> bool:
+        """True if code that an experiment names may be imported, given whether the user asked for that.
+
+        Raises:
+            ConfigError: If the user asked, and the policy forbids it.
+        """
+        if asked and self.policy.allow_code is False:
+            raise ConfigError(f"--allow-code is forbidden here: {self.where} has allow_code = false")
+        return asked or self.policy.allow_code is True
+
+    def check_methods(self, names: Mapping[str, str], accountable: Mapping[str, bool]) -> None:
+        """Refuse an experiment with a method that may not run.
+
+        Args:
+            names: Names of methods by label.
+            accountable: By label, True if the method states what its noised uploads cost.
+
+        Raises:
+            ConfigError: Naming the first method, the file and the key.
+        """
+        policy = self.policy
+        for label, name in names.items():
+            if policy.methods is not None and name not in policy.methods:
+                raise ConfigError(
+                    f"method {label} ({name}) may not run here: {self.where} allows methods = {list(policy.methods)}"
+                )
+            if policy.max_epsilon is not None and not accountable[label]:
+                raise ConfigError(
+                    f"method {label} ({name}) sends without noise that could be accounted for, and {self.where} has "
+                    f"max_epsilon = {policy.max_epsilon:g}; set the method's dp, or leave it out"
+                )
+
+    def check_step(self, step: str) -> None:
+        """Refuse a step that may not be answered.
+
+        Raises:
+            WireError: If so.
+        """
+        if self.policy.steps is not None and step not in self.policy.steps:
+            raise self.forbid("steps", f"this client does not answer step {step[:40]!r}")
+
+    def check_relay(self) -> None:
+        """Refuse to hand over a value for other clients.
+
+        Raises:
+            WireError: If so.
+        """
+        if not self.policy.relay:
+            raise self.forbid("relay", "this client hands over no value for other clients")
+
+    def check_size(self, size: int) -> None:
+        """Refuse an answer after which this many bytes would have left in a round.
+
+        Raises:
+            WireError: If these are too many.
+        """
+        if self.policy.max_bytes is not None and size > self.policy.max_bytes:
+            raise self.forbid("max_bytes", f"{size} bytes would leave this client in one round")
+
+
+# ---------------------------------------------------------------- audit log
+def record(path: Path, request: Envelope, reply: Envelope) -> None:
+    """Append a row about a request and its answer to the audit log, on the disk when this returns.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    asked, answered = _fields(request), _fields(reply)
+    place = asked.get("context")
+    place = place if isinstance(place, dict) else {}
+    row: dict[str, Any] = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "action": request.action[:40],
+        **{key: place.get(key) for key in ("run", "cell", "round") if key in place},
+        **{key: asked[key] for key in ("hop", "step") if key in asked},
+        "bytes_in": len(request.head.encode("utf-8", "replace")) + request.payload,
+        "bytes_out": len(reply.head.encode("utf-8", "replace")) + reply.payload,
+        "request": _digest(request),
+        "reply": _digest(reply),
+    }
+    if reply.action == "refused":
+        row["refused"] = answered.get("reason")
+    else:
+        row["released"] = _released(reply, answered)
+    append(path, row)
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a file of JSON lines, on the disk when this returns; only its owner can read a new file.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(fd, "r+b", buffering=0) as f:
+        size = f.seek(0, os.SEEK_END)
+        if size and os.pread(f.fileno(), 1, size - 1) != b"\n":
+            f.write(b"\n")  # a row that a power cut tore stays a line of its own
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        if f.write(line) != len(line):
+            raise OSError(28, "No space left on device", str(path))
+        os.fsync(f.fileno())
+
+
+def _fields(envelope: Envelope) -> dict[str, Any]:
+    try:
+        head = json.loads(envelope.head)
+    except (ValueError, RecursionError):
+        return {}
+    return head if isinstance(head, dict) else {}
+
+
+def _released(reply: Envelope, head: Mapping[str, Any]) -> list[str]:
+    """Name what an answer told the server."""
+    names = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
+    metrics = {"examples": "counts of examples", "losses": "training losses", "scores": "test results"}
+    told = [names[reply.action]] if reply.action in names else []
+    return told + [name for key, name in metrics.items() if head.get(key)]
+
+
+def _digest(envelope: Envelope) -> str:
+    whole = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
+    for part in envelope.parts:
+        whole.update(hashlib.sha256(part).digest())
+    return whole.hexdigest()
