@@ -607,10 +607,10 @@ def test_one_class_in_all_is_refused(springs: Any) -> None:
         ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key algorithm.nu \(fedprox\+dw has: mu, .*, dw\)"),
         ({"name": "fedprox+bw"}, r"algorithm.name: no addition is called 'bw' \(in 'fedprox\+bw'\); there is: dw"),
         ({"name": "feddw+dw"}, r"has the class-relation term already"),
-        ({"name": "moon+dw+dw"}, r"an option called dw is in the way"),
+        ({"name": "moon+dw+dw"}, r"the method has an option dw of its own"),
         ({"name": "fedporx+dw"}, r"unknown algorithm 'fedporx'; did you mean fedprox"),
         ({"name": "feddw", "dp": {"delta": 0.1}}, r"needs either noise_multiplier or epsilon, got neither"),
-        ({"name": "feddw", "dp": {"epsilon": 1.0}}, r"budget for a number of uploads, got none"),
+        ({"name": "feddw", "dp": {"epsilon": 1.0}}, r"budget for a number of uploads; set dp.uploads"),
         ({"name": "feddw", "dp": {"epsilon": 1.0, "noise_multiplier": 1.0}}, r"got both"),
     ],
 )
