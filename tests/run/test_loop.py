@@ -67,6 +67,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
     assert sorted(p.name for p in mixed.iterdir()) == [
         ".lock",
         "checkpoints",
+        "checksums",
         "config.toml",
         "failures.jsonl",
         "info.jsonl",

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -410,7 +411,7 @@ def test_a_checkpoint_of_another_schema_is_refused(stopped: Path) -> None:
     import hashlib
 
     last = newest(stopped)
-    body = (last / "manifest.json").read_text().replace('"schema": 1', '"schema": 99').encode()
+    body = (last / "manifest.json").read_text().replace('"schema": 2', '"schema": 99').encode()
     (last / "manifest.json").write_bytes(body)
     (last / "seal.json").write_text(json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}))
     with pytest.raises(RunError, match="was written by another version of unskew, with schema 99; remove "):
@@ -509,6 +510,89 @@ def test_a_log_that_lost_rows_is_refused(log: str, stopped: Path) -> None:
     truncate(stopped / f"{log}.jsonl")
     with pytest.raises(RunError, match=rf"{log}\.jsonl has \d+ bytes, the checkpoint saw \d+: rows were removed"):
         loop.resume(stopped)
+
+
+def changed(rows: list[bytes]) -> int:
+    """A digit of the fourth row becomes another."""
+    digit = next(i for i, c in enumerate(rows[3]) if chr(c).isdigit())
+    rows[3] = rows[3][:digit] + (b"1" if rows[3][digit] == ord("0") else b"0") + rows[3][digit + 1 :]
+    return 4
+
+
+def dropped(rows: list[bytes]) -> int:
+    """The third row goes."""
+    del rows[2]
+    return 3
+
+
+def swapped(rows: list[bytes]) -> int:
+    """The second row and the next that differs from it change places."""
+    other = next(i for i in range(2, len(rows)) if rows[i] != rows[1])
+    rows[1], rows[other] = rows[other], rows[1]
+    return 2
+
+
+@pytest.mark.parametrize("tamper", [changed, dropped, swapped])
+@pytest.mark.parametrize("log", ["metrics", "ledger", "work"])
+def test_a_row_that_was_changed_dropped_or_swapped_is_refused_by_its_line(
+    log: str, tamper: Callable[[list[bytes]], int], stopped: Path
+) -> None:
+    path = stopped / f"{log}.jsonl"
+    rows = path.read_bytes().splitlines(keepends=True)
+    line = tamper(rows)
+    path.write_bytes(b"".join(rows))
+    with pytest.raises(RunError, match=rf"{log}\.jsonl.*line {line}\b"):
+        loop.resume(stopped)
+    shutil.rmtree(stopped / "checksums")  # which only say where; the checkpoint has the hash
+    with pytest.raises(RunError, match=rf"{log}\.jsonl.*(rows were removed|some row was changed)"):
+        loop.resume(stopped)
+
+
+def test_checksums_that_were_lost_are_made_again(stopped: Path, unstopped: dict[str, Any]) -> None:
+    shutil.rmtree(stopped / "checksums")
+    assert contents(loop.resume(stopped).folder) == unstopped
+    rows = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    sums = b"".join(zlib.crc32(row).to_bytes(4, sys.byteorder) for row in rows)
+    assert (stopped / "checksums" / "metrics.crc32").read_bytes() == sums
+
+
+def test_a_changed_partition_is_refused_where_it_differs(stopped: Path) -> None:
+    path = stopped / "partition.json"
+    table = json.loads(path.read_text())
+    table["seeds"]["0"]["clients"][2]["train"][5] += 1
+    path.write_text(json.dumps(table))
+    with pytest.raises(
+        RunError, match=r"partition\.json was changed since the run began, first at seeds\.0\.clients\.2\.train\.5;"
+    ):
+        loop.resume(stopped)
+
+
+def test_every_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a log's file held when it was last synced is at least what the manifest says of it."""
+    synced: dict[int, int] = {}  # by inode: bytes that survive a power cut
+    fsync, save, seen = os.fsync, checkpoint.save, []
+
+    def sync(fd: int) -> None:
+        fsync(fd)
+        synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+
+    def saved(folder: Path, files: Any, position: checkpoint.Position) -> Path:
+        for name, mark in position.logs.items():
+            assert synced.get((folder / f"{name}.jsonl").stat().st_ino, 0) >= mark.bytes
+            seen.append((name, mark.bytes))
+        return save(folder, files, position)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(checkpoint, "save", saved)
+    loop.start(tiny("rounds=2", "runtime.checkpoint_every=1"), tmp_path / "run")
+    assert sum(size > 0 for name, size in seen if name == "metrics") >= 2
+    assert any(size > 0 for name, size in seen if name == "ledger")
+
+
+def test_a_runs_folder_is_its_owners_alone(stopped: Path) -> None:
+    assert stopped.stat().st_mode & 0o777 == 0o700
 
 
 def test_rows_after_the_checkpoint_are_cut_off(stopped: Path, unstopped: dict[str, Any]) -> None:

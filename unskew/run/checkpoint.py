@@ -1,8 +1,8 @@
 """Checkpoints: the state of a run between two rounds, in files that hold no code.
 
 A checkpoint is a folder `checkpoints/000042/` of safetensors files (state, client memory in shards) and a manifest: its
-position in the run, the lengths of the logs, what must be equal to continue, and the SHA-256 of every file.  It is
-written under another name, synced and renamed; the last two are kept.
+position in the run, lengths and hashes of the logs, what must be equal to continue, and the SHA-256 of every file.  It
+is written under another name, synced and renamed; the last two are kept.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from unskew import wire
 from unskew.errors import RunError, WireError
 from unskew.files import sync_folder, write_synced
 from unskew.protocol import ClientId
-from unskew.run.folder import explained, remove
+from unskew.run.folder import LogMark, explained, remove
 
-SCHEMA = 1
+SCHEMA = 2
 SHARD = 256
 
 
@@ -34,7 +34,8 @@ class Position:
         round: Finished rounds of that cell.
         done: Hash of the final state of each finished cell.
         stopped: Reasons for which cells ended early, by label and seed.
-        logs: Length of each log, bytes.
+        logs: Length and hash of each log.
+        documents: SHA-256 of run.json and partition.json.
         seconds: Wall-clock time of the run so far, s.
         cell_seconds: Wall-clock time of this cell, s.
         cell_bytes: Bytes this cell has sent.
@@ -47,7 +48,8 @@ class Position:
     round: int
     done: tuple[str, ...]
     stopped: Mapping[str, str]
-    logs: Mapping[str, int]
+    logs: Mapping[str, LogMark]
+    documents: Mapping[str, str]
     seconds: float
     cell_seconds: float
     cell_bytes: int

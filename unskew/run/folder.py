@@ -12,28 +12,42 @@
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
                       "framing"}: messages that really crossed the network
     checkpoints/      the last two, each a folder of its own
+    checksums/        CRC-32 of each row of each log, four bytes a row: which row was changed, if one was
     models/           the final models of each method and seed: the global one, and every client's own
     summary.json      the table of results: written once at the end
     report.html       the same for people
 
-The logs are append-only; a checkpoint records how long they were, and resuming cuts them to that length.
+The logs are append-only; a checkpoint records their lengths and hashes, and resuming cuts them to those lengths and
+refuses rows that were changed, removed or moved.  The folder is its owner's alone: client memory is in it.
 """
 
+import hashlib
+import io
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
 from unskew.files import sync_folder, write_atomically
 from unskew.lock import lock
+from unskew.record.logs import lines, read_text, refusal
+from unskew.record.logs import rows as rows_of
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Created with the first row: not every run has one.
 RARE = ("network",)
+DOCUMENTS = ("run.json", "partition.json")
+PIECE = 1 << 20
+"""Bytes of a log that are read at a time."""
 
 
 @contextmanager
@@ -64,6 +78,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
             raise RunError(f"{folder} exists already; continue it with unskew resume {folder}, or choose another --out")
         for part in ("checkpoints", "models"):
             (temporary / part).mkdir(parents=True)
+        temporary.chmod(0o700)
         for name, content in files.items():
             if isinstance(content, str):
                 write_atomically(temporary / name, content)
@@ -110,66 +125,156 @@ def locked(folder: Path) -> Iterator[None]:
             _LOCKS.discard(f)
 
 
-class RunLogs:
-    """The append-only logs of one run; the rows of a round are written together at its end."""
+@dataclass(frozen=True)
+class LogMark:
+    """The content of a log at the end of a round.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        bytes: Its length.
+        sha256: Its SHA-256.
+    """
+
+    bytes: int
+    sha256: str
+
+
+EMPTY = LogMark(0, hashlib.sha256().hexdigest())
+
+
+class _Log:
+    """An open log, its hash so far, and a CRC of each row; `verified` is the hash and the rows up to the mark."""
+
+    def __init__(self, folder: Path, name: str, mark: LogMark, verified: "tuple[hashlib._Hash, int]") -> None:
+        self.path, sums = _files(folder, name)
+        self.hash, rows = verified
+        if sums.exists() and sums.stat().st_size < 4 * rows:  # they are not synced: a power cut may have cost some
+            sums.unlink()
+        if not sums.exists() and rows:
+            with self.path.open("rb") as f:
+                sums.write_bytes(_row_sums(itertools.islice(f, rows)))
+        self.file, self.sums = self.path.open("ab"), sums.open("ab")
+        for file, size in ((self.file, mark.bytes), (self.sums, 4 * rows)):
+            file.truncate(size)
+            file.seek(size)  # appends anyway, but tells where it is
+        self.mark = mark
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        data = b"".join(lines)
+        self.file.write(data)
+        self.hash.update(data)
+        self.sums.write(_row_sums(lines))
+
+    def flush(self) -> None:
+        self.file.flush()
+        self.sums.flush()
+        self.mark = LogMark(self.file.tell(), self.hash.hexdigest())
+
+
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    """A log, and the checksums of its rows."""
+    return folder / f"{name}.jsonl", folder / "checksums" / f"{name}.crc32"
+
+
+def _row_sums(lines: Iterable[bytes]) -> bytes:
+    return array("I", map(zlib.crc32, lines)).tobytes()
+
+
+def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, int]":
+    """The hash of a log up to a mark, to be continued, and the number of rows up to there.
+
+    Raises:
+        RunError: If the log is shorter, or differs from what was written, naming the first line that does.
+    """
+    actual, rows, left = hashlib.sha256(), 0, mark.bytes
+    have = path.stat().st_size if path.exists() else 0
+    if have >= mark.bytes:
+        with path.open("rb") if have else nullcontext(io.BytesIO()) as f:
+            while left and (piece := f.read(min(left, PIECE))):
+                actual.update(piece)
+                rows, left = rows + piece.count(b"\n"), left - len(piece)
+        if actual.hexdigest() == mark.sha256:
+            return actual, rows
+    line = _first_difference(path, sums)
+    if have < mark.bytes:
+        where = f", the first at line {line}" if line else ""
+        raise RunError(
+            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed{where}; this run cannot be "
+            "continued"
+        )
+    deque(rows_of(path), maxlen=0)  # a row that no run writes is refused by the field that is wrong
+    raise refusal(path, line, f"the rows are not those that were written: {'this' if line else 'some'} row was changed")
+
+
+def _first_difference(path: Path, sums: Path) -> int | None:
+    """The first line of a log whose checksum is another than when it was written; None if that cannot be told."""
+    try:
+        written = array("I", sums.read_bytes()[: sums.stat().st_size // 4 * 4])
+    except OSError:
+        return None
+    numbered = itertools.zip_longest((crc for crc in written), (zlib.crc32(line) for _, line in lines(path)))
+    return next((i for i, (then, now) in enumerate(numbered, start=1) if then != now), None)
+
+
+class RunLogs:
+    """The append-only logs of one run; the rows of a round are written together at its end.
+
+    Args:
+        folder: The run's folder.
+        marks: The logs as a checkpoint saw them, to continue from; what was written later is cut off.
+
+    Raises:
+        RunError: If a log is not as the checkpoint saw it, or cannot be opened.
+    """
+
+    def __init__(self, folder: Path, marks: Mapping[str, LogMark]) -> None:
         self.folder = folder
-        self._files: dict[str, IO[bytes]] = {}
-        self._whole: dict[str, int] = {}  # lengths at the end of the last round
-        with explained(folder / "metrics.jsonl", folder):
-            for name in (*LOGS, *(rare for rare in RARE if (folder / f"{rare}.jsonl").exists())):
-                self._files[name] = (folder / f"{name}.jsonl").open("ab")
-                self._whole[name] = self._files[name].tell()
+        self._logs: dict[str, _Log] = {}
+        names = (*LOGS, *(rare for rare in RARE if rare in marks or (folder / f"{rare}.jsonl").exists()))
+        # All are verified before any is cut.
+        verified = {name: _verified(*_files(folder, name), marks.get(name, EMPTY)) for name in names}
+        with explained(folder / "checksums", folder):
+            (folder / "checksums").mkdir(exist_ok=True)
+        for name in names:
+            with explained(folder / f"{name}.jsonl", folder):
+                self._logs[name] = _Log(folder, name, marks.get(name, EMPTY), verified[name])
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log."""
-        lines = "".join(f"{_ENCODE(row)}\n" for row in rows)
-        if lines:
-            path = self.folder / f"{name}.jsonl"
-            with explained(path, self.folder):
-                if name not in self._files:
-                    self._files[name] = path.open("ab")
-                self._files[name].write(lines.encode())
+        encoded = [f"{_ENCODE(row)}\n".encode() for row in rows]
+        if encoded:
+            with explained(self.folder / f"{name}.jsonl", self.folder):
+                if name not in self._logs:
+                    self._logs[name] = _Log(self.folder, name, EMPTY, (hashlib.sha256(), 0))
+                self._logs[name].append(encoded)
 
     def flush(self) -> None:
         """End a round: pass its rows to the operating system, where they survive the death of this process."""
-        for name, f in self._files.items():
-            with explained(self.folder / f"{name}.jsonl", self.folder):
-                f.flush()
-                self._whole[name] = f.tell()
+        for log in self._logs.values():
+            with explained(log.path, self.folder):
+                log.flush()
 
-    def sync(self) -> dict[str, int]:
-        """Sync all logs to the disk; return the length of each at the end of the last round, bytes."""
-        for name, f in self._files.items():
-            with explained(self.folder / f"{name}.jsonl", self.folder):
-                os.fsync(f.fileno())
-        return dict(self._whole)
+    def sync(self) -> dict[str, LogMark]:
+        """Sync all logs to the disk; return what each held at the end of the last round."""
+        for log in self._logs.values():  # not their checksums, which only say which row was changed
+            with explained(log.path, self.folder):
+                os.fsync(log.file.fileno())
+        return {name: log.mark for name, log in self._logs.items()}
 
     def close(self) -> None:
         """Close the files."""
-        for f in self._files.values():
-            with suppress(OSError):
-                f.close()
+        for log in self._logs.values():
+            for file in (log.file, log.sums):
+                with suppress(OSError):
+                    file.close()
 
 
-def cut(folder: Path, lengths: Mapping[str, int]) -> None:
-    """Cut the logs to the lengths that a checkpoint recorded.
+def document_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each document that is written once, at the start of a run.
 
     Raises:
-        RunError: If a log is shorter than that, so that rows are missing.
+        RunError: If one cannot be read.
     """
-    for name in (*LOGS, *RARE):
-        path = folder / f"{name}.jsonl"
-        have = path.stat().st_size if path.exists() else 0
-        want = lengths.get(name, 0)
-        if have < want:
-            raise RunError(
-                f"{path} has {have} bytes, the checkpoint saw {want}: rows were removed; this run cannot be continued"
-            )
-        if have > want:
-            with explained(path, folder):
-                os.truncate(path, want)
+    return {name: hashlib.sha256(read_text(folder / name).encode()).hexdigest() for name in DOCUMENTS}
 
 
 def require_done(folder: Path) -> None:

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -33,7 +32,7 @@ from unskew.run import checkpoint, models, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import EvalSet, OwnModels, eval_set, evaluate, needs_own_models, own_models
-from unskew.run.folder import RunLogs, create, cut, explained, locked, read_json
+from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json
 from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.memory import Memory
@@ -143,6 +142,11 @@ def resume(
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
             raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
+        for name, sha256 in document_hashes(folder).items():
+            if saved is not None and saved.position.documents.get(name) != sha256:
+                place = _first_difference(read_json(folder / name), json.loads(_partition(feds)))
+                where = f", first at {place}" if name == "partition.json" and place else ""
+                raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
 
@@ -150,6 +154,18 @@ def resume(
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Hashes of data set and split, by seed."""
     return {seed: (fed.get("dataset_sha256"), fed.get("sha256")) for seed, fed in partition.get("seeds", {}).items()}
+
+
+def _first_difference(a: Any, b: Any, path: str = "") -> str:
+    """Dotted path of the first value in which two JSON documents differ; empty if they are equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        pairs = {key: (a.get(key), b.get(key)) for key in {**a, **b}}
+    elif isinstance(a, list) and isinstance(b, list):
+        pairs = dict(enumerate(itertools.zip_longest(a, b)))
+    else:
+        return path if a != b else ""
+    inner = (_first_difference(x, y, f"{path}.{key}".lstrip(".")) for key, (x, y) in pairs.items())
+    return next((place for place in inner if place), "")
 
 
 def _partition(feds: dict[int, FederatedData]) -> str:
@@ -252,6 +268,7 @@ class _Run:
         self.rounds_before = self.first * experiment.rounds + (position.round if position else 0)
         self.config_sha256 = fingerprint(experiment)
         self.environment = run_setup.environment(setup)
+        self.documents = document_hashes(folder)
         self.stop = threading.Event()
 
     def seconds(self) -> float:
@@ -259,9 +276,7 @@ class _Run:
 
     def go(self) -> RunResult:
         with self.listening():
-            cut(self.folder, self.saved.position.logs if self.saved else {})
-            deque(METRICS.rows(self.folder), maxlen=0)  # rows that cannot be read at the end are better refused now
-            self.logs, self.pool = RunLogs(self.folder), None
+            self.logs, self.pool = RunLogs(self.folder, self.saved.position.logs if self.saved else {}), None
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()
@@ -564,6 +579,7 @@ class _Cell:
             done=run.done,
             stopped=run.stopped,
             logs=run.logs.sync(),
+            documents=run.documents,
             seconds=run.seconds(),
             cell_seconds=self.cell_s if round else 0.0,
             cell_bytes=self.bytes if round else 0,
