@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from recipe import CASES, NETWORKS, rounds, simulator
+from grid import one_network_each
+from recipe import CASES, rounds, simulator
 from torch import Tensor, nn
 
 from unskew.data.augment import crop_and_flip
@@ -215,8 +216,7 @@ ALONE = {"perfedavg, exact"}
 DECIDED = [case for case in CASES if case != "hcct_e, published"]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("case", DECIDED)
+@one_network_each(DECIDED)
 def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str) -> None:
     """Float64 to 1e-9 after two rounds, float32 to 1e-4 and 1e-5 after three: state, losses, messages, own models."""
     for dtype, until, rtol, atol in ((torch.float64, 2, 1e-9, 1e-9), (torch.float32, 3, 1e-4, 1e-5)):
