@@ -287,6 +287,11 @@ def test_a_history_without_a_folder_has_its_models_whatever_the_network_was(give
             load_model(history.folder, "own", client=2)
 
 
+@pytest.mark.parametrize("method", ["FedPer", "fed-per", "fedper"])
+def test_a_method_may_be_called_as_in_its_paper(method: str, run: Path) -> None:
+    assert models.find(run, method, 1).method == "fedper"
+
+
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.parametrize(
     ("options", "text"),

@@ -13,8 +13,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -399,7 +400,7 @@ def _find(
     labels = list(dict.fromkeys(label for label, _ in known))
     if method is None and len(labels) > 1:
         raise RunError(f"{folder} has models of several methods; name one of {', '.join(labels)}")
-    label = labels[0] if method is None else method
+    label = labels[0] if method is None else _label(method, labels)
     if label not in labels:
         raise RunError(
             f"{folder} has no model of {label!r}{did_you_mean(label, labels)} (methods: {', '.join(labels)})"
@@ -413,6 +414,16 @@ def _find(
     number = _client(cell, client)
     name = None if number is None or cell.client_names is None else cell.client_names[number]
     return ModelCard(cell.method, cell.seed, number, name, task), {} if number is None else _own_of(cell, number)
+
+
+def _label(method: str, labels: Sequence[str]) -> str:
+    """The label that is meant: labels are lower case, and methods are called as in their papers, `us.FedAvg`."""
+    alike = [label for label in labels if _plain(label) == _plain(method)]
+    return alike[0] if len(alike) == 1 and method not in labels else method
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _read_folder(
