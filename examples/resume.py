@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import unskew as us
-from unskew.api import history
+from unskew.history import history
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.loop import Interrupted, resume
 

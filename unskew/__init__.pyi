@@ -44,7 +44,6 @@ from .algorithms.perfedavg import PerFedAvg as PerFedAvg
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.stc import STC as STC
 from .algorithms.tthf import TTHF as TTHF
-from .api import History as History
 from .api import simulate as simulate
 from .data.federated import federate as federate
 from .data.sources import load as load
@@ -62,6 +61,7 @@ from .experiment.config import Runtime as Runtime
 from .experiment.config import Stop as Stop
 from .experiment.config import TaskConfig as TaskConfig
 from .experiment.config import World as World
+from .history import History as History
 from .protocol import Cosine as Cosine
 from .protocol import Exponential as Exponential
 from .protocol import Milestones as Milestones

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from unskew import api, wire
+from unskew import wire
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms import feddw as module
 from unskew.algorithms.fedavg import FedAvg
@@ -45,7 +45,7 @@ from unskew.algorithms.fedpft import FedPFT
 from unskew.algorithms.maxfl import MAXFL
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, QuorumError
-from unskew.experiment import config
+from unskew.experiment import config, from_python
 from unskew.info import ClassRelations, DiffusionRound, Privacy, Refused
 from unskew.keys import Key
 from unskew.ledger import SERVER
@@ -643,7 +643,7 @@ def test_the_term_is_configuration() -> None:
 
 def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> None:
     made = with_term(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, MuDecay(2, 0.5)))
-    method = api._method(made)
+    method = from_python.method_of(made)
     assert (method.name, method.algorithm) == ("fedprox+dw", made)
     assert config.method(method.name, method.options).algorithm == made
 

@@ -8,13 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew import api
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from unskew.algorithms.moon import MOON
 from unskew.errors import ConfigError
-from unskew.experiment import config
+from unskew.experiment import config, from_python
 from unskew.protocol import SgdConfig
 from unskew.server.optimise import Adagrad, Adam, Mean, Moments, Momentum, Yogi, momentum
 from unskew.tree import Params
@@ -183,7 +182,7 @@ def test_a_method_made_in_python_is_called_what_says_it_shortest() -> None:
         FedAvg(), FedAdam(), FedAvgM(0.3, 0.4, True), FedYogi(4.0, 0.1, 0.2, 0.3, 0.4), FedAvg(personal=("norm",)),
         FedAvg(STEP, server=Adagrad(), personal=("head",)), MOON(server=Adam()),
     ]  # fmt: skip
-    methods = [api._method(method) for method in made]
+    methods = [from_python.method_of(method) for method in made]
     assert [m.name for m in methods] == ["fedavg", "fedadam", "fedavgm", "fedyogi", "fedbn", "fedper", "moon"]
     assert [m.algorithm for m in methods] == made
     assert [m.is_fedavg for m in methods] == [True] + [False] * 6

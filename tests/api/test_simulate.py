@@ -17,10 +17,10 @@ from torch import nn
 import unskew as us
 from unskew import algorithms
 from unskew.algorithms.fedavg import FedAvgState
-from unskew.api import history
 from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.history import history
 from unskew.protocol import Federation, Plan
 from unskew.run import callbacks, loop
 from unskew.tree import Params

@@ -13,10 +13,10 @@ import torch
 from toy_prior import toy as toy_prior
 
 from unskew import papers
-from unskew.api import History
 from unskew.data import sources
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
+from unskew.history import History
 from unskew.papers import ReproductionRequest, feddistr, toolkit
 from unskew.papers.feddistr import Level, nearest, reaching, slower
 from unskew.papers.result import Result, Row

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew import papers
-from unskew.api import History
 from unskew.data import sources
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
+from unskew.history import History
 from unskew.papers.result import Row
 from unskew.papers.toolkit import (
     FOLDER,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from unskew import api
+from unskew import api, history
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -424,7 +424,7 @@ def test_simulate_tracks_what_is_kept_and_refuses_what_is_not(tmp_path: Path, re
     assert {t for _, _, t, _ in recorder.told} == {0, 1}
 
 
-MADE = api.History(
+MADE = history.History(
     rows=[
         {"method": "a", "seed": 0, "round": 0, "name": "global.accuracy", "value": 0.5, "weight": 9.0},
         {"method": "a", "seed": 0, "round": 1, "name": "personal.accuracy", "value": 1.0, "weight": 3.0, "client": 2},

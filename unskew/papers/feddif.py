@@ -17,10 +17,10 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
-from unskew.api import History
 from unskew.data.assign import assign
 from unskew.data.split import Dirichlet
 from unskew.forecast.dry_run import untrained_rounds
+from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired

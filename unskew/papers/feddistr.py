@@ -27,12 +27,12 @@ from torch import Tensor
 from unskew import models, priors
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.algorithms.oneshot import longer
-from unskew.api import History
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.errors import ConfigError, DataError
 from unskew.experiment.config import Experiment
+from unskew.history import History
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.claims import Claim, counted, decide, ordered, paired, within

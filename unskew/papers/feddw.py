@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from unskew import models
-from unskew.api import History
 from unskew.bench.feddw import measure
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired

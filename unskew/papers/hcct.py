@@ -26,7 +26,6 @@ import numpy.typing as npt
 import torch
 from scipy import stats
 
-from unskew.api import History
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.federated import ClientIndex, FederatedData, federate, to_manifest
@@ -35,6 +34,7 @@ from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.files import write_atomically
+from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import SAME, Claim, decide, interval, ordered, paired, same
 from unskew.papers.result import Result, Row, over_seeds

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from unskew.api import History, history, of_all_seeds
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError, RunError
 from unskew.experiment import config
+from unskew.history import History, history, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row

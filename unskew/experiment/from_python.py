@@ -1,0 +1,177 @@
+"""Methods, splits and settings given as Python values, checked and named like those of a file."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pydantic
+
+from unskew import algorithms, schema
+from unskew.data.split import SPLITS, Split
+from unskew.errors import ConfigError
+from unskew.experiment import config
+from unskew.experiment.config import Method
+from unskew.protocol import SgdConfig
+from unskew.tree import is_record
+
+
+def split_of(split: object) -> Split:
+    """Check a split.
+
+    Raises:
+        ConfigError: If it is none, or one of its settings is impossible.
+    """
+    if type(split) not in SPLITS.values():
+        kinds = ", ".join(kind.__name__ for kind in SPLITS.values())
+        raise ConfigError(f"split must be one of {kinds}, as in Dirichlet(alpha=0.1, num_clients=20), got {split!r}")
+    checked: Split = schema.build(type(split), _settings(split), "split")
+    return checked
+
+
+def methods_of(methods: object) -> list[Method]:
+    """Name and check methods: one, a sequence of them, or a mapping from label to method.
+
+    Raises:
+        ConfigError: If one is no method, or one of its settings is impossible.
+    """
+    if isinstance(methods, Mapping):
+        return [method_of(m, _label(label)) for label, m in methods.items()]
+    if isinstance(methods, list | tuple):
+        return [method_of(m) for m in methods]
+    return [method_of(methods)]
+
+
+def _label(label: object) -> str:
+    text = str(label)
+    if not text.strip() or not text.isprintable() or len(text) > config.LONGEST_LABEL:
+        raise ConfigError(
+            f"a method's label must be a line of at most {config.LONGEST_LABEL} characters, got {schema.show(text)}"
+        )
+    return text
+
+
+def method_of(value: object, label: str | None = None) -> Method:
+    """Name and check one method; a file can hold it if it is one of ours with settings that a file can hold.
+
+    Raises:
+        ConfigError: If it is no method, or one of its settings is impossible.
+    """
+    if isinstance(value, str):
+        return config.method(value, {}, label, label or "method")
+    if not is_record(value) or not hasattr(value, "round"):
+        raise ConfigError(
+            f"a method is an algorithm (a frozen dataclass with a round) or the name of one, got {value!r}"
+        )
+    kind = type(value)
+    added = [f"{name}+{word}" for word in algorithms.ADDITIONS for name in algorithms.TABLE]
+    for names in (algorithms.TABLE, added, [f"{kind.__module__}:{kind.__qualname__}"]):
+        options = {name: kept for name in names if (kept := _made_with(name, value)) is not None}
+        for name in sorted(options, key=lambda name: _settings_given(name, options[name])):
+            short = label or name.rpartition(":")[2]
+            with suppress(pydantic.PydanticSchemaGenerationError):
+                method = config.method(name, options[name], short, short)
+                if _same(method.algorithm, value):  # not if a record inside holds code, which `options` leave out
+                    return method
+    # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
+    _check(value, label or kind.__name__)
+    return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
+
+
+def _settings_given(name: str, options: Mapping[str, Any]) -> int:
+    """The number of these options that differ from the defaults of the method called `name`."""
+
+    def differing(a: object, b: object) -> int:
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            return sum(differing(a.get(key), b.get(key)) for key in {**a, **b})
+        return int(a != b)
+
+    known = schema.parameters(algorithms.resolve(name))
+    defaults = {key: to_plain(schema.NONE if default is None else default) for key, (_, default) in known.items()}
+    return sum(differing(option, defaults[key]) for key, option in options.items())
+
+
+def _check(value: Any, place: str) -> None:
+    """Check the settings of a record that no file can describe, and of the records it holds."""
+    held = {f.name: h for f in dataclasses.fields(value) if is_record(h := getattr(value, f.name))}
+    theirs = {name for name, (hint, _) in schema.parameters(type(value)).items() if not _has_schema(hint)}
+    options = {name: option for name, option in _settings(value).items() if name not in held and name not in theirs}
+    schema.checked(type(value), options, place, skip={*held, *theirs})
+    for name, record in held.items():
+        _check(record, f"{place}.{name}")
+
+
+def _has_schema(hint: Any) -> bool:
+    """True if a type can be checked; a user's own type is the user's to check."""
+    try:
+        pydantic.TypeAdapter(hint)
+    except pydantic.PydanticSchemaGenerationError:
+        return False
+    return True
+
+
+def _as_in_a_file(value: Any) -> Any:
+    """The value as a file can hold it, with words for the rest."""
+    if isinstance(value, Mapping):
+        return {k: _as_in_a_file(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_as_in_a_file(v) for v in value]
+    return value if isinstance(value, bool | int | float | str) else f"a {type(value).__qualname__}"
+
+
+def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
+    """The options with which the algorithm called `name` equals this one; None if it is another."""
+    settings = _all_settings(algorithm)
+    try:
+        target = algorithms.resolve(name)
+        if inspect.isclass(target) and target is not type(algorithm):
+            return None
+        options = {key: settings[key] for key in schema.parameters(target) if key in settings}
+        same = _same(target(**options), algorithm)
+    except Exception:  # whatever a stranger's code says to settings that are not its own: it did not make this
+        return None
+    plain = {k: to_plain(schema.NONE if v is None else v) for k, v in options.items()}
+    return plain if same and plain == _as_in_a_file(plain) else None
+
+
+def _same(rebuilt: object, algorithm: object) -> bool:
+    return type(rebuilt) is type(algorithm) and bool(rebuilt == algorithm)
+
+
+def _all_settings(value: Any) -> dict[str, Any]:
+    """Every setting in a record and in the records it holds, except `local`; the outer of two with the same name."""
+    inner: dict[str, Any] = {}
+    own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    for held in own.values():
+        for record in held if isinstance(held, tuple) else (held,):
+            if is_record(record) and not isinstance(record, SgdConfig):
+                inner = {**_all_settings(record), **inner}
+    return {**inner, **own}
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """The fields of a record as a file writes them, without functions and classes, which no file holds."""
+    return {
+        name: _settings(held)
+        if is_record(held := getattr(value, name))
+        else to_plain(schema.NONE if held is None else held)
+        for name, (_, default) in schema.parameters(type(value)).items()
+        if getattr(value, name) is not None or default is not None
+    }
+
+
+def to_plain(value: Any) -> Any:
+    """The value as JSON holds it; numbers and arrays of NumPy and PyTorch become Python's."""
+    if is_record(value):
+        return _settings(value)
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, tuple | list):
+        return [to_plain(v) for v in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def local_of(methods: Sequence[Method]) -> dict[str, Any]:
+    """The first method's local optimisation, which the bounds use too."""
+    return next((dict(m.options["local"]) for m in methods if "local" in m.options), {})

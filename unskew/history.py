@@ -1,0 +1,261 @@
+"""The history of a run: its rows, a table and figures, and its models.
+
+print(history)                      # the table of results; a notebook shows it by itself, with a figure
+history.to_frame()                  # every number of every round, a row each
+"""
+
+import html
+import importlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from unskew.errors import ConfigError, RunError
+from unskew.record.logs import METRICS
+from unskew.run import loop
+from unskew.run.folder import read_json
+from unskew.run.models import load_model
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+    from unskew.report.stats import Curve
+
+HEADLINES = ("global.accuracy", "personal.accuracy.mean")
+
+
+def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
+    """The rounds in which every seed has a value, in order: a mean over fewer seeds says nothing about learning."""
+    seeds = max(map(len, values.values()))
+    return sorted(t for t, of in values.items() if len(of) == seeds)
+
+
+class Scratch:
+    """A place for a run's folder that is removed with the last reference to this, or when Python ends."""
+
+    def __init__(self) -> None:
+        place = tempfile.mkdtemp(prefix="unskew-")
+        self.folder = Path(place) / "run"
+        self.remove = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class History:
+    """The numbers of a run; `print` shows their table, a notebook the table and a figure.
+
+    Attributes:
+        rows: {"method", "seed", "round", "name", "value", "weight", "client"?}, one per number.
+        summary: The table of results, as in summary.json.
+        path: The run's folder; None if it was not kept.
+        client_names: Names of clients 0, 1, ..., where the data name them.
+    """
+
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+    path: Path | None
+    client_names: tuple[str, ...] = ()
+    _scratch: Scratch | None = None
+    _network: Callable[[], nn.Module] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run's files: `path`, or a temporary folder that is removed together with this history.
+
+        Raises:
+            RunError: If the run's files are gone.
+        """
+        folder = self.path if self._scratch is None else self._scratch.folder
+        if folder is None or not folder.is_dir():
+            raise RunError(
+                f"the run's files are gone{f' from {folder}' if folder else ''}; run it again with out=FOLDER"
+            )
+        return folder
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Labels of the methods, in the run's order."""
+        return tuple(dict.fromkeys(row["method"] for row in self.summary["rows"]))
+
+    def model(self, method: str, client: int | str | None = None, seed: int | None = None) -> nn.Module:
+        """A trained model, a plain module in evaluation mode; `unskew.predict(model, x)` takes raw inputs.
+
+        Args:
+            method: Label of the method.
+            client: Number or name of the client that uses the model; by default the global one.
+            seed: Seed of the run; by default the smallest.
+
+        Raises:
+            RunError: If there is no such model.
+        """
+        return load_model(self.folder, method, client, seed, network=self._network)
+
+    def curve(self, method: str, name: str = "global.accuracy") -> list[tuple[int, float]]:
+        """(round, mean over seeds) of a metric, in the rounds that every seed reached.
+
+        Raises:
+            KeyError: If that method has no such metric.
+        """
+        curve = self._curve(method, name)
+        return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
+
+    def _curve(self, method: str, name: str) -> "Curve":
+        from unskew.report.stats import curve_by_round
+
+        by_seed: dict[int, dict[int, float]] = {}
+        for row in self.rows:
+            if (row["method"], row["name"]) == (method, name) and "client" not in row:
+                by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
+        curve = curve_by_round(list(by_seed.values()))
+        if curve is None:
+            raise KeyError(f"no {name} of {method}")
+        return curve
+
+    def value(self, method: str, metric: str = "global.accuracy") -> float:
+        """Mean over seeds of a result; see the table of results for names.
+
+        Raises:
+            KeyError: If that method has no such result.
+        """
+        for row in self.summary["rows"]:
+            if (row["method"], row["metric"]) == (method, metric):
+                return float(row["mean"])
+        raise KeyError(f"no {metric} of {method}")
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Every number of every round as a pandas.DataFrame, one per row.
+
+        Columns: method, seed, round, name, value, weight, and client, which is missing (pandas.NA) unless the
+        number is per-client.
+
+        Raises:
+            ConfigError: If pandas is not installed.
+        """
+        try:
+            frames = importlib.import_module("pandas")
+        except ImportError as error:
+            raise ConfigError(
+                f"to_frame needs pandas, which cannot be imported ({error}); pip install pandas, or use history.rows"
+            ) from error
+        columns = ("method", "seed", "round", "name", "value", "weight", "client")
+        frame: pandas.DataFrame = frames.DataFrame.from_records(
+            [[row.get(column) for column in columns] for row in self.rows], columns=list(columns)
+        )
+        return frame.astype({"client": "Int64"})
+
+    def plot(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
+
+        Args:
+            metric: Name of a metric in `rows`; by default global.accuracy, or personal.accuracy.mean where no method
+                has a global model.
+            ax: Matplotlib's axes to draw on; a new figure by default.
+
+        Raises:
+            KeyError: If no method has that metric.
+        """
+        metric, curves = self._curves(metric)
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.subplots(layout="constrained")[1]
+        for method, curve in curves.items():
+            (line,) = ax.plot(curve.x, curve.mean, label=method)
+            if curve.seeds > 1:
+                ax.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.16, linewidth=0)
+        ax.set_xlabel("round")
+        ax.set_ylabel(metric)
+        ax.legend()
+        return ax
+
+    def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:
+        """The metric asked for, or else the headline, and the curves of the methods that have it."""
+        names = {row["name"] for row in self.rows}
+        metric = metric or next((name for name in HEADLINES if name in names), HEADLINES[0])
+        curves = {}
+        for method in self.methods:
+            with suppress(KeyError):
+                curves[method] = self._curve(method, metric)
+        if not curves:
+            raise KeyError(f"no method has {metric}")
+        return metric, curves
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run's report, one HTML file that opens offline, and return its path.
+
+        Raises:
+            RunError: If it cannot be written, or the run's files are gone.
+        """
+        from unskew.report import write_report
+
+        return write_report(self.folder, Path(path))
+
+    def __str__(self) -> str:
+        """The table of results, as text."""
+        head, *rows = _table(self.summary)
+        width = max(len(row[0]) for row in (head, *rows))
+        return "\n".join(f"{m.ljust(width)}  {a.ljust(15)}  {p.ljust(15)}  {mb:>8}" for m, a, p, mb in (head, *rows))
+
+    def __repr__(self) -> str:
+        methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
+        rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
+        evaluated = f"{rounds - 1} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
+        return f"<History of {methods}: {evaluated}; print() shows the table>"
+
+    def _repr_html_(self) -> str:
+        """The table of results and the headline by round, as a notebook shows them."""
+        head, *rows = ([html.escape(cell) for cell in row] for row in _table(self.summary))
+        cells = ["".join(f"<th>{cell}</th>" for cell in head)]
+        cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{self._figure()}"
+
+    def _figure(self) -> str:
+        """The headline by round as an SVG element; empty where nothing was evaluated."""
+        from unskew.report import figures, svg_file
+        from unskew.report.section import Chart
+
+        try:
+            metric, curves = self._curves(None)
+        except KeyError:
+            return ""
+        title = {"global.accuracy": "Global accuracy by round"}.get(
+            metric, "Accuracy on clients' own test data by round"
+        )
+        looks = figures.looks([False] * len(curves))
+        lines = [figures.Line(m, look, c) for (m, c), look in zip(curves.items(), looks, strict=True)]
+        seeds = max(curve.seeds for curve in curves.values())
+        caption = "Lines: mean over seeds; bands: lowest to highest seed." if seeds > 1 else "One seed: no band."
+        svg = figures.lines_chart(f"h{self.summary['fingerprint'][:8]}", lines, "round", "accuracy, %", 100.0, title)
+        legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
+        return svg_file.document(Chart(title, caption, svg, legend))
+
+
+def _table(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    by = {(r["method"], r["metric"]): r for r in summary["rows"]}
+    lines = [("method", "global accuracy", "own test data", "MB")]
+    for m in dict.fromkeys(r["method"] for r in summary["rows"]):
+        total = by.get((m, "bytes.total"))
+        shared, own_data = (_percent(by.get((m, name))) for name in HEADLINES)
+        lines.append((m, shared, own_data, f"{total['mean'] / 1e6:.2f}" if total else ""))
+    return lines
+
+
+def _percent(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    return f"{100 * row['mean']:.1f} %" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
+
+
+def history(outcome: loop.RunResult) -> History:
+    """The history of a finished run."""
+    rows: list[dict[str, Any]] = [dict(row) for row in METRICS.rows(outcome.folder)]
+    seeds = read_json(outcome.folder / "partition.json").get("seeds", {})
+    names = {tuple(partition.get("client_names") or ()) for partition in seeds.values()}
+    return History(rows, outcome.summary, outcome.folder, names.pop() if len(names) == 1 else ())
