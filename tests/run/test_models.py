@@ -96,13 +96,13 @@ def test_what_clients_have_from_the_global_model_is_not_stored_again(run: Path) 
 def test_models_are_made_once_where_they_were_tested(
     tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, personal = list[int](), Simulator.personal
+    asked, own_models = list[int](), Simulator.own_models
 
     def counted(self: Any, state: Any, clients: Any, t: int) -> Any:
         asked.append(t)
-        return personal(self, state, clients, t)
+        return own_models(self, state, clients, t)
 
-    monkeypatch.setattr(Simulator, "personal", counted)
+    monkeypatch.setattr(Simulator, "own_models", counted)
     loop.start(tiny("rounds=2", methods=table("fedbabu")), tmp_path / "run")
     assert asked == [0, 1, 2]
 
