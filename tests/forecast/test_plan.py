@@ -282,7 +282,7 @@ def test_bytes_of_methods_that_ask_a_prior_are_those_of_the_run(
 ) -> None:
     """No two clients hold a label in common, so there is nothing that alignment could decide."""
     experiment = tiny("split={ name='entangled', num_clients=5, xi=0.0, bases='labels' }", methods=FEDDISTR + FEDPFT)
-    found = plan.plan(experiment)
+    found = forecast(experiment, *parts(experiment), drive_s=60.0)
     actual = means(loop.start(experiment, tmp_path / "run").folder)
     for cost in found.costs:
         assert cost.bytes is not None
