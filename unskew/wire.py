@@ -16,6 +16,8 @@ import json
 import math
 import operator
 import re
+import reprlib
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -46,6 +48,21 @@ BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 # safetensors sorts tensors by element type, widest first and then in its enum's order, and by name within a type.
 _RANK = {n: i for i, n in enumerate(["I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"])}
 
+
+# Decoding bytes from elsewhere takes at most this many times their size in memory; a message of less than SMALL bytes
+# may take what one of SMALL bytes may.  Unbounded, a list of empty lists takes thirty times its bytes, tables fifty.
+MEMORY_FACTOR, SMALL = 10, 8 << 20
+_LONGEST_PATH = 4096
+# Upper bounds, measured, on the memory in bytes of what a character of JSON begins, parsed and built: a list, a table,
+# one more element, one more entry; of a tensor in a header, and of one more side of its shape.
+_COSTS = {"[": 96, "{": 160, ",": 80, ":": 260}
+_TENSOR_COST, _SIDE_COST = 2100, 72
+_OPENING = re.compile(r'\s*\{\s*"__metadata__"\s*:\s*\{\s*"' + _META + r'"\s*:\s*(?=")')
+# An escape that spells half a surrogate pair, unless its backslash is itself escaped.
+_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 40
+_BRIEF.maxstring = _BRIEF.maxlong = _BRIEF.maxother = 200
 
 _UNIONS = (Union, types.UnionType)
 _TABLES = (dict, collections.abc.Mapping)
@@ -118,7 +135,7 @@ def build(of: Any, body: Any, tensors: Mapping[str, Tensor]) -> Any:
     except RecursionError:
         raise WireError("message is nested too deeply") from None
     if loose:
-        raise WireError(f"message has tensors its type does not name: {', '.join(sorted(loose)[:5])}")
+        raise WireError(f"message has tensors its type does not name: {', '.join(n[:80] for n in sorted(loose)[:5])}")
     return value
 
 
@@ -136,7 +153,10 @@ def _put(value: Tensor, path: str, tensors: dict[str, Tensor]) -> None:
 
 
 def _join(path: str, part: object) -> str:
-    return f"{path}/{part}" if path else str(part)
+    joined = f"{path}/{part}" if path else str(part)
+    if len(joined) > _LONGEST_PATH:  # paths are kept at every level, so long ones add up
+        raise WireError(f"a name of {len(joined)} characters exceeds the {_LONGEST_PATH} allowed ({joined[:40]}...)")
+    return joined
 
 
 def _json(body: Any) -> str:
@@ -243,7 +263,8 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
     Args:
         data: Bytes that `encode` is supposed to have written; untrusted.
         of: Type as in an annotation: dataclass, dict[str, Tensor], tuple[int, ...], Tensor | None, ...
-        max_bytes: Refuse longer messages before looking at them.
+        max_bytes: Refuse longer messages before looking at them, and any that would take more than `MEMORY_FACTOR`
+            times their size in memory; None for bytes of one's own.
 
     Raises:
         WireError: If the bytes are not exactly such a value.
@@ -254,23 +275,60 @@ def decode(data: bytes, of: Any, max_bytes: int | None = None) -> Any:
     body: Any = None
     if data:
         try:
+            text = _open(data, math.inf if max_bytes is None else MEMORY_FACTOR * max(len(data), SMALL))
             tensors = safetensors.torch.load(data)
-            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            metadata = header["__metadata__"]
-            if metadata.keys() != {_META}:
-                raise ValueError(f"metadata {sorted(metadata)} instead of {_META}")
-            text = metadata[_META]
+            if "\\u" in text and _SURROGATE.search(text):
+                raise ValueError("an escape spells half a character")
             body = json.loads(text)
-            if "\\u" in text:
-                _json(body).encode()  # an escape can spell half a surrogate pair, which is not text
+        except WireError:
+            raise
         except Exception as error:  # the parsers raise many kinds of exceptions; callers need only one
-            raise WireError(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from None
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            raise WireError(f"{len(data)} bytes are not a message: {reason}") from None
     for name, t in tensors.items():
         if t.dtype not in DTYPES:
-            raise WireError(f"tensor {name} of {t.dtype} is not accepted; {list(DTYPES.values())} are")
+            raise WireError(f"tensor {name[:80]} of {t.dtype} is not accepted; {list(DTYPES.values())} are")
         if t.dtype is torch.bool and bool((t.view(torch.uint8) > 1).any()):
-            raise WireError(f"tensor {name} holds truth values that are neither 0 nor 1")
+            raise WireError(f"tensor {name[:80]} holds truth values that are neither 0 nor 1")
     return build(of, body, tensors)
+
+
+def _open(data: bytes, allowed: float) -> str:
+    """The JSON of an encoded message, not yet parsed.
+
+    Safetensors and `json` build all they find before anyone can look at it.  What that takes is known from the
+    characters that begin something, and counting them takes no memory.
+
+    Raises:
+        WireError: If decoding could take more than `allowed` bytes of memory.
+        ValueError: If this is no message.
+    """
+    size = int.from_bytes(data[:8], "little")
+    if size > len(data) - 8:
+        raise ValueError(f"a header of {size} bytes is longer than the message")
+    header = data[8 : 8 + size].decode()
+    # The tensors, safetensors' copies of the header, and the text in it: one wide letter makes all of them four bytes.
+    memory = len(data) + size + 3 * sys.getsizeof(header)
+    _afford(memory, allowed, data)
+    opening = _OPENING.match(header)
+    if opening is None:
+        raise ValueError(f"its header does not begin with the metadata {_META}")
+    text: str
+    text, end = json.JSONDecoder().raw_decode(header, opening.end())
+    if header[end : end + 100].lstrip()[:1] != "}":
+        raise ValueError(f"its header has metadata beyond {_META}")
+    memory += sum(cost * text.count(character) for character, cost in _COSTS.items())
+    memory += _TENSOR_COST * header.count("{", end) + _SIDE_COST * header.count(",", end)
+    _afford(memory, allowed, data)
+    return text
+
+
+def _afford(memory: int, allowed: float, data: bytes) -> None:
+    if memory > allowed:
+        raise WireError(
+            f"message of {len(data)} bytes could take {memory} bytes of memory, more than the {allowed} allowed; send "
+            "many numbers as one tensor"
+        )
 
 
 def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
@@ -338,7 +396,7 @@ def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> A
     names = list(hints)
     if body is None and not names and not path:
         return of()
-    if not isinstance(body, dict) or set(body) != set(names):
+    if not isinstance(body, dict) or len(body) != len(names) or set(body) != set(names):
         got = sorted(body) if isinstance(body, dict) else body
         raise _wrong(f"{of.__name__} with fields {names}", got, path)
     values = {n: _build(hints[n], body[n], _join(path, n), loose) for n in names}
@@ -406,7 +464,8 @@ def _fits(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> bool:
     if of is Held:
         return _is_held(body)
     if isinstance(of, type) and dataclasses.is_dataclass(of):
-        return isinstance(body, dict) and set(body) == {f.name for f in dataclasses.fields(of)}
+        names = {f.name for f in dataclasses.fields(of)}
+        return isinstance(body, dict) and len(body) == len(names) and set(body) == names
     if origin in _TABLES:
         return isinstance(body, dict | list)
     if origin in _ROWS:
@@ -454,7 +513,7 @@ def _is_tensor(of: Any) -> bool:
 
 
 def _wrong(expected: str, got: Any, path: str) -> WireError:
-    text = repr(got)
+    text = _BRIEF.repr(got)
     return WireError(f"expected {expected} at {path or 'top'}, got {text if len(text) < 80 else text[:77] + '...'}")
 
 

@@ -187,7 +187,8 @@ def _square(t: Tensor, path: str) -> float:
         return 0.0
     if not bool(torch.isfinite(t).all()):
         raise WireError(f"a tensor must be finite, got NaN or infinity (at {path or 'top'})")
-    return float(t.double().square().sum())
+    # In pieces: doubles of a whole tensor of half floats would take eight times its bytes.
+    return sum((float(piece.double().square().sum()) for piece in torch.split(t.reshape(-1), 1 << 18)), 0.0)
 
 
 def _tables(
