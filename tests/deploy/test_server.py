@@ -280,6 +280,7 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     assert (later.run, later.attempt) == (deployment.run, 2)
     assert later.begin(0, 3) == ((1, 1), (2, 3))
     assert later.begin(1, 1) == ((2, 1),)
+    assert later.begin(1, 4) == ((2, 1), (3, 4))  # a round that is run again is another server's to the clients
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
     path.write_text("{}")

@@ -84,7 +84,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     membership.settle(own, None if own else split_hash(experiment, setup, number))
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
-    backend = OverNetwork(setup, membership, deployment, Limits(config.deadline_s, config.max_norm), own)
+    backend = OverNetwork(setup, membership, deployment, Limits(config.deadline_s, config.max_norm, config.max_ratio), own)
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
@@ -161,8 +161,14 @@ class DeploymentState:
         return deployment
 
     def begin(self, cell: int, first: int) -> tuple[tuple[int, int], ...]:
-        """Record that this server's first round of a cell is `first`; all starts in the cell."""
-        self.starts[cell] = (*self.starts.get(cell, ()), (self.attempt, first))
+        """Record that this server's first round of a cell is `first`; all starts in the cell.
+
+        A second call for the same cell is a round that is run again: to clients it is another server's.
+        """
+        before = self.starts.get(cell, ())
+        if before and before[-1][0] == self.attempt:
+            self.attempt += 1
+        self.starts[cell] = (*before, (self.attempt, first))
         self.save()
         return self.starts[cell]
 

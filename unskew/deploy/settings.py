@@ -46,12 +46,14 @@ class ServerConfig:
         deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
         wait_s: Longest time to wait for those clients, seconds.
         max_norm: Largest L2 norm of all floating-point tensors of a reply together.
+        max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
     """
 
     min_clients: Annotated[int, Ge(1)]
     deadline_s: Annotated[float, Gt(0.0)] = 600.0
     wait_s: Annotated[float, Gt(0.0)] = 300.0
     max_norm: Annotated[float, Gt(0.0)] = 1e6
+    max_ratio: Annotated[float, Gt(1.0)] = 100.0
 
 
 @dataclass(frozen=True)

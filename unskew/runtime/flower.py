@@ -16,6 +16,7 @@ Folders, written by `unskew.deploy` and read here:
                                      min_clients = 2       clients that must be connected before the first round ...
                                      wait_s = 300.0        ... within so many seconds
                                      max_norm = 1e6        largest L2 norm of a reply's tensors
+                                     max_ratio = 100.0     largest norm of a reply's model, in medians of the round
         nodes.json                   optional: {"0": "node id", ...}, the node that each client's key was registered
                                      for; a node that claims another number, or has no key here, is rejected
         deployment.json              written here: the run's random name and how often a server was started
