@@ -84,7 +84,8 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     membership.settle(own, None if own else split_hash(experiment, setup, number))
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
-    backend = OverNetwork(setup, membership, deployment, Limits(config.deadline_s, config.max_norm, config.max_ratio), own)
+    limits = Limits(config.deadline_s, config.max_norm, config.max_ratio)
+    backend = OverNetwork(setup, membership, deployment, limits, own)
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
