@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 from pydantic import AfterValidator, AllowInfNan, TypeAdapter, ValidationInfo
 from pydantic_core import to_jsonable_python
 
@@ -33,7 +33,7 @@ def _one_each(values: tuple[float | None, ...], info: ValidationInfo) -> tuple[f
     return values
 
 
-Count = Annotated[int, Ge(0)]
+Count = Annotated[int, Interval(ge=0, lt=2**63)]
 Finite = Annotated[float, AllowInfNan(False)]
 Client = Annotated[int, Ge(0), AfterValidator(_exists)]
 """A client's number, checked against the number of clients where the reader's context has `clients`."""

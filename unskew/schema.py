@@ -178,6 +178,8 @@ def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[st
         return _prepared(parameters(inner), value, place, where, owner, elsewhere)
     if isinstance(value, list | tuple):
         return [_nested(hint, v, _join(place, i), where, elsewhere) for i, v in enumerate(value)]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{place} must fit into 64 bits, got an integer of {value.bit_length()} bits{in_file(where)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{place} must be a finite number, got {value}{in_file(where)}")
     if value is not None and not isinstance(value, bool | int | float | str):
@@ -256,7 +258,10 @@ def _is_member(part: str) -> bool:
 
 def show(value: Any) -> str:
     """Format a value for an error message, in one short line."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return "an integer of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

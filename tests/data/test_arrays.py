@@ -111,3 +111,11 @@ def test_no_message_names_a_file_that_a_wheel_lacks(tmp_path: Any, monkeypatch: 
         told.append(str(caught.value))
     assert all("docs/" not in text and "x_train, y_train, x_test, y_test" in text for text in told)
     assert all("docs/" not in source.origin for source in SOURCES)
+
+
+@pytest.mark.parametrize("key", ["client_train", "domain_train"])
+def test_a_corrupt_client_or_domain_is_named_by_its_row_as_given(key: str) -> None:
+    arrays = {"x_train": np.zeros((40, 3), np.float32), "y_train": np.arange(40) % 4, key: np.arange(40) % 2}
+    arrays[key][7] = 2_000_000_000
+    with pytest.raises(DataError, match=rf"toy: {key}\[7\] is 2000000000, and 40 examples"):
+        from_arrays("toy", arrays, Key(0))

@@ -87,3 +87,24 @@ def test_the_hash_follows_the_content():
 def test_bad_data_is_refused(changes: dict[str, object], message: str):
     with pytest.raises(DataError, match=message):
         built(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_train": labels(0, 2_000_000_000, 2)}, r"toy: y_train\[1\] is 2000000000, and 5 examples without names"),
+        ({"y_test": labels(0, 2_000_000_000)}, r"toy: y_test\[1\] is 2000000000, "),
+        ({"domains": labels(2_000_000_000, 0, 0)}, r"toy: domains\[0\] is 2000000000, .* have numbers below 1000; "),
+        ({"owners": labels(0, 0, 1000)}, r"toy: clients\[2\] is 1000, "),
+    ],
+)
+def test_one_corrupt_number_does_not_make_a_name_for_each_below_it(changes: dict[str, Tensor], message: str) -> None:
+    """A label of 2e9 took 8.7 GB of names."""
+    with pytest.raises(DataError, match=message):
+        built(**changes)
+
+
+def test_many_examples_may_have_many_clients() -> None:
+    n = 600
+    data = built(x_train=rows(n), y_train=torch.arange(n) % 3, owners=2 * torch.arange(n))
+    assert len(data.client_names) == 2 * (n - 1) + 1

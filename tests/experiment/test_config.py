@@ -567,3 +567,31 @@ def test_a_method_is_made_from_its_name() -> None:
     assert made.algorithm == FedAvg(personal=("head",))
     assert math.isclose(made.options["local"]["lr"], 0.1)
     assert config.method("centralised", {}).kind == "bound"
+
+
+# ---------------------------------------------------------------- numbers that are none
+@pytest.mark.parametrize("digits", [20, 400, 4301])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rounds",
+        "seeds.0",
+        "local.lr",
+        "stop.megabytes",
+        "split.num_clients",
+        "methods.1.mu",
+        "task.model_options.hidden.0",
+    ],
+)
+def test_an_integer_of_hundreds_of_digits_is_one_sentence(key: str, digits: int) -> None:
+    number = 10 ** (digits - 1)
+    table, (first, *rest) = tomllib.loads(TEXT), key.split(".")
+    value: Any = number
+    for part in reversed(rest):
+        value = [*([{"name": "fedavg"}] * int(part)), value] if part.isdecimal() else {part: value}
+    if first == "methods":
+        value[1]["name"] = "fedprox"
+    table[first] = {**table[first], **value} if isinstance(table.get(first), dict) else value
+    with pytest.raises(ConfigError) as caught:
+        config.parse(table, "my.toml")
+    assert str(caught.value) == f"{key} must fit into 64 bits, got an integer of {number.bit_length()} bits (my.toml)"

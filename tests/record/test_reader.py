@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from unskew.errors import RunError
+from unskew.record.logs import METRICS, RunCard, document
 from unskew.record.reader import read
 
 
@@ -122,3 +123,14 @@ def test_a_torn_last_line_is_left_out_wherever_it_was_cut(tmp_path: Path, name: 
         assert read(folder).cut_short == (name,)
     (folder / name).write_bytes(whole[:-1])
     assert read(folder).cut_short == (), "a row that only lacks its newline is complete"
+
+
+@pytest.mark.parametrize(("digits", "why"), [(400, r"value must be a finite number, got 1111"), (5000, "not JSON")])
+def test_a_number_that_is_too_long_is_refused_by_its_line(digits: int, why: str, tmp_path: Path) -> None:
+    row = f'{{"method": "a", "seed": 0, "round": 0, "name": "x", "value": {"1" * digits}}}\n'
+    METRICS.file(tmp_path).write_text(row)
+    with pytest.raises(RunError, match=rf"metrics\.jsonl, line 1: {why}"):
+        list(METRICS.rows(tmp_path))
+    (tmp_path / "run.json").write_text(f'{{"parameters": {"1" * digits}}}')
+    with pytest.raises(RunError, match=r"run\.json: (not JSON \(Exceeds|run is required)"):
+        document(tmp_path / "run.json", RunCard)

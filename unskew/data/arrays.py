@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.dataset import ROWS, Dataset, check_range, check_values, checked
+from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages
 from unskew.data.inputs import Inputs, standardised
 from unskew.errors import DataError, did_you_mean
@@ -56,6 +56,9 @@ def from_arrays(
         DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, or a label is out of range.
     """
     content = content_of(name, arrays)
+    for key, what in (("domain_train", "domains"), ("client_train", "clients")):
+        if key in content and names_of(name, what, arrays) is None:
+            check_plausible(name, **{key: content[key]})  # here, where rows are still those of the source
     sha256 = _sha256(content)
     names = names_of(name, "classes", arrays) or classes
     content, names = _numbered(name, content, names)

@@ -17,6 +17,9 @@ from unskew.errors import DataError
 ROWS = 4096
 """Examples that are checked or converted at a time, so that what is needed for it stays small."""
 
+FEW = 1000
+"""Classes, domains or clients that any data may have without naming them; more must be plausible for the examples."""
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -117,18 +120,18 @@ def checked(
             f"{name}: x_test must hold {x_train.dtype} examples of shape {tuple(x_train.shape[1:])} as x_train does, "
             f"got {x_test.dtype} of {tuple(x_test.shape[1:])}"
         )
-    classes = _names(name, "classes", classes, y_train, y_test)
+    classes = _names(name, "classes", classes, y_train=y_train, y_test=y_test)
     check_range(name, "y_train", y_train.numpy(), len(classes), "classes")
     check_range(name, "y_test", y_test.numpy(), len(classes), "classes")
     if domains is not None:
         domains = _whole(name, "domains", domains, len(y_train))
-        domain_names = _names(name, "domain_names", domain_names, domains)
+        domain_names = _names(name, "domain_names", domain_names, domains=domains)
         check_range(name, "domains", domains.numpy(), len(domain_names), "domains")
     elif domain_names:
         raise DataError(f"{name}: {len(domain_names)} domain names, but no domain for the training examples")
     if owners is not None:
         owners = _whole(name, "clients", owners, len(y_train))
-        client_names = _names(name, "client names", client_names, owners)
+        client_names = _names(name, "client names", client_names, clients=owners)
         check_range(name, "clients", owners.numpy(), len(client_names), "clients")
     elif client_names:
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
@@ -200,14 +203,33 @@ def _whole(name: str, what: str, values: Tensor, n: int) -> Tensor:
     return values.to(torch.int64)
 
 
-def _names(name: str, what: str, given: Sequence[str] | None, *values: Tensor) -> tuple[str, ...]:
+def _names(name: str, what: str, given: Sequence[str] | None, **values: Tensor) -> tuple[str, ...]:
+    """The names that were given; without them 0 .. the largest value, which must be plausible for so many examples."""
     if given is None:
-        return tuple(str(i) for i in range(int(max(v.max() for v in values)) + 1))
+        check_plausible(name, **{key: array.numpy() for key, array in values.items()})
+        return tuple(str(i) for i in range(int(max(v.max() for v in values.values())) + 1))
     if not given:
         raise DataError(f"{name}: {what} is empty, at least 1 is needed")
     if len(set(given)) != len(given):
         raise DataError(f"{name}: {what} must differ, got {', '.join(given)}")
     return tuple(given)
+
+
+def check_plausible(name: str, **values: npt.NDArray[np.int64]) -> None:
+    """Refuse a number far beyond what so many examples can have: a corrupt one would make a name for each below it.
+
+    Raises:
+        DataError: Naming its row.
+    """
+    n = sum(map(len, values.values()))
+    limit = max(FEW, 2 * n)
+    for key, array in values.items():
+        row = int(array.argmax())
+        if array[row] >= limit:
+            raise DataError(
+                f"{name}: {key}[{row}] is {array[row]}, and {n} examples without names have numbers below {limit}; "
+                "correct that entry"
+            )
 
 
 def check_range(name: str, what: str, values: npt.NDArray[np.int64], count: int, noun: str) -> None:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from unskew import schema
 from unskew.errors import RunError
-from unskew.info import Count, adapter
+from unskew.info import Count, Finite, adapter
 from unskew.ledger import Kind
 
 SCHEMA = 1
@@ -35,8 +35,8 @@ class MetricRow(TypedDict):
     seed: Count
     round: Count
     name: str
-    value: float
-    weight: NotRequired[float]
+    value: Finite
+    weight: NotRequired[Finite]
     client: NotRequired[Count | None]
 
 
@@ -305,6 +305,8 @@ def document(path: Path, kind: type[T]) -> T:
         json.loads(text)
     except json.JSONDecodeError as error:
         raise refusal(path, error.lineno, f"not JSON ({error.msg})") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise refusal(path, None, f"not JSON ({error})") from None
     raise refusal(path, None, "not JSON")
 
 
