@@ -77,7 +77,7 @@ def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_pat
     }  # fmt: skip
     page = write_report(folder)
     assert "Groups" in titles(page)
-    assert not {"Soft labels and class relations", "What one round told", "Diffusion"} & set(titles(page))
+    assert not {"Soft labels and class relations", "Embeddings and generated images", "Diffusion"} & set(titles(page))
     text = page.read_text("utf-8")
     assert f"frugal: {stranger}; loose: dict; friendly: {stranger}." in text
     assert "friendly: in round 1 of seed 0" in text

@@ -765,14 +765,14 @@ def held_in(tree: Any) -> tuple[Held, ...]:
 
 def held_at(tree: Any) -> dict[str, Held]:
     """Find every `Held` in a reply by its path, as `map_keep` writes it."""
-    found: dict[str, Held] = {}
+    by_path: dict[str, Held] = {}
 
     def note(held: Held, path: str) -> Held:
-        found[path] = held
+        by_path[path] = held
         return held
 
     _map_marked(Held, note, tree, path="")
-    return found
+    return by_path
 
 
 def map_keep(fn: Callable[[Keep, str], Held], tree: Any) -> Any:

@@ -544,10 +544,10 @@ def signature(step: Callable[..., Any]) -> Signature:
             f"step {getattr(step, '__qualname__', step)} must be annotated as "
             "(self, me: Me, msg: M, memory: L | None) -> Step[tuple[R, L | None]]"
         )
-    found = Signature(parameters[1], get_args(returns)[0], _bare(get_args(returns)[1]))
-    for of in (found.message, found.reply, found.memory):
+    types = Signature(parameters[1], get_args(returns)[0], _bare(get_args(returns)[1]))
+    for of in (types.message, types.reply, types.memory):
         _check(of, f"step {getattr(step, '__qualname__', step)}", set())
-    return found
+    return types
 
 
 def _check(of: Any, who: str, seen: set[Any]) -> None:
@@ -620,10 +620,10 @@ def signatures(algorithm: object) -> dict[str, Signature]:
 
 def held_type(algorithm: object) -> Any:
     """Return the type of values that stay on a client: everything that replies may hold as a `Keep`."""
-    beside: list[Any] = []
+    kept_types: list[Any] = []
     for s in signatures(algorithm).values():
-        _beside_keep(s.reply, beside, set())
-    return functools.reduce(operator.or_, beside) if beside else type(None)
+        _beside_keep(s.reply, kept_types, set())
+    return functools.reduce(operator.or_, kept_types) if kept_types else type(None)
 
 
 def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:

@@ -209,7 +209,7 @@ class Disentangle:
         """Compute those of each client; one client's result does not depend on the others, up to rounding."""
         imagery = calls[0][0].imagery(self.prior)
         parts = [self.clusters(local, imagery.encode(local.x)) if len(local.y) else [] for local, _ in calls]
-        found: list[Prompts] = []
+        batches: list[Prompts] = []
         # The server gives all clients of a round the same seed.
         seeds = [args[0] for _, args in calls]
         learned = {
@@ -228,8 +228,8 @@ class Disentangle:
             at[s] += len(part)
             labels = torch.tensor([y for y, _ in part], dtype=torch.int64)
             counts = torch.tensor([len(z) for _, z in part], dtype=torch.int64)
-            found.append(Prompts(embeddings, labels, counts))
-        return found
+            batches.append(Prompts(embeddings, labels, counts))
+        return batches
 
     def clusters(self, local: Local, latents: Tensor) -> list[tuple[int, Tensor]]:
         """Return (label, latents) of each cluster, labels ascending, the largest cluster of a label first."""
@@ -468,10 +468,11 @@ class FedDistr:
             torch.cat([r.labels.cpu() for r in taken.values()]),
             torch.cat(list(counts.values())),
         )
-        found = align(self.distances(uploads.embeddings, seed, fed), *_lists(uploads), owners, self.tau)
-        kept = torch.tensor(found.kept)
+        alignment = align(self.distances(uploads.embeddings, seed, fed), *_lists(uploads), owners, self.tau)
+        kept = torch.tensor(alignment.kept)
         sets = EmbeddingSets(
-            Prompts(uploads.embeddings[kept], uploads.labels[kept], torch.tensor(found.counts, dtype=torch.int64)), seed
+            Prompts(uploads.embeddings[kept], uploads.labels[kept], torch.tensor(alignment.counts, dtype=torch.int64)),
+            seed,
         )
         learned = yield from ask(self.learn, dict.fromkeys(fed.clients, sets), at_least=0)
         warnings = [lowered(c) for c, r in taken.items() if not torch.equal(counts[c], r.counts.cpu())]
@@ -480,9 +481,9 @@ class FedDistr:
         absent = fed.num_classes - len(set(uploads.labels.tolist()))
         if absent:
             warnings.append(f"nobody sent an embedding of {absent} of the {fed.num_classes} labels")
-        pairs = tuple((p.i, p.j, p.distance) for p in found.pairs)
+        pairs = tuple((p.i, p.j, p.distance) for p in alignment.pairs)
         info = FedDistrInfo(
-            uploads, owners, found.sets, found.kept, found.tau, pairs, learned, ignored, tuple(warnings)
+            uploads, owners, alignment.sets, alignment.kept, alignment.tau, pairs, learned, ignored, tuple(warnings)
         )
         return FedDistrState(params, sets.prompts, info)
 
@@ -490,8 +491,8 @@ class FedDistr:
         """Compute the distances of embeddings, (K, K)."""
         if self.distance == "l2":
             return lengths_apart(embeddings)
-        found: Tensor = fed.run_on_server(lambda me: run(_predictions, self.prior, embeddings, seed))
-        return found
+        predictions: Tensor = fed.run_on_server(lambda me: run(_predictions, self.prior, embeddings, seed))
+        return predictions
 
     def imagined(self, me: Me, sets: EmbeddingSets) -> Step[Params]:
         """Train the global model (eq. 2')."""
@@ -632,8 +633,8 @@ def looked_up(fed: Federation, of: Callable[[Local, str], T], prior: str) -> T |
     """Query the server's own prior; None if the server has no device for it."""
     if fed.run_on_server is no_device:
         return None
-    found: T = fed.run_on_server(lambda me: run(of, prior))
-    return found
+    value: T = fed.run_on_server(lambda me: run(of, prior))
+    return value
 
 
 def fitting(fed: Federation, prior: str) -> list[str]:

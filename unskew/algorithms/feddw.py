@@ -345,14 +345,14 @@ def classifier(layout: Layout, params: Params, classes: int, who: str, layer: st
         return name
     fitting = [n for n in layout.trainable if params[n].dim() == 2 and len(params[n]) == classes]
     if name is None:
-        found = f"this model ends in a layer without a weight of its own ({', '.join(layout.head) or 'no tensors'})"
+        problem = f"this model ends in a layer without a weight of its own ({', '.join(layout.head) or 'no tensors'})"
     elif name in layout.trainable:
-        found = f"{name} has the shape {tuple(params[name].shape)}"
+        problem = f"{name} has the shape {tuple(params[name].shape)}"
     else:
-        found = f"there is no tensor {name}"
+        problem = f"there is no tensor {name}"
     remedy = f"name it by layer = ..., for instance {fitting[-1]!r}" if fitting else "end the network in a linear layer"
     raise ConfigError(
-        f"{who} needs a linear classification layer, whose weight has the shape ({classes}, features), but {found}; "
+        f"{who} needs a linear classification layer, whose weight has the shape ({classes}, features), but {problem}; "
         f"{remedy}"
     )
 
@@ -470,11 +470,11 @@ class WithDW(ABC):
                 return want
             message = self.informed[want.step]
             # A message for many clients stays one object: it is counted once, and handed to workers once.
-            made: dict[tuple[int, bool], FedDWMessage] = {}
+            messages: dict[tuple[int, bool], FedDWMessage] = {}
             to = {}
             for c, m in want.to.items():
                 report = limit is None or asked.get(c, 0) < limit
-                to[c] = made.setdefault((id(m), report), message(m, state.sl, report))
+                to[c] = messages.setdefault((id(m), report), message(m, state.sl, report))
                 if self.dw.dp is not None and report:
                     self.whole(fed.layout, want.step, c, m)
                     asked[c] = asked.get(c, 0) + 1
@@ -712,26 +712,26 @@ def _kind_for(method: type) -> type[WithDW]:
     state = _record(f"{name}State", FedDWState, hints["return"])
     informed: dict[str, type[FedDWMessage]] = {}
     reported: dict[str, type[FedDWReply]] = {}
-    made: dict[str, Any] = {"state": state, "informed": informed, "reported": reported, "__module__": __name__}
+    fields: dict[str, Any] = {"state": state, "informed": informed, "reported": reported, "__module__": __name__}
     for step_name in dir(method):
         fn = getattr(method, step_name)
         if not getattr(fn, "__step__", False):
             continue
-        said = typing.get_type_hints(fn, include_extras=True)
-        returns = said.get("return")
+        step_hints = typing.get_type_hints(fn, include_extras=True)
+        returns = step_hints.get("return")
         answer = get_args(get_args(returns)[2]) if get_origin(returns) is Generator else ()
-        if len(said) != 4 or len(answer) != 2:  # no training, or a step that the wire will refuse
-            made[step_name] = _plain_step(step_name, said)
+        if len(step_hints) != 4 or len(answer) != 2:  # no training, or a step that the wire will refuse
+            fields[step_name] = _plain_step(step_name, step_hints)
             continue
-        _, message, memory = (of for who, of in said.items() if who != "return")
+        _, message, memory = (of for who, of in step_hints.items() if who != "return")
         reply, kept = answer
         informed[step_name] = _record(f"{name}Informed_{step_name}", FedDWMessage, message)
         reported[step_name] = _record(f"{name}Reported_{step_name}", FedDWReply, reply)
-        made[step_name] = _working_step(step_name, informed[step_name], memory, reported[step_name], kept)
-    made["init"] = _init(state)
+        fields[step_name] = _working_step(step_name, informed[step_name], memory, reported[step_name], kept)
+    fields["init"] = _init(state)
     if hasattr(method, "personalise"):
-        made["personalise"] = _personalise
-    return type(name, (WithDW,), made)
+        fields["personalise"] = _personalise
+    return type(name, (WithDW,), fields)
 
 
 def _init(state: type[FedDWState]) -> Callable[..., Any]:
@@ -752,11 +752,11 @@ def _working_step(name: str, message: Any, memory: Any, reply: Any, kept: Any) -
     return step(work)
 
 
-def _plain_step(name: str, said: dict[str, Any]) -> Callable[..., Any]:
+def _plain_step(name: str, hints: dict[str, Any]) -> Callable[..., Any]:
     def pass_on(self: WithDW, me: Me, msg: Any, memory: Any) -> Any:
         return getattr(self.of, name)(self.without_bias(me), msg, memory)
 
-    pass_on.__annotations__ = said
+    pass_on.__annotations__ = hints
     pass_on.__name__ = pass_on.__qualname__ = name
     return step(pass_on)
 

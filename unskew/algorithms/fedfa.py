@@ -208,9 +208,9 @@ def shares(information: Callable[[float], float], values: Sequence[float]) -> li
     >>> shares(lambda p: -math.log2(p), [0.5, 0.125])
     [0.25, 0.75]
     """
-    found = [max(information(v), 0.0) for v in values]
-    total = sum(found)
-    return [x / total for x in found] if total > 0.0 else [1.0 / len(found)] * len(found)
+    bits = [max(information(v), 0.0) for v in values]
+    total = sum(bits)
+    return [x / total for x in bits] if total > 0.0 else [1.0 / len(bits)] * len(bits)
 
 
 def add_correct(count: Tensor | int, batch: Batch) -> Tensor | int:

@@ -133,11 +133,11 @@ class FLSC:
         """Find this client's clusters and train their mean (eq. 1, 2), with its own tensors in their place."""
         personal, own = me.layout.select(self.personal), memory.own if memory else None
         models = [completed(me, model, personal, own) for model in msg.models]
-        found = nearest((yield from train_losses(me, models)), self.memberships)
+        closest = nearest((yield from train_losses(me, models)), self.memberships)
         if self.ids == "current":
-            ids, following = found, None
+            ids, following = closest, None
         else:
-            ids, following = (memory and memory.ids) or self.drawn(me), found
+            ids, following = (memory and memory.ids) or self.drawn(me), closest
         y = yield from sgd(completed(me, fused(msg.models, ids), personal, own), self.local)
         stays = only(y, personal)
         kept = FLSCMemory(following, stays) if following or stays else None

@@ -339,7 +339,7 @@ class HCCT:
         placed: tuple[Placed, ...] = ()
         if due:
             chosen = settled if self.placement == "greedy" and settled else list(range(len(clients)))
-            found = cluster.partition(
+            partition = cluster.partition(
                 k[chosen][:, chosen],
                 [n[i] for i in chosen],
                 tuple(alpha[i] for i in chosen) if isinstance(alpha, tuple) else alpha,
@@ -347,10 +347,10 @@ class HCCT:
                 leave_one_out=self.leave_one_out,
                 whole=len(chosen) <= SHOWN,
             )
-            by_row = [[chosen[i] for i in g] for g in found.groups]
+            by_row = [[chosen[i] for i in g] for g in partition.groups]
             name = [clients[i] for i in chosen]
-            history, beyond = _named(found.history, name), _named(found.beyond, name)
-            alone = {**{name[i]: why for i, why in found.alone.items()}, **alone}
+            history, beyond = _named(partition.history, name), _named(partition.beyond, name)
+            alone = {**{name[i]: why for i, why in partition.alone.items()}, **alone}
         else:
             row_of = {c: i for i, c in enumerate(clients)}
             # A client that cannot be compared stays where it is: see `_with_absent`.
@@ -473,12 +473,12 @@ class HCCT:
 
     def layers(self, layout: Layout, shared: Params) -> dict[str, tuple[str, ...]]:
         """Group trainable tensors by the module they belong to."""
-        found: dict[str, tuple[str, ...]] = {}
+        by_module: dict[str, tuple[str, ...]] = {}
         for name in layout.trainable:
             if name in shared:
                 module = name.rpartition(".")[0]
-                found[module] = (*found.get(module, ()), name)
-        return found
+                by_module[module] = (*by_module.get(module, ()), name)
+        return by_module
 
     # ------------------------------------------------------------------ the clients
     @step

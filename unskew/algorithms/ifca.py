@@ -149,8 +149,8 @@ class IFCA:
     def train(self, me: Me, msg: IFCAMessage, memory: Params | None) -> Step[tuple[IFCAReply, Params | None]]:
         """Choose a model and train it (eq. 1, 2), with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
-        whole = [{**msg.shared, **own} for own in msg.own]
-        models = [{n: m[n] for n in me.initial} for m in (completed(me, w, personal, memory) for w in whole)]
+        models_sent = [{**msg.shared, **own} for own in msg.own]
+        models = [{n: m[n] for n in me.initial} for m in (completed(me, w, personal, memory) for w in models_sent)]
         losses = yield from train_losses(me, models)
         (j,) = nearest(losses, 1)
         y = yield from sgd(models[j], self.local)

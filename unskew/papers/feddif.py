@@ -286,8 +286,8 @@ SHOWN = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.
 
 def _accuracy_rows(history: History, record: traffic.RecordedRun, paper: Mapping[str, float], where: str) -> list[Row]:
     metrics = ("global.accuracy", "global.accuracy.best", "bytes.total")
-    beside = {(m, "global.accuracy"): percent / 100 for m, percent in paper.items()}
-    rows = [replace(r, setting=where) for r in rows_of(history, metrics, beside)]
+    published = {(m, "global.accuracy"): percent / 100 for m, percent in paper.items()}
+    rows = [replace(r, setting=where) for r in rows_of(history, metrics, published)]
     preset = PRESETS["p001"]
     costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, "honest")
     rows += [

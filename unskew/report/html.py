@@ -225,7 +225,7 @@ def _notes(record: Record) -> tuple[str, ...]:
             for c in record.cells
             if c.seed not in tables.counted(record, c.method)
         ]
-        left = f" Left out of the means, because behind or not begun: {', '.join(behind)}." if behind else ""
+        left = f" Left out of the means, because behind or not started: {', '.join(behind)}." if behind else ""
         notes.append(
             "This run has not finished: there is no summary.json. What follows is what it had written so far; "
             f"rows count the seeds that came as far as the furthest of their method.{left}"

@@ -34,9 +34,9 @@ OwnModels = Mapping[ClientId, Params]
 class EvalSet:
     """Training inputs each client is tested on: the rows of its personal test and validation parts, on the device.
 
-        Attributes:
-            test, val: Rows by client; empty where clients keep their data to themselves.
-    validates: True if any client has validation rows.
+    Attributes:
+        test, val: Rows by client; empty where clients keep their data to themselves.
+        validates: True if any client has validation rows.
     """
 
     test: tuple[Tensor, ...]

@@ -295,8 +295,8 @@ def _digest(head: StepRequest, parts: tuple[bytes, ...]) -> str:
 
 def _reply(runtime: ClientRuntime, kept: _StoredAnswer, nonce: str) -> Envelope:
     a = kept.answer
-    told = (a.n, a.examples, a.losses) if runtime.metrics else (0, 0, ())
-    return write("ask", StepReply(a.remembers, *told, nonce), kept.reply)
+    metrics = (a.n, a.examples, a.losses) if runtime.metrics else (0, 0, ())
+    return write("ask", StepReply(a.remembers, *metrics, nonce), kept.reply)
 
 
 def _compute(

@@ -173,22 +173,22 @@ class FlowerTransport:
             gone = Delivery(None, f"client lost: nothing could be sent ({type(error).__name__})", sent=False)
             return dict.fromkeys(envelopes, gone)
         ids += [""] * (len(messages) - len(ids))  # none at all come back if all together were too large
-        found = {n: Delivery(None, "client lost: the network does not know it", sent=False) for n in envelopes}
+        deliveries = {n: Delivery(None, "client lost: the network does not know it", sent=False) for n in envelopes}
         waiting = {i: n for i, n in zip(ids, envelopes, strict=True) if i}
         broken: dict[str, str] = {}
         while waiting:
             came = self._pull(set(waiting), broken)
             for message_id, reply in came.items():
                 node = waiting.pop(message_id)
-                found[node] = _outcome(reply, down[node])
+                deliveries[node] = _outcome(reply, down[node])
             if time.monotonic() >= end:
                 break
             if not came:
                 time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
         for message_id, node in waiting.items():
             unread = f"refused: its reply cannot be read ({broken[message_id]})" if message_id in broken else None
-            found[node] = Delivery(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
-        return found
+            deliveries[node] = Delivery(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
+        return deliveries
 
     def _pull(self, ids: set[str], broken: dict[str, str]) -> dict[str, Message]:
         """Pull the replies that have come, by the message they answer; one that fails now may come at the next poll."""

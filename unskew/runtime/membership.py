@@ -161,12 +161,12 @@ class Membership:
                 del self._node[client], self.known[client]
                 self._reject(node, client, wrong)
 
-    def _other_data(self, found: DataIdentity) -> str | None:
+    def _other_data(self, kind: DataIdentity) -> str | None:
         """Describe what is wrong with a client's data, as far as the server can tell; None if nothing is."""
-        if self.kind is None or found == self.kind or (found.own and self.kind.own):
+        if self.kind is None or kind == self.kind or (kind.own and self.kind.own):
             return None
-        if found.own != self.kind.own:
-            mine, others = ("data of its own", "none") if found.own else ("no data of its own", "such")
+        if kind.own != self.kind.own:
+            mine, others = ("data of its own", "none") if kind.own else ("no data of its own", "such")
             return f"it declares {mine}, the others declare {others}"
         return "it divides another data set, or divides it otherwise, than the server does"
 
@@ -192,9 +192,9 @@ class Membership:
     def exchange(self, envelopes: Mapping[ClientId, Envelope], deadline_s: float) -> dict[ClientId, Delivery]:
         """Send each client its envelope; the deliveries in that order."""
         nodes = {c: self._node[c] for c in envelopes if c in self._node}
-        found = self.transport.exchange({n: envelopes[c] for c, n in nodes.items()}, deadline_s) if nodes else {}
+        answers = self.transport.exchange({n: envelopes[c] for c, n in nodes.items()}, deadline_s) if nodes else {}
         absent = Delivery(None, "client lost: it is not connected", sent=False)
-        return {c: found[nodes[c]] if c in nodes else absent for c in envelopes}
+        return {c: answers[nodes[c]] if c in nodes else absent for c in envelopes}
 
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
         if delivery.reply is None:

@@ -517,9 +517,9 @@ class _Round:
         """
         if not held:
             return {}, {}
-        found = self.clients.fetch(list(dict.fromkeys(held)), self.hop, timeout_s)
-        values = {h: v for h, v in found.items() if isinstance(v, HeldValue)}
-        lost = {h: v.reason for h, v in found.items() if isinstance(v, Lost)}
+        values_by_handle = self.clients.fetch(list(dict.fromkeys(held)), self.hop, timeout_s)
+        values = {h: v for h, v in values_by_handle.items() if isinstance(v, HeldValue)}
+        lost = {h: v.reason for h, v in values_by_handle.items() if isinstance(v, Lost)}
         for owner, reason in dict.fromkeys((h.owner, reason) for h, reason in lost.items()):
             self.trace.failures.append(LostReply(self.t, owner, "held value", reason))
         return values, {h: f"client {h.owner}: {reason}" for h, reason in lost.items()}

@@ -86,7 +86,7 @@ class Validator:
                             f"({', '.join(dims)}) (at {path or 'top'})"
                         )
             elif isinstance(leaf, int | float):
-                broken = [_broken(leaf, said) for m, said in kinds if m is type(leaf)]
+                broken = [_broken(leaf, bounds) for m, bounds in kinds if m is type(leaf)]
                 if broken and all(broken):
                     raise WireError(f"a number must be {broken[0]}, got {_shown(leaf)} (at {path or 'top'})")
         squares = 0.0
@@ -129,11 +129,11 @@ def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[Client
     sketched = dict(_outline(sketch))
     odd: dict[ClientId, str] = {}
     for path in dict.fromkeys(p for outline in outlines.values() for p in outline):
-        found = {c: outline[path] for c, outline in outlines.items() if path in outline}
-        others = Counter(found.values())
+        present = {c: outline[path] for c, outline in outlines.items() if path in outline}
+        others = Counter(present.values())
         votes = others + Counter([sketched[path]] if path in sketched else [])
         usual = max(votes, key=lambda o: (votes[o], len(o), o == sketched.get(path), o))
-        for c, outline in found.items():
+        for c, outline in present.items():
             if outline != usual:
                 whose = f"those of {others[usual]} other clients" if others[usual] else "its step sends"
                 odd.setdefault(c, f"its reply has other tensors than {whose}")
@@ -216,17 +216,17 @@ Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
 """The members of a type, each with its `Annotated` metadata."""
 
 
-def _kinds(of: Any, said: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _kinds(of: Any, bounds: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     if get_origin(of) is Annotated:
         inner, *own = get_args(of)
-        yield from _kinds(inner, (*said, *own))
+        yield from _kinds(inner, (*bounds, *own))
     elif isinstance(of, NewType):
-        yield from _kinds(of.__supertype__, said)
+        yield from _kinds(of.__supertype__, bounds)
     elif get_origin(of) in (Union, types.UnionType):
         for member in get_args(of):
-            yield from _kinds(member, said)
+            yield from _kinds(member, bounds)
     else:
-        yield of, said
+        yield of, bounds
 
 
 def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, Kinds]]:
@@ -253,10 +253,10 @@ def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, i
     if free:
         (i,) = free
         end = len(shape) - (len(dims) - i - 1)
-        found: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]
+        dimensions: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]
     else:
-        found = list(shape)
-    for name, length in zip(dims, found, strict=True):
+        dimensions = list(shape)
+    for name, length in zip(dims, dimensions, strict=True):
         if name.lstrip("*").isidentifier() and not name.lstrip("*").startswith("_"):
             yield name, length
 
@@ -269,9 +269,9 @@ _BOUNDS: tuple[tuple[type, str, Callable[[Any, Any], bool], str], ...] = (
 )
 
 
-def _broken(number: float, said: Sequence[Any]) -> str | None:
+def _broken(number: float, bounds: Sequence[Any]) -> str | None:
     """Describe the first declared bound that a number violates; None if it violates none."""
-    for each in said:
+    for each in bounds:
         for bound in each if isinstance(each, GroupedMetadata) else (each,):
             for kind, name, holds, words in _BOUNDS:
                 if isinstance(bound, kind) and not holds(number, limit := getattr(bound, name)):

@@ -135,8 +135,8 @@ def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], s
         between, same = table[mine[rows], mine[columns]], y[rows] == y[columns]
         alike.append(between[same])
         any_label.append(between)
-    found = [usual(votes) for votes in (alike, any_label)]
-    return share * min((median for median in found if median is not None), default=0.0)
+    medians = [usual(votes) for votes in (alike, any_label)]
+    return share * min((median for median in medians if median is not None), default=0.0)
 
 
 def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
@@ -212,38 +212,38 @@ def faults(
         length: Length of an embedding known to be plausible; it has a vote in what is usual, as a client
             has, and where votes are even the smaller one counts.
     """
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for c, (v, y, n) in uploads.items():
         if v.ndim != 2 or not v.is_floating_point() or y.shape != n.shape or tuple(y.shape) != tuple(v.shape[:1]):
-            found[c] = (
+            reasons[c] = (
                 f"expected embeddings (K, width) with a label and a count each, got shapes {tuple(v.shape)}, "
                 f"{tuple(y.shape)} and {tuple(n.shape)}"
             )
         elif y.dtype != torch.int64 or n.dtype != torch.int64:
-            found[c] = f"labels and counts must be int64, got {y.dtype} and {n.dtype}"
+            reasons[c] = f"labels and counts must be int64, got {y.dtype} and {n.dtype}"
         elif not bool(v.float().isfinite().all()):
-            found[c] = "an embedding is NaN or infinite"
+            reasons[c] = "an embedding is NaN or infinite"
         elif bool(((y < 0) | (y >= classes)).any()):
             wrong = int(y[(y < 0) | (y >= classes)][0])
-            found[c] = f"label {wrong} is outside the task's 0..{classes - 1}"
+            reasons[c] = f"label {wrong} is outside the task's 0..{classes - 1}"
         elif bool((n < 0).any()):
-            found[c] = f"a count is negative: {int(n.min())}"
+            reasons[c] = f"a count is negative: {int(n.min())}"
         elif bool((n > 1 << 53).any()):  # sums over clients could overflow
-            found[c] = f"a count is above 2**53: {int(n.max())}"
+            reasons[c] = f"a count is above 2**53: {int(n.max())}"
         elif len(y) and int(torch.bincount(y).max()) > most:
-            found[c] = f"{int(torch.bincount(y).max())} embeddings of one label, {most} are allowed"
-    widths = [int(v.shape[1]) for c, (v, _, _) in sorted(uploads.items()) if c not in found and len(v)]
+            reasons[c] = f"{int(torch.bincount(y).max())} embeddings of one label, {most} are allowed"
+    widths = [int(v.shape[1]) for c, (v, _, _) in sorted(uploads.items()) if c not in reasons and len(v)]
     if widths:
         expected = max(widths, key=widths.count) if width is None else width
         for c, (v, _, _) in uploads.items():
-            if c not in found and len(v) and v.shape[1] != expected:
-                found[c] = f"embeddings of width {v.shape[1]}, expected {expected}: they belong to another prior"
-    norms = {c: v.double().norm(dim=1) for c, (v, _, _) in uploads.items() if c not in found and len(v)}
+            if c not in reasons and len(v) and v.shape[1] != expected:
+                reasons[c] = f"embeddings of width {v.shape[1]}, expected {expected}: they belong to another prior"
+    norms = {c: v.double().norm(dim=1) for c, (v, _, _) in uploads.items() if c not in reasons and len(v)}
     middle = usual(list(norms.values()), length)
     if middle is not None:
         for c, norm in norms.items():
             if float(norm.max()) > ABSURD * max(middle, 1e-6):
-                found[c] = (
+                reasons[c] = (
                     f"an embedding of length {float(norm.max()):.4g}, {ABSURD:g} times the median of {middle:.4g}"
                 )
-    return found
+    return reasons

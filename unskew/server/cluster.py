@@ -208,7 +208,7 @@ def partition(
     kind = _LeaveOneOut if leave_one_out else _Groups
     state = kind(table[np.ix_(used, used)], np.array([float(n[i]) for i in used]), weight[used])
     target = 1 if groups is None else max(1, groups - len(alone))
-    made: list[Merge] = []
+    merges: list[Merge] = []
     beyond: list[Merge] = []
     done = False
     while state.left > 1:
@@ -218,12 +218,12 @@ def partition(
             break
         state.merge(i, j)
         merge = Merge(int(used[i]), int(used[j]), benefit, rest + state.utility)
-        (beyond if done else made).append(merge)
+        (beyond if done else merges).append(merge)
         if not done:
             members[i] += members[j]
             members[j] = []
-    found = [*([i] for i in alone), *(g for g in members if g)]
-    return Grouping(tuple(sorted(tuple(sorted(g)) for g in found)), tuple(made), tuple(beyond), alone)
+    groups_left = [*([i] for i in alone), *(g for g in members if g)]
+    return Grouping(tuple(sorted(tuple(sorted(g)) for g in groups_left)), tuple(merges), tuple(beyond), alone)
 
 
 def insert(
@@ -250,7 +250,7 @@ def insert(
         The groups with the newcomers in them, each in order, and the placement of each newcomer.
     """
     k, weight = k.cpu(), alphas(alpha, n)
-    found = [sorted(g) for g in sorted(map(sorted, groups))]
+    ordered = [sorted(g) for g in sorted(map(sorted, groups))]
 
     def total(members: Sequence[int]) -> float:
         return sum(utilities(k, n, weight, [members], leave_one_out=leave_one_out).values())
@@ -260,7 +260,7 @@ def insert(
         best, gain = None, TIE
         if not _no_direction(float(k[c, c]), n[c]):
             own = total([c])
-            for g in sorted(found):
+            for g in sorted(ordered):
                 if any(_no_direction(float(k[i, i]), n[i]) for i in g):
                     continue
                 benefit = total([*g, c]) - total(g) - own
@@ -268,10 +268,10 @@ def insert(
                     best, gain = g, benefit
         placed.append(Placed(c, None if best is None else best[0], 0.0 if best is None else gain))
         if best is None:
-            found.append([c])
+            ordered.append([c])
         else:
             bisect.insort(best, c)
-    return tuple(sorted(tuple(sorted(g)) for g in found)), tuple(placed)
+    return tuple(sorted(tuple(sorted(g)) for g in ordered)), tuple(placed)
 
 
 def utilities(
@@ -355,8 +355,8 @@ def _similar(inner: Any, square: Any, d: Any, own: Any, scale: Any, leave_one_ou
     if leave_one_out:
         inner, square = inner - d * own, square - 2.0 * d * inner + d * d * own
     there = square > CANCELLED * scale
-    found: Floats = np.where(there, inner / np.sqrt(own * np.where(there, square, 1.0)), 0.0)
-    return found
+    cosines: Floats = np.where(there, inner / np.sqrt(own * np.where(there, square, 1.0)), 0.0)
+    return cosines
 
 
 class _Groups:
@@ -397,17 +397,17 @@ class _Groups:
     def benefits(self, i: int) -> Floats:
         """Compute B of group `i` with every group (2'); -inf with itself and with groups that no longer exist."""
         data = -(self.a[i] + self.a) / (self.d[i] + self.d)
-        found: Floats = np.where(self.there, data + self.similar(i) - self.own[i] - self.own, -np.inf)
-        found[i] = -np.inf
-        return found
+        benefits: Floats = np.where(self.there, data + self.similar(i) - self.own[i] - self.own, -np.inf)
+        benefits[i] = -np.inf
+        return benefits
 
     def similar(self, i: int) -> Floats:
         """Compute the sum of the members' cosines in the union of group `i` with every group."""
         inner = 0.5 * self.rr[i] + 0.5 * self.rr + self.r[i]
         square = self.qq[i] + self.qq + 2.0 * self.q[i]
         there = square > CANCELLED * (self.length[i] + self.length) ** 2
-        found: Floats = np.where(there, inner / np.sqrt(np.where(there, square, 1.0)), 0.0)
-        return found
+        cosines: Floats = np.where(there, inner / np.sqrt(np.where(there, square, 1.0)), 0.0)
+        return cosines
 
     def best(self) -> tuple[int, int, float]:
         """Find the pair with the largest benefit, and that benefit; of tied pairs the one with the smallest members."""

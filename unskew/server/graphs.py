@@ -248,12 +248,12 @@ def links(
     A pair in which one has no model drops out on both sides, and each keeps the weight: for a symmetric V the result is
     symmetric too, and the participants' mean is preserved.
     """
-    found: dict[ClientId, Links] = {}
+    links: dict[ClientId, Links] = {}
     for me, row in zip(nodes, v.tolist(), strict=True):
         if me in models:
             near = [(models[c], w) for c, w in zip(nodes, row, strict=True) if w != 0.0 and c != me and c in models]
-            found[me] = Links(tuple(m for m, _ in near), tuple(w for _, w in near))
-    return found
+            links[me] = Links(tuple(m for m, _ in near), tuple(w for _, w in near))
+    return links
 
 
 def mixed(own: Params, near: Links) -> Params:

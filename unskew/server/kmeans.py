@@ -45,9 +45,9 @@ def kmeans(points: Tensor, clusters: int, key: Key, restarts: int = 4, rounds: i
     clusters = min(clusters, len(torch.unique(x, dim=0)))
     if clusters == 1:
         return torch.zeros(len(x), dtype=torch.int64)
-    found = [_lloyd(x, _spread(x, clusters, key / r), rounds) for r in range(restarts)]
-    costs = [float(torch.cdist(x, _centres(x, a)).square().gather(1, a[:, None]).sum()) for a in found]
-    return _by_size(found[costs.index(min(costs))])
+    assignments = [_lloyd(x, _spread(x, clusters, key / r), rounds) for r in range(restarts)]
+    costs = [float(torch.cdist(x, _centres(x, a)).square().gather(1, a[:, None]).sum()) for a in assignments]
+    return _by_size(assignments[costs.index(min(costs))])
 
 
 def _spread(x: Tensor, clusters: int, key: Key) -> Tensor:

@@ -199,9 +199,9 @@ def compress(update: Params, scheme: Scheme) -> Sparse:
     n = [len(t) for t in blocks]
     k = [budget(size, scheme.p) for size in n]
     # Where every value travels anyway, zeros are values like others, and no position is needed.
-    whole = [not scheme.ternary and most == size for most, size in zip(k, n, strict=True)]
+    dense = [not scheme.ternary and most == size for most, size in zip(k, n, strict=True)]
     positions = [
-        np.arange(size) if every else largest(t, most) for t, size, most, every in zip(blocks, n, k, whole, strict=True)
+        np.arange(size) if every else largest(t, most) for t, size, most, every in zip(blocks, n, k, dense, strict=True)
     ]
     chosen = [t[torch.from_numpy(at).to(t.device)] for t, at in zip(blocks, positions, strict=True)]
     counts = [len(at) for at in positions]

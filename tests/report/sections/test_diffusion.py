@@ -354,8 +354,8 @@ def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
     assert write_report(empty).read_bytes() == bare.read_bytes()
     titles = re.findall(r"<h2>(.*?)</h2>", bare.read_text())
     assert titles == [
-        "Headline", "Differences to FedAvg", "Figures", "Data and skew", "What travelled", "Configuration",
-        "Environment", "To run it again",
+        "Headline", "Differences to FedAvg", "Figures", "Data and skew", "Traffic", "Configuration",
+        "Environment", "Reproduce this run",
     ]  # fmt: skip
     assert len(svgs(bare)) == 4
 

@@ -181,7 +181,7 @@ def made(folder: Path, options: Info | None = None) -> Chart | str:
 def test_a_round_is_found_though_later_rounds_have_nothing_to_show(tmp_path: Path, digits: Any) -> None:
     page = write_report(make_run(tmp_path / "run", sha256=digits.sha256))
     text = pages.said(page)
-    assert "What one round told" in text
+    assert "Embeddings and generated images" in text
     assert "6 embeddings of 3 clients, 2 pairs of equal label matched, 1 of them taken for the same; 5 " in text
     assert "Soft labels" not in text
     parsed = pages.parsed(page)
@@ -230,7 +230,7 @@ def test_a_method_of_one_round_has_one_mark(tmp_path: Path) -> None:
 def test_mixtures_are_in_the_table_and_not_among_soft_labels(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", {"fedpft": lambda s, t: MIXTURES}))
     text = pages.said(page)
-    assert "Who saw what" in text
+    assert "What each party saw" in text
     assert "Soft labels" not in text
     assert "Embeddings by client" not in text
 

@@ -245,7 +245,7 @@ def test_the_page_has_the_figures_of_the_groups_in_words_for_a_stranger(page: Pa
         "Should I join? The clients of hcct", "Should I join? The clients of flsc",
         "Who was in which group of hcct", "How the groups of hcct formed", "Who was in which group of flsc",
     ]  # fmt: skip
-    assert "Here the last merge made brought +0.25 and the next would have brought −0.5." in text
+    assert "Here the benefit of the last merge was +0.25 and that of the next would have been −0.5." in text
     assert "A client in several groups counts in equal parts." in text
     assert "Not for flsc, whose groups overlap." in text
     assert "a bar above its circle says join" in text
@@ -337,7 +337,7 @@ def test_a_fixed_number_of_groups_is_told_as_the_reason_of_the_cut(tmp_path: Pat
 
 def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) -> None:
     text = pages.said(write_report(make_run(tmp_path / "run", methods=("hcct", "flsc"))))
-    assert "No method of this run trains every client alone, so what joining was worth cannot be said" in text
+    assert "No method of this run trains every client alone, so the gain from joining is not known" in text
     assert "Should I join? The clients of hcct" in text, "its utilities are there"
     assert "Should I join? The clients of flsc" not in text
 

@@ -166,5 +166,5 @@ class Fitter:
 
 def aux_key(job: Sgd) -> tuple[Any, ...]:
     """Key of an aux, equal where two requests can be one call: tensors by shape and type, the rest by value."""
-    found = leaves(dict(job.aux))
-    return tuple((at, t.shape, t.dtype) if isinstance(t, Tensor) else (at, type(t), t) for at, t in found)
+    tensors = leaves(dict(job.aux))
+    return tuple((at, t.shape, t.dtype) if isinstance(t, Tensor) else (at, type(t), t) for at, t in tensors)

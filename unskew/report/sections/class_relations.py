@@ -340,9 +340,9 @@ def _matrices_in_words(r: Relations) -> str:
     def on(m: Floats) -> str:
         return f"{float(np.diagonal(m).mean()):.2f}"
 
-    beside = "" if r.cr is None else f", of CR {on(r.cr)}"
+    relation_text = "" if r.cr is None else f", of CR {on(r.cr)}"
     apart = "" if r.distance is None else f", distance {r.distance:.3f}"
-    return f"round {r.round}: mean diagonal of SL {on(r.sl)}{beside}{apart}"
+    return f"round {r.round}: mean diagonal of SL {on(r.sl)}{relation_text}{apart}"
 
 
 # ---------------------------------------------------------------- for reproductions

@@ -28,13 +28,13 @@ class Spending:
     Attributes:
         name, unit: Name and unit in a table's head.
         spent: Amount that each method and seed spent in each round; a missing cell was not recorded.
-        said: Writes an amount as text.
+        write: Formats an amount.
     """
 
     name: str
     unit: str
     spent: By
-    said: Callable[[float], str]
+    write: Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def section(
             (
                 f"{len(row.rounds.values) if row.rounds else 0} of {row.seeds}",
                 *(["not reached"] if row.rounds is None else [_mean_and_spread(row.rounds, count)]),
-                *(_mean_and_spread(row.spent[q.name], q.said) for q in spent),
+                *(_mean_and_spread(row.spent[q.name], q.write) for q in spent),
             ),
             figures.swatch(marks[row.method]),
         )

@@ -196,9 +196,11 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     sentences += [f"Embeddings are drawn for the first {MOST_SHOWN} methods."] if len(drawn) > MOST_SHOWN else []
     reached = against_rounds(record, [r.method for r in runs])
     return Section(
-        "What one round told", " ".join([*reached, *sentences]), in_rows([c for c in charts if c is not None]),
+        "Embeddings and generated images",
+        " ".join([*reached, *sentences]),
+        in_rows([c for c in charts if c is not None]),
         (_privacy_table(runs, marks),),
-    )  # fmt: skip
+    )
 
 
 def against_rounds(record: Record, methods: Sequence[str]) -> list[str]:
@@ -260,7 +262,7 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.Look]) 
         return "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})"
 
     return Table(
-        "Who saw what, and how near the made images come to real ones",
+        "What each party saw, and the distance from generated images to real ones",
         (
             ("Method", ""), ("Nearest image", "medians"), ("Guarantee", ""), ("The server saw", ""),
             ("Clients saw", ""),
@@ -273,7 +275,7 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.Look]) 
             )
             for r in runs
         ),
-        "Nearest image: each client looks for the made image that is nearest to one of its own, and divides that "
+        "Nearest image: each client looks for the generated image that is nearest to one of its own, and divides that "
         "distance by the median distance from one of its own images to the next; the least over clients and seeds is "
         "given. Near 0 it would be a copy of a private image; at 1 it is no nearer than the client’s own images are to "
         "each other.",
@@ -601,7 +603,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
     def look_of(m: Match) -> figures.Look:
         return same if uploads.joined(m) else near if m.distance <= uploads.threshold else apart
 
-    def said(i: int) -> str:
+    def label_of(i: int) -> str:
         n = uploads.counts[i]
         return f"{uploads.labels[i]}" + (f" (n {n})" if n else "")
 
@@ -623,7 +625,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
                     markerfacecolor=figures.INK if i in uploads.kept else figures.PAGE,
                 )  # fmt: skip
                 ladder.annotate(
-                    said(i), (x, k), (-8 if x == 0 else 8, 0), textcoords="offset points", ha=side, va="center",
+                    label_of(i), (x, k), (-8 if x == 0 else 8, 0), textcoords="offset points", ha=side, va="center",
                     fontsize=9, annotation_clip=False,
                 )  # fmt: skip
         for k, (row, after) in enumerate(pairwise(rows)):

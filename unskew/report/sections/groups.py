@@ -310,7 +310,7 @@ def lead(histories: Sequence[GroupHistory], base: str | None) -> str:
     sentences.append("A group keeps its number and colour from round to round by the members it keeps.")
     if base is None:
         sentences.append(
-            "No method of this run trains every client alone, so what joining was worth cannot be said: add the method "
+            "No method of this run trains every client alone, so the gain from joining is not known: add the method "
             "“independent”."
         )
     if len(histories) > MOST_SHOWN:
@@ -364,7 +364,7 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look
         else ""
     )
     return Table(
-        "Groups in the last round, and what joining one was worth; mean ± standard deviation over seeds, counts of "
+        "Groups in the last round, and the gain from joining one; mean ± standard deviation over seeds, counts of "
         "clients over all seeds",
         tuple(head), entries, note,
     )  # fmt: skip
@@ -408,7 +408,7 @@ def _rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, figures.L
     band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
     left_out = [g.method for g in histories if g.overlapping]
     caption = (
-        "How well the groups agree with the domains that the clients’ data come from, which no method was told: 1 is "
+        "How well the groups agree with the domains that the clients’ data come from, which no method knew: 1 is "
         "the same groups, 0 what chance would give, as when everybody is alone or all are together. "
         f"{_planted(histories[0])}{band}"
         + (f" Not for {', '.join(left_out)}, whose groups overlap." if left_out else "")
@@ -597,15 +597,15 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
     fixed = options.get("groups") is not None
     last = benefits[num_made - 1] if num_made else None
     following = benefits[num_made] if num_made < len(benefits) else None
-    cut = "The dashed line is the cut: merges left of it were made, those right of it, in grey, would have come next."
+    cut = "The dashed line is the cut: merges to its left were made, those to its right, in grey, would have come next."
     why = (
-        " It is where the number of groups asked for was reached, whatever the benefit."
+        " It is where the requested number of groups was reached, whatever the benefit."
         if fixed
-        else " A merge is made while it brings more than nothing."
+        else " Merges are made while their benefit is positive."
     )
     sides = [
-        *([f"the last merge made brought {_signed(last)}"] if last is not None else []),
-        *([f"the next would have brought {_signed(following)}"] if following is not None else []),
+        *([f"the benefit of the last merge was {_signed(last)}"] if last is not None else []),
+        *([f"that of the next would have been {_signed(following)}"] if following is not None else []),
     ]
     lone = len({c for s in seen.groups for c in s} - set(row))
     caption = (
@@ -667,14 +667,14 @@ def _ticks(values: Sequence[float], smallest: int) -> list[float]:
 
 
 def _merges_in_words(judged: JudgedGroups) -> str:
-    def said(merges: Sequence[GroupMerge]) -> str:
+    def in_words(merges: Sequence[GroupMerge]) -> str:
         return ", ".join(
             f"{m.merge[0]} with {m.merge[1]}" + ("" if m.benefit is None else f" ({_signed(m.benefit)})")
             for m in merges
         )
 
-    made = f"made: {said(judged.history)}" if judged.history else "none made"
-    return f"{made}; not made: {said(judged.beyond)}." if judged.beyond else f"{made}."
+    merged = f"made: {in_words(judged.history)}" if judged.history else "none made"
+    return f"{merged}; not made: {in_words(judged.beyond)}." if judged.beyond else f"{merged}."
 
 
 def _signed(value: float) -> str:
