@@ -9,17 +9,9 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddistill import (
-    ClassOutputs,
-    Distil,
-    FedDistill,
-    FedDistillPlus,
-    Reward,
-    Teacher,
-    mean_by_class,
-    taught,
-)
+from unskew.algorithms.feddistill import ClassOutputs, Distil, FedDistill, FedDistillPlus, Reward, Teacher, taught
 from unskew.algorithms.independent import Independent
+from unskew.algorithms.parts import mean_by_class
 from unskew.keys import Key
 from unskew.protocol import Batch, SgdConfig
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fednova import FedNova, FedNovaReply, responses, steps_of, work
+from unskew.algorithms.fednova import FedNova, FedNovaReply, responses, work
 from unskew.algorithms.fedprox import FedProx
+from unskew.algorithms.parts import steps_of
 from unskew.errors import ConfigError, WireError
 from unskew.local.optim import optimiser
 from unskew.protocol import Exponential, Layout, SgdConfig

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedprox import FedProx, Proximal, Size, SizeSampled
+from unskew.algorithms.fedprox import FedProx, Proximal, SizeSampled
+from unskew.algorithms.parts import Size
 from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import SgdConfig
 from unskew.world.outage import Outage

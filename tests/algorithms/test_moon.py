@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
-from unskew.algorithms.moon import MOON, Contrast, MOONMemory, masked_mean
+from unskew.algorithms.moon import MOON, Contrast, MOONMemory
+from unskew.algorithms.parts import masked_mean
 from unskew.protocol import Batch, SgdConfig, drive
 from unskew.tree import map_params
 from unskew.world.outage import Outage

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from unskew.algorithms.fedavg import Averaging, FedAvgState, ModelMessage, ModelReply, Weighting, completed, without
-from unskew.algorithms.fedrep import restricted, shares_something
+from unskew.algorithms.parts import restricted, shares_something
 from unskew.protocol import Federation, Layout, Me, Step, sgd, step
 from unskew.tree import Params
 

@@ -37,9 +37,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
-from unskew.algorithms.feddyn import corrected, share, sizes
-from unskew.algorithms.fednova import require_linear, steps_of, work
-from unskew.algorithms.fedprox import Size
+from unskew.algorithms.fednova import require_linear, work
+from unskew.algorithms.parts import Size, acknowledged, corrected, share, sizes, steps_of
 from unskew.protocol import Aux, ClientId, Federation, Fitted, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
 from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
@@ -203,7 +202,7 @@ class FedDC:
         """Return this client's drift and mean gradient as of the last reply the server received."""
         if memory is None:
             return self.blank(msg.params, names)
-        return memory.now if msg.heard == memory.round else memory.before
+        return acknowledged(memory.now, memory.before, memory.round, msg.heard)
 
     def blank(self, params: Params, names: tuple[str, ...]) -> DriftRecord:
         """Return zero drift and gradient; a part that is switched off is not kept at all."""

@@ -48,6 +48,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fednova import work
+from unskew.algorithms.parts import acknowledged
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, DataError, QuorumError, WireError
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Refused
@@ -744,7 +745,7 @@ class FedDif:
         """Return this client's h_i and s_i as of the last training known to the station."""
         if memory is None:
             return ClientDrift(zeros_like(shared.s), zeros_like(shared.s))
-        return memory.now if memory.trainings == shared.heard else memory.before
+        return acknowledged(memory.now, memory.before, memory.trainings, shared.heard)
 
     def remembered(self, shared: SharedDrift, memory: FedDifMemory | None, new: ClientDrift | None) -> FedDifMemory:
         """Return the memory after one more training."""

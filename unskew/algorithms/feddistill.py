@@ -31,8 +31,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.feddw import add_soft_labels
-from unskew.algorithms.moon import masked_mean
-from unskew.errors import WireError
+from unskew.algorithms.parts import TeacherMean, by_class, check_counts, masked_mean, mean_by_class
 from unskew.protocol import (
     Aux,
     Batch,
@@ -50,8 +49,6 @@ from unskew.protocol import (
     step,
 )
 from unskew.tree import Params
-
-TeacherMean = Literal["clients", "examples"]
 
 
 @dataclass(frozen=True)
@@ -99,38 +96,6 @@ class Reward:
 def add_logits(sums: Tensor, batch: Batch) -> Tensor:
     """Add a batch to the sums of logits by true class, (classes, classes)."""
     return sums.index_add(0, batch.y, batch.logits * batch.mask[:, None])
-
-
-def by_class(sums: Tensor, counts: Tensor) -> Tensor:
-    """Compute means by class, (classes, ...); zero where there are no examples."""
-    return sums / counts.clamp(min=1).to(sums)[:, None]
-
-
-def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: TeacherMean) -> tuple[Tensor, Tensor]:
-    """Average over the clients that hold a class (eq. 2), and find the classes that any client holds.
-
-    Args:
-        means: Means of each client, (classes, ...).
-        counts: Counts of each client, (classes,).
-        averaging: "clients" weights the holders of a class equally, "examples" by their examples of it.
-
-    Returns:
-        (classes, ...), zero where no client holds the class; (classes,) bool.
-    """
-    weights = torch.stack([(c > 0) if averaging == "clients" else c for c in counts]).double()
-    total = weights.sum(0)
-    pooled = sum((w[:, None] * m.double() for w, m in zip(weights, means, strict=True)), start=means[0].double() * 0.0)
-    return (pooled / total.where(total > 0, torch.ones_like(total))[:, None]).to(means[0]), total > 0
-
-
-def check_counts(counts: Tensor) -> None:
-    """Refuse impossible counts by class, since messages from other machines must be checked.
-
-    Raises:
-        WireError: If one is negative or above 2**53, where sums over clients could overflow.
-    """
-    if bool((counts < 0).any() | (counts > 1 << 53).any()):
-        raise WireError(f"counts of examples must be 0 to 2**53, got {int(counts.min())} to {int(counts.max())}")
 
 
 def taught(old: Teacher, outputs: Sequence[ClassOutputs], averaging: TeacherMean) -> Teacher:

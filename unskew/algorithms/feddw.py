@@ -54,6 +54,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
+from unskew.algorithms.parts import classifier, weight_of
 from unskew.algorithms.presets import described, presets
 from unskew.errors import ConfigError, ProtocolError
 from unskew.info import ClassRelations, Embeddings, Mixtures, Privacy, Refused, parts
@@ -322,39 +323,6 @@ def renewed(sl: Tensor, totals: SoftLabelTotals, momentum: float, sigma: float) 
         means = project(means)
     old = sl.to(means)
     return torch.where(held[:, None], (1.0 - momentum) * means + momentum * old, old).to(sl)
-
-
-# ---------------------------------------------------------------- the classification layer
-def weight_of(layout: Layout, layer: str) -> str | None:
-    """Find the name of the classification layer's weight; `layer` may name the layer or the weight, or nothing."""
-    if not layer:
-        return layout.classifier
-    return layer if layer in layout.trainable else f"{layer}.weight"
-
-
-def classifier(layout: Layout, params: Params, classes: int, who: str, layer: str = "") -> str:
-    """Find the name of the weight, (classes, features), of the linear layer that makes the logits.
-
-    Raises:
-        ConfigError: If the model has no such layer, or there are not two classes.
-    """
-    if classes < 2:
-        raise ConfigError(f"{who} is about several classes, got {classes}; take data with two or more")
-    name = weight_of(layout, layer)
-    if name is not None and name in layout.trainable and params[name].dim() == 2 and len(params[name]) == classes:
-        return name
-    fitting = [n for n in layout.trainable if params[n].dim() == 2 and len(params[n]) == classes]
-    if name is None:
-        problem = f"this model ends in a layer without a weight of its own ({', '.join(layout.head) or 'no tensors'})"
-    elif name in layout.trainable:
-        problem = f"{name} has the shape {tuple(params[name].shape)}"
-    else:
-        problem = f"there is no tensor {name}"
-    remedy = f"name it by layer = ..., for instance {fitting[-1]!r}" if fitting else "end the network in a linear layer"
-    raise ConfigError(
-        f"{who} needs a linear classification layer, whose weight has the shape ({classes}, features), but {problem}; "
-        f"{remedy}"
-    )
 
 
 # ---------------------------------------------------------------- driving another method's generator

@@ -30,18 +30,17 @@ Departures A client also remembers its g_k from before its last reply, and the s
            Buffers have no g and take the mean.  What is served is w of (4), which the published code calls cloud model.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import ModelReply, Weighting, average
-from unskew.algorithms.fedprox import Size
+from unskew.algorithms.parts import Size, acknowledged, corrected, share, sizes
 from unskew.errors import ConfigError
-from unskew.protocol import Aux, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, weighted_sum, zeros_like
 
 
@@ -165,39 +164,8 @@ class FedDyn:
         """Return this client's g as of the last reply the server received."""
         if memory is None:
             return zeros_like({n: msg.params[n] for n in corrected(me.layout, self.local)})
-        return memory.g if msg.heard == memory.round else memory.before
+        return acknowledged(memory.g, memory.before, memory.round, msg.heard)
 
     def serve(self, state: FedDynState, client: ClientId | None) -> Params | None:
         """Return the global model."""
         return state.params
-
-
-def corrected(layout: Layout, local: SgdConfig) -> tuple[str, ...]:
-    """Return the parameters that have a correction: those that local training may change."""
-    chosen = layout.select(local.trainable)
-    return tuple(n for n in layout.trainable if n in chosen)
-
-
-def share(n: int, mean_size: float | None, like: Params) -> Tensor:
-    """Compute 1 / omega_k, a scalar of the parameters' type: 1 where sizes do not count.
-
-    It is a tensor, so that clients of different size can be trained in one call.
-    """
-    return next(iter(like.values())).new_tensor(1.0 if mean_size is None else mean_size / n)
-
-
-def sizes(
-    declare: Callable[[Me, None, Any], tuple[Size, Any]], known: dict[int, int], fed: Federation
-) -> Plan[dict[int, int]]:
-    """Return the training examples by client: the known ones, and the answers of clients not yet asked.
-
-    A lost answer is requested again in the next round; until then the mean is that of the known sizes.
-
-    Raises:
-        QuorumError: If no size at all is known.
-    """
-    unknown = [c for c in fed.clients if c not in known]
-    if not unknown:
-        return known
-    replies = yield from ask(declare, {c: None for c in unknown}, at_least=0 if known else 1)
-    return {**known, **{c: size.n for c, size in replies.items()}}

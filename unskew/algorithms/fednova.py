@@ -31,6 +31,7 @@ from annotated_types import Ge, Interval
 
 from unskew.algorithms.fedavg import ModelMessage, Weighting, weights_of, without
 from unskew.algorithms.fedprox import Proximal
+from unskew.algorithms.parts import steps_of
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
 from unskew.server.optimise import momentum
@@ -156,18 +157,6 @@ def responses(steps: int, momentum: float = 0.0, pull: float = 0.0) -> tuple[flo
 def work(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
     """Compute ||a||_1: the number of plain gradient steps that a local optimisation amounts to."""
     return sum(map(abs, responses(steps, momentum, pull)))
-
-
-def steps_of(local: SgdConfig, n: float) -> int:
-    """Number of mini-batch steps of a client with `n` examples, short batches included: no client takes more.
-
-    >>> steps_of(SgdConfig(local_epochs=5, batch_size=50), 120.0)
-    15
-    """
-    if local.local_steps is not None:
-        return local.local_steps
-    assert local.epochs is not None  # epochs, unless steps were chosen
-    return local.epochs * (1 if local.batch_size is None else int(-(-n // local.batch_size)))
 
 
 def require_linear(local: SgdConfig, who: str) -> None:

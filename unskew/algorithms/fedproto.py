@@ -27,9 +27,7 @@ from annotated_types import Ge
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from unskew.algorithms.feddistill import TeacherMean, by_class, check_counts, mean_by_class
-from unskew.algorithms.feddw import classifier
-from unskew.algorithms.moon import masked_mean
+from unskew.algorithms.parts import TeacherMean, by_class, check_counts, classifier, masked_mean, mean_by_class
 from unskew.errors import WireError
 from unskew.protocol import Aux, Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
 from unskew.tree import Params

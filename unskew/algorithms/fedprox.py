@@ -21,8 +21,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, FedAvgState, ModelMessage, ModelReply, Weighting
+from unskew.algorithms.parts import Size
 from unskew.errors import ConfigError
-from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, step
+from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
 from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params
 
@@ -84,13 +85,6 @@ class SizeSampledState:
     def params(self) -> Params:
         """Return the model."""
         return self.of.params
-
-
-@dataclass(frozen=True)
-class Size:
-    """A client's number of training examples."""
-
-    n: SampleCount
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ Frozen     Eq. 1 and 2 are two optimisations, each with an optimiser of its own 
 Departures None.  The mean is uniform as published; the authors' code weights by examples (`weighting = "samples"`).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -32,26 +31,9 @@ from unskew.algorithms.fedavg import (
     only,
     without,
 )
-from unskew.errors import ConfigError
+from unskew.algorithms.parts import restricted, shares_something
 from unskew.protocol import ClientId, Federation, Layout, Me, SgdConfig, Step, sgd, step
 from unskew.tree import Params
-
-
-def restricted(config: SgdConfig, layout: Layout, names: Collection[str]) -> SgdConfig:
-    """Restrict `config` to these tensors, as far as it trains them at all.
-
-    Raises:
-        ConfigError: If one name is the beginning of another's, which then could not be left out.
-    """
-    chosen = layout.select(config.trainable)
-    trainable = tuple(n for n in (*layout.trainable, *layout.buffers) if n in chosen and n in names)
-    if layout.select(trainable) != frozenset(trainable):
-        more = sorted(layout.select(trainable) - frozenset(trainable))
-        raise ConfigError(
-            f"{', '.join(more)} cannot be left as it is while a tensor whose name it begins with is trained; "
-            "rename one of the two layers"
-        )
-    return replace(config, trainable=trainable)
 
 
 @dataclass(frozen=True)
@@ -110,18 +92,3 @@ class FedRep(Averaging):
     def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
         """Return the body; there is no complete global model."""
         return None if client is None and self.personal else state.params
-
-
-def shares_something(layout: Layout, groups: tuple[str, ...], option: str, instead: str) -> frozenset[str]:
-    """Return the tensors of `groups`.
-
-    Raises:
-        ConfigError: If they are all that can be trained.
-    """
-    names = layout.select(groups)
-    if names.issuperset(layout.trainable):
-        raise ConfigError(
-            f"{option} = {list(groups)} leaves no parameter to be learned together; name fewer layers, "
-            f"or take {instead}"
-        )
-    return names

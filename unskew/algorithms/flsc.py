@@ -27,7 +27,8 @@ import torch
 from annotated_types import Ge
 
 from unskew.algorithms.fedavg import Weighting, average, completed, only, without
-from unskew.algorithms.ifca import InitialModels, identical_starts, most_common, nearest, starts, train_losses
+from unskew.algorithms.ifca import InitialModels, identical_starts, most_common, nearest, starts
+from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step

@@ -29,13 +29,12 @@ from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average, completed, only, weights_of, without
+from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
 from unskew.protocol import (
-    Batch,
     ClientId,
     Federation,
     Layout,
@@ -45,7 +44,6 @@ from unskew.protocol import (
     SgdConfig,
     Step,
     ask,
-    fold,
     sgd,
     step,
 )
@@ -206,27 +204,6 @@ class IFCA:
 
 
 # ---------------------------------------------------------------- choosing
-def add_loss(total: Tensor | float, batch: Batch) -> Tensor | float:
-    """Add a batch to the sum of losses."""
-    return total + (batch.loss * batch.mask).double().sum()
-
-
-def train_loss(me: Me, params: Params) -> Step[float]:
-    """Compute F_k: mean task loss over all of this client's training data, in evaluation mode."""
-    start: Tensor | float = 0.0
-    return float((yield from fold(add_loss, params, start))) / me.n
-
-
-def train_losses(me: Me, models: Sequence[Params]) -> Step[list[float]]:
-    """Compute F_k of every model; for a single model it does not matter, and no pass is made."""
-    if len(models) == 1:
-        return [0.0]
-    losses = []
-    for model in models:
-        losses.append((yield from train_loss(me, model)))
-    return losses
-
-
 def nearest(losses: Sequence[float], n: int) -> tuple[int, ...]:
     """Return the `n` models with the smallest losses, ascending; ties go to the lowest number.
 

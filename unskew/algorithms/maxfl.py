@@ -37,8 +37,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average, completed, only, without
-from unskew.algorithms.ifca import train_loss
 from unskew.algorithms.oneshot import longer
+from unskew.algorithms.parts import train_loss
 from unskew.errors import ConfigError, WireError
 from unskew.info import Appeals, ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply
+from unskew.algorithms.parts import masked_mean
 from unskew.protocol import Aux, Batch, Me, Step, sgd, step
 from unskew.tree import Params
 
@@ -51,11 +52,6 @@ class Contrast:
         z = batch.features.flatten(1)
         near = torch.stack([cosine_similarity(z, o.flatten(1), 1) for o in others], 1) / self.temperature
         return self.mu * masked_mean(-near.log_softmax(1)[:, 0], batch.mask)
-
-
-def masked_mean(each: Tensor, mask: Tensor) -> Tensor:
-    """Average over a batch's examples without padding; 0 if there is only padding."""
-    return (each * mask).sum() / mask.sum().clamp(min=1.0)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.fednova import require_linear, work
+from unskew.algorithms.parts import acknowledged
 from unskew.errors import WireError
 from unskew.protocol import (
     Aux,
@@ -171,7 +172,7 @@ class SCAFFOLD:
         """Return this client's variate as of the last reply the server received."""
         if memory is None:
             return zeros_like(msg.c)
-        return memory.c if msg.heard == memory.round else memory.before
+        return acknowledged(memory.c, memory.before, memory.round, msg.heard)
 
     def controlled(self, layout: Layout) -> tuple[str, ...]:
         """Return the parameters that have a variate: those that local training may change."""

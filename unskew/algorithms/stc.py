@@ -32,7 +32,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
-from unskew.algorithms.feddyn import corrected
+from unskew.algorithms.parts import acknowledged, corrected
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.server.ternary import Scheme, Sparse, compress, decompress
@@ -206,7 +206,7 @@ class STC:
         """Return A_k as of the last reply the server received."""
         if memory is None:
             return zeros_like(self.compressed(me.initial, me.layout))
-        return memory.residual if msg.heard == memory.version else memory.before
+        return acknowledged(memory.residual, memory.before, memory.version, msg.heard)
 
     def received(self, update: Sparse, like: Params, client: ClientId, round: int) -> Params:
         """Decompress a client's update, with checks, since it comes from another machine."""

@@ -332,7 +332,7 @@ def test_shades_are_blue_above_and_orange_below_zero_and_clear_where_nothing_is_
 def test_a_fixed_number_of_groups_is_told_as_the_reason_of_the_cut(tmp_path: Path) -> None:
     text = pages.said(write_report(make_run(tmp_path / "run", options="groups = 2")))
     assert "It is where the requested number of groups was reached, whatever the benefit." in text
-    assert "A merge is made while it brings more than nothing." not in text
+    assert "Merges are made while their benefit is positive." not in text
 
 
 def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) -> None:
