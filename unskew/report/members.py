@@ -107,10 +107,14 @@ def _members(
 def _gain_in_words(g: groups.GroupHistory, base: str | None) -> str:
     """The gain from joining over all seeds, in words."""
     if base is None:
-        return "The gain from joining is not known: no method of this run trains every client alone; add “independent”."
+        return (
+            "Whether joining pays off is not known: no method of this run trains every client alone; add “independent”."
+        )
     gains = [v for row in g.gains.values() for v in row.values()]
     if not gains:
-        return f"The gain from joining is not known: there are no clients’ accuracies to compare with those of {base}."
+        return (
+            f"Whether joining pays off is not known: there are no clients’ accuracies to compare with those of {base}."
+        )
     better, worse = groups.better_and_worse(gains)
     together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
     mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())
