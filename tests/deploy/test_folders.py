@@ -56,7 +56,8 @@ def federation(packed: Path, tmp_path: Path) -> Path:
 def test_a_pack_has_a_folder_for_each_machine_and_each_its_own_secrets(packed: Path) -> None:
     assert sorted(p.name for p in packed.iterdir()) == ["authority", "client-0", "client-1", "server"]
     secret = sorted(p.relative_to(packed).as_posix() for p in packed.rglob("*.key"))
-    assert secret == ["authority/ca.key", "client-0/node.key", "client-1/node.key", "server/server.key"]
+    authority = ["authority/ca.key", "authority/coordinator.key"]
+    assert secret == [*authority, "client-0/node.key", "client-1/node.key", "server/server.key"]
     assert all(stat.S_IMODE((packed / p).stat().st_mode) == 0o600 for p in secret)
     private = (packed, *packed.iterdir())
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o700 for p in private)
@@ -76,6 +77,9 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
         "deadline_s": 600.0,
         "wait_s": 300.0,
         "max_norm": 1e6,
+        "max_ratio": 100.0,
+        "max_examples": 10_000_000,
+        "warn_share": 0.5,
     }
     assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {
         "client": 1,

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,10 +40,12 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     rules = read_rules(folder)
     experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
+    private = {m.label: bool(getattr(m.algorithm, "private", False)) for m in experiment.methods}
     rules.check_methods(
         {m.label: m.name for m in experiment.methods},
-        {m.label: bool(getattr(m.algorithm, "private", False)) for m in experiment.methods},
+        private,
     )
+    policy = rules.policy
     own = config.data is not None
     if config.data is not None:
         if not config.data:
@@ -53,11 +56,15 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         task = replace(experiment.task, data=_beside(folder, config.data), data_dir=config.data_dir)
         setup = run_setup.prepare(replace(experiment, task=task))
         data = setup.dataset.sha256
+        feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
         if config.data_dir is not None:
             experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
         setup = run_setup.prepare(experiment)
-        data = split_hash(experiment, setup, config.num_clients)
+        feds = divided(experiment, setup, config.num_clients)
+        data = split_hash(setup, feds)
+    # The number of examples has no noise.
+    silent = not (config.metrics and policy.metrics) or any(private.values())
     info = ClientInfo(
         client=config.client,
         num_clients=config.num_clients,
@@ -68,6 +75,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         data=data,
         own=own,
         nonce="",
+        examples=() if silent else tuple(len(fed.clients[config.client].train) for fed in feds),
     )
 
     def open_setup(cell: int) -> ClientSetup:
@@ -95,7 +103,6 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
             keep_model,
         )
 
-    policy = rules.policy
     return ClientRuntime(
         info,
         folder / "state",
@@ -113,21 +120,27 @@ def _beside(folder: Path, source: str) -> str:
     return f"{kind}:{folder / Path(rest).expanduser()}" if kind in ("npz", "folder") and rest else source
 
 
-def split_hash(experiment: Experiment, setup: Setup, num_clients: int) -> str:
-    """SHA-256 of the data set and its split under every seed.
+def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[FederatedData]:
+    """Split the data set under every seed.
 
     Raises:
         ConfigError: If the split has another number of clients.
     """
-    whole = hashlib.sha256(setup.dataset.sha256.encode())
-    for seed in experiment.seeds:
-        fed = run_setup.divide(experiment, setup.dataset, seed)
+    feds = [run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds]
+    for seed, fed in zip(experiment.seeds, feds, strict=True):
         if fed.num_clients != num_clients:
             raise ConfigError(
                 f"the experiment's split has {fed.num_clients} clients under seed {seed}, num_clients is "
                 f"{num_clients}; make them equal, or declare data of its own for each client"
             )
-        whole.update(json.dumps([seed, fed.sha256]).encode())
+    return feds
+
+
+def split_hash(setup: Setup, feds: Sequence[FederatedData]) -> str:
+    """SHA-256 of the data set and its splits."""
+    whole = hashlib.sha256(setup.dataset.sha256.encode())
+    for fed in feds:
+        whole.update(json.dumps([fed.seed, fed.sha256]).encode())
     return whole.hexdigest()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unskew.data.federated import ClientIndex, FederatedData
-from unskew.deploy.client import split_hash
+from unskew.deploy.client import divided, split_hash
 from unskew.deploy.settings import ServerConfig, read_settings
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint, load
@@ -77,14 +77,27 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     )
     deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None
-    membership = Membership(transport, deployment.run, expected, nodes, deployment.clients, callback.note)
+    membership = Membership(
+        transport, deployment.run, expected, nodes, deployment.clients, callback.note, config.max_examples
+    )
     membership.wait(config.min_clients, config.wait_s)
     # Either all clients have their shard of the experiment's split or all declare data of their own; the most decide.
     own = 2 * sum(membership.known[c].own for c in membership.present) > len(membership.present)
-    membership.settle(own, None if own else split_hash(experiment, setup, number))
+    if own:
+        membership.settle(own, None)
+    else:
+        feds = divided(experiment, setup, number)
+        sizes = {c: tuple(len(fed.clients[c].train) for fed in feds) for c in range(number)}
+        membership.settle(own, split_hash(setup, feds), sizes)
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
-    limits = Limits(config.deadline_s, config.max_norm, config.max_ratio)
+    limits = Limits(
+        config.deadline_s,
+        config.max_norm,
+        config.max_ratio,
+        max_examples=config.max_examples,
+        warn_share=config.warn_share,
+    )
     backend = OverNetwork(setup, membership, deployment, limits, own)
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
@@ -151,7 +164,7 @@ class DeploymentState:
         table = read_json(path)
         try:
             starts = {int(cell): tuple((int(a), int(t)) for a, t in rows) for cell, rows in table["starts"].items()}
-            clients = {int(c): DataIdentity(str(k["data"]), bool(k["own"])) for c, k in table["clients"].items()}
+            clients = {int(c): _identity(k) for c, k in table["clients"].items()}
             deployment = cls(path, str(table["config"]), str(table["run"]), int(table["attempt"]) + 1, starts, clients)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(
@@ -180,9 +193,15 @@ class DeploymentState:
             "config": self.config,
             "attempt": self.attempt,
             "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
-            "clients": {str(c): {"data": k.data, "own": k.own} for c, k in sorted(self.clients.items())},
+            "clients": {
+                str(c): {"data": k.data, "own": k.own, "examples": k.examples} for c, k in sorted(self.clients.items())
+            },
         }
         write_atomically(self.path, json.dumps(table))
+
+
+def _identity(row: Mapping[str, Any]) -> DataIdentity:
+    return DataIdentity(str(row["data"]), bool(row["own"]), tuple(int(n) for n in row["examples"]))
 
 
 # ---------------------------------------------------------------- backend of the run loop
@@ -244,6 +263,7 @@ class OverNetwork:
             outage=experiment.world.outage,
             channel=experiment.world.channel,
             limits=self.limits,
+            seed_index=experiment.seeds.index(seed),
         )
         return runtime, fed
 

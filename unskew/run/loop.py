@@ -495,6 +495,8 @@ class _Cell:
         """The method's report on the round; its warnings are shown once."""
         reports = getattr(self.sim.algorithm, "info", None)
         parts = () if reports is None else info.parts(reports(state))
+        if about_clients := self.sim.drain_warnings():
+            parts = (*parts, info.Info(warnings=about_clients))
         for text in (text for part in parts for text in info.warnings_of(part)):
             if text not in self.warned:
                 self.warned.add(text)

@@ -123,6 +123,10 @@ class InProcessClients:
         """Return nothing: clients in this process are evaluated by it."""
         return {}
 
+    def drain_warnings(self) -> tuple[str, ...]:
+        """Return no warnings: clients in one process are what they say."""
+        return ()
+
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return records of events outside the plan; in one process there are none."""
         return [], []

@@ -9,11 +9,12 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
 from unskew.runtime.message import (
+    COUNT,
     REPLIES,
     ClientInfo,
     Delivery,
@@ -89,10 +90,12 @@ class DataIdentity:
     Attributes:
         data: SHA-256.
         own: True if the client declared data of its own.
+        examples: Number of its training examples by seed; empty if it kept them to itself.
     """
 
     data: str
     own: bool
+    examples: tuple[int, ...] = field(default=(), compare=False)
 
 
 class Membership:
@@ -105,6 +108,7 @@ class Membership:
         registered: Client that each node's key belongs to, if keys were registered; other nodes are then rejected.
         known: Data of the clients that connected before; those that connect now are added.
         note: Called once for every node that is accepted or rejected, with the reason.
+        max_examples: Largest number of examples that a client may declare.
     """
 
     def __init__(
@@ -115,10 +119,13 @@ class Membership:
         registered: Mapping[Node, ClientId] | None = None,
         known: dict[ClientId, DataIdentity] | None = None,
         note: Note = lambda text: None,
+        max_examples: int = COUNT,
     ) -> None:
         self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
         self.known: dict[ClientId, DataIdentity] = {} if known is None else known
+        self.max_examples = max_examples
         self.kind: DataIdentity | None = None
+        self._examples: Mapping[ClientId, tuple[int, ...]] = {}
         self._node: dict[ClientId, Node] = {}
         self._refused: dict[Node, tuple[ClientId, str]] = {}
         self._again: dict[Node, float] = {}
@@ -152,11 +159,18 @@ class Membership:
         for node, delivery in self.transport.exchange(hello, deadline_s).items():
             self._admit(node, delivery, nonces[node], deadline_s)
 
-    def settle(self, own: bool, data: str | None) -> None:
-        """Accept from now on only clients with data of their own, or only those with these very data."""
+    def settle(self, own: bool, data: str | None, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
+        """Accept from now on only clients with data of their own, or only those with these very data.
+
+        Args:
+            own: True for data of their own.
+            data: SHA-256 of the data that they divide otherwise.
+            examples: Number of examples that each client then has, by seed.
+        """
         self.kind = DataIdentity(data or "", own)
+        self._examples = examples or {}
         for client, node in list(self._node.items()):
-            wrong = self._other_data(self.known[client])
+            wrong = self._other_data(self.known[client]) or self._other_count(client, self.known[client].examples)
             if wrong is not None:
                 del self._node[client], self.known[client]
                 self._reject(node, client, wrong)
@@ -169,6 +183,20 @@ class Membership:
             mine, others = ("data of its own", "none") if kind.own else ("no data of its own", "such")
             return f"it declares {mine}, the others declare {others}"
         return "it divides another data set, or divides it otherwise, than the server does"
+
+    def examples(self, client: ClientId, seed: int) -> int | None:
+        """Return the number of examples that a client declared for the seed with this index; None if it did not."""
+        declared = self.known[client].examples if client in self.known else ()
+        return declared[seed] if seed < len(declared) else None
+
+    def _other_count(self, client: ClientId, declared: tuple[int, ...]) -> str | None:
+        """Describe what is wrong with the numbers of examples that a client declares; None if nothing is."""
+        if not declared:
+            return None
+        if not all(0 <= n <= self.max_examples for n in declared):
+            return f"it declares {max(declared)} examples, and server.toml allows max_examples = {self.max_examples}"
+        ours = self._examples.get(client, declared)
+        return None if declared == ours else f"it declares {declared} examples, the experiment's split gives it {ours}"
 
     def wait(self, at_least: int, wait_s: float, pause_s: float = 0.5) -> None:
         """Greet nodes until `at_least` clients are connected.
@@ -223,10 +251,13 @@ class Membership:
             self._reject(node, head.client, f"client {head.client} is connected already, as another node", True)
             self._again[node] = time.monotonic() + 1.0
             return
-        now = DataIdentity(head.data, head.own)
-        wrong = wrong or self._other_data(now)
-        if wrong is None and self.known.get(head.client, now) != now:
+        now = DataIdentity(head.data, head.own, head.examples)
+        wrong = wrong or self._other_data(now) or self._other_count(head.client, head.examples)
+        before = self.known.get(head.client, now)
+        if wrong is None and before != now:
             wrong = f"client {head.client} had other data when it was met first"
+        if wrong is None and before.examples != now.examples:
+            wrong = f"client {head.client} declared other numbers of examples when it was met first: {before.examples}"
         if wrong is not None:
             self._reject(node, head.client, wrong)
             return

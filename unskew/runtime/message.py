@@ -111,7 +111,7 @@ class EvaluationRequest:
 # ---------------------------------------------------------------- replies
 @dataclass(frozen=True)
 class ClientInfo:
-    """A client's description of itself.  All but `client`, `data` and `own` must agree with the server's.
+    """A client's description of itself.  All but `client`, `data`, `own` and `examples` must agree with the server's.
 
     Attributes:
         client: Number of the client, from 0.
@@ -122,6 +122,7 @@ class ClientInfo:
         layout: SHA-256 of the model's tensor names, shapes and element types.
         data: SHA-256 of the data; with the experiment's own split, of data set and split.
         own: True if the client declared data of its own.
+        examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
     """
 
     client: ClientId
@@ -133,6 +134,7 @@ class ClientInfo:
     data: str
     own: bool
     nonce: str
+    examples: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ A reply counts if it answers this very request, has the type that the step decla
 import math
 import secrets
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -38,9 +38,11 @@ from unskew.protocol import (
     map_keep,
     steps_of,
 )
+from unskew.runtime.counts import check_count, counts_in, heavy_share
 from unskew.runtime.membership import Membership, printable
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
+    COUNT,
     REPLIES,
     Delivery,
     Envelope,
@@ -81,12 +83,16 @@ class Limits:
         max_norm: Largest L2 norm of a reply's floating-point tensors.
         max_ratio: Largest norm of a reply's model tensors, in multiples of the median of the exchange's replies.
         models: Number of models that a reply may carry (see `limit_bytes`).
+        max_examples: Largest number of examples that a client may say it has.
+        warn_share: Share of its cohort's examples above which the log and the report name a client.
     """
 
     deadline_s: float = 600.0
     max_norm: float = 1e6
     max_ratio: float = 100.0
     models: int = 8
+    max_examples: int = COUNT
+    warn_share: float = 0.5
 
 
 class RemoteClients:
@@ -106,6 +112,7 @@ class RemoteClients:
         cell: Index of seed and method, counted from 0.
         key: Root of all randomness.
         limits: Deadlines and bounds.
+        seed_index: Place of the seed among the experiment's.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -126,6 +133,7 @@ class RemoteClients:
         cell: int,
         key: Key,
         limits: Limits,
+        seed_index: int,
     ) -> None:
         if getattr(algorithm, "pooled", False) and num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
@@ -144,6 +152,9 @@ class RemoteClients:
         )
         self._begin = begin
         self._begun: tuple[tuple[int, int], ...] = ()
+        self.seed_index = seed_index
+        self._counts: dict[ClientId, int] = {}
+        self._warnings: list[str] = []
         self._failures: list[LostReply] = []
         self._sent: list[NetworkTransfer] = []
 
@@ -188,6 +199,31 @@ class RemoteClients:
         failures, sent = self._failures, self._sent
         self._failures, self._sent = [], []
         return failures, sent
+
+    def drain_warnings(self) -> tuple[str, ...]:
+        """Return sentences for the user since the last call."""
+        warnings, self._warnings = tuple(self._warnings), []
+        return warnings
+
+    def examples(self, client: ClientId) -> int | None:
+        """Return the number of examples that a client declared, or gave in its first reply; None if it never did."""
+        return self._counts.get(client, self.membership.examples(client, self.seed_index))
+
+    def check_examples(self, client: ClientId, counts: Iterable[int]) -> None:
+        """Refuse numbers of examples that are not those the client declared.
+
+        Raises:
+            WireError: If so, or if they are too large.
+        """
+        n = check_count(counts, self.examples(client), self.limits.max_examples)
+        if n is not None:
+            self._counts[client] = n
+
+    def weigh(self, cohort: Iterable[ClientId]) -> None:
+        """Warn of a client that says it has most of its cohort's examples."""
+        warning = heavy_share({c: self._counts[c] for c in cohort if c in self._counts}, self.limits.warn_share)
+        if warning is not None:
+            self._warnings.append(warning)
 
     # ------------------------------------------------------------------ messages
     def transport(
@@ -281,6 +317,7 @@ class _RemoteRound:
                     raise WireError(
                         f"client {client} claims to hold {held.key[:40]!r} of client {held.owner} (at {path or 'top'})"
                     )
+            clients.check_examples(client, [*counts_in(reply), *([head.n] if head.n else [])])
             if clients.validate_reply is not None:
                 clients.validate_reply(exchange.step, reply, clients.model.initial, clients.model.layout)
         except WireError as error:
@@ -299,6 +336,7 @@ class _RemoteRound:
         scale = max([_norm(self.clients.model.initial), *table_norms(message).values()])
         heavy = heavy_ones(norms, self.clients.limits.max_ratio, scale)
         self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
+        self.clients.weigh([c for c in replies if c not in odd and c not in heavy])
         return odd | heavy
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
@@ -432,6 +470,7 @@ class NetworkRuntime(Runtime[S]):
         outage: Losses on top of the real ones.
         channel: Answers `Probe`.
         limits: Deadlines and bounds.
+        seed_index: Place of the seed among the experiment's.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -455,6 +494,7 @@ class NetworkRuntime(Runtime[S]):
         outage: Outage | None = None,
         channel: Channel | None = None,
         limits: Limits | None = None,
+        seed_index: int = 0,
     ) -> None:
         clients = RemoteClients(
             algorithm,
@@ -466,6 +506,7 @@ class NetworkRuntime(Runtime[S]):
             cell=cell,
             key=Key(seed),
             limits=limits or Limits(),
+            seed_index=seed_index,
         )
         super().__init__(
             algorithm,

@@ -250,6 +250,10 @@ class Clients(Protocol):
         """Let remote clients evaluate their own models; nothing of others, whose models and data are here."""
         ...
 
+    def drain_warnings(self) -> tuple[str, ...]:
+        """Return sentences for the user about the clients, since the last call."""
+        ...
+
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""
         ...
@@ -381,6 +385,10 @@ class Runtime(Generic[S]):
         """
         served = {c: self.algorithm.serve(state, c) for c in self.clients.ids}
         return self.clients.evaluate(served, t, parts, last)
+
+    def drain_warnings(self) -> tuple[str, ...]:
+        """Return sentences for the user about the clients, since the last call."""
+        return self.clients.drain_warnings()
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""

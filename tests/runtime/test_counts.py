@@ -1,0 +1,146 @@
+"""A client that lies about how many examples it has is held to the number it said first, and its weight is named."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import loopback
+from flwr.app import Message
+
+from unskew import wire
+from unskew.algorithms import resolve
+from unskew.algorithms.fedavg import ModelReply
+from unskew.errors import WireError
+from unskew.runtime.counts import check_count, counts_in
+from unskew.runtime.flower import FlowerTransport, pack, unpack
+from unskew.runtime.membership import Membership
+from unskew.runtime.message import REPLIES, ClientInfo, read, write
+from unskew.runtime.network import Limits
+
+SIZES = (9, 4, 12, 6, 2, 7)
+
+
+def deployed(folder: Path, **limits: Any) -> loopback.Deployed:
+    return loopback.Deployed("fedavg", "perceptron", folder, clients_per_round=6, limits=Limits(5.0, **limits))
+
+
+def lies(there: loopback.Deployed, client: int, n: Callable[[int], int], declared: tuple[int, ...] = ()) -> None:
+    """Let a client say it has n(round) examples, in its reply and beside it, having declared what it likes."""
+    honest, rounds = there.fresh(client), iter(range(1, 99))
+
+    def answer(message: Message) -> Message:
+        reply = unpack((honest_reply := honest(message)).content)
+        head = read(reply, REPLIES)
+        if isinstance(head, ClientInfo):
+            lie = write("hello", dataclasses.replace(head, examples=declared))
+        elif reply.action == "ask":
+            said = n(next(rounds))
+            body = dataclasses.replace(wire.decode(reply.parts[0], ModelReply), n=said)
+            lie = write("ask", dataclasses.replace(head, n=said), wire.encode(body))
+        else:
+            return honest_reply
+        return Message(pack(lie), reply_to=message)
+
+    there.grid.handlers[there.node(client)] = answer
+
+
+def greeted(there: loopback.Deployed, **options: Any) -> Membership:
+    there.membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, **options)
+    there.membership.call()
+    there.runtime = there.start_server()
+    return there.membership
+
+
+def test_a_client_that_replies_with_more_examples_than_it_declared_is_refused(tmp_path: Path) -> None:
+    """The attack that worked: with n = 2^53 one of six decided every mean, with no row and no warning."""
+    there = deployed(tmp_path)
+    lies(there, 4, lambda t: 1 << 53, declared=(2,))
+    greeted(there)
+    _, trace = there.runtime.round(there.runtime.start(), 1)
+    assert [(f.client, f.reason) for f in trace.failures] == [
+        (4, f"refused: it says it has {1 << 53} examples, and said 2 before; a client's number never changes")
+    ]
+    assert there.runtime.drain_warnings() == ()
+
+
+def test_a_client_that_declared_nothing_is_held_to_what_it_said_first(tmp_path: Path) -> None:
+    there = deployed(tmp_path)
+    lies(there, 4, lambda t: 2 if t == 1 else 200)
+    greeted(there)
+    state, trace = there.runtime.round(there.runtime.start(), 1)
+    assert trace.failures == []
+    _, trace = there.runtime.round(state, 2)
+    assert [f.reason for f in trace.failures] == [
+        "refused: it says it has 200 examples, and said 2 before; a client's number never changes"
+    ]
+
+
+def test_a_number_beyond_the_terms_is_refused_when_it_joins_and_when_it_replies(tmp_path: Path) -> None:
+    there = deployed(tmp_path, max_examples=100)
+    lies(there, 4, lambda t: 101)
+    greeted(there)
+    _, trace = there.runtime.round(there.runtime.start(), 1)
+    assert [f.reason for f in trace.failures] == [
+        "refused: it says it has 101 examples, and server.toml allows max_examples = 100"
+    ]
+    for declared in ((101,), (5, 101), (-1,)):
+        lies(there, 4, lambda t: 2, declared)
+        membership = greeted(there, max_examples=100)
+        assert membership.present == (0, 1, 2, 3, 5)
+        assert "and server.toml allows max_examples = 100" in membership.refused()[0][1]
+
+
+def test_a_declared_number_does_not_change_when_a_client_joins_again(tmp_path: Path) -> None:
+    there = deployed(tmp_path)
+    lies(there, 4, lambda t: 2, (2,))
+    known = greeted(there).known
+    lies(there, 4, lambda t: 90, (90,))
+    membership = greeted(there, known=known)
+    assert membership.present == (0, 1, 2, 3, 5)
+    assert membership.refused() == [(4, "client 4 declared other numbers of examples when it was met first: (2,)")]
+
+
+def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path: Path) -> None:
+    there = deployed(tmp_path)
+    for client, n in enumerate(SIZES):
+        lies(there, client, lambda t: 1, (n + (client == 4),))
+    membership = greeted(there)
+    membership.settle(False, "rows", {c: (n,) for c, n in enumerate(SIZES)})
+    assert membership.present == (0, 1, 2, 3, 5)
+    assert membership.refused() == [(4, "it declares (3,) examples, the experiment's split gives it (2,)")]
+
+
+def test_a_client_with_most_of_its_cohort_s_examples_is_named(tmp_path: Path) -> None:
+    there = deployed(tmp_path)
+    lies(there, 4, lambda t: 10_000, (10_000,))
+    greeted(there)
+    _, trace = there.runtime.round(there.runtime.start(), 1)
+    assert trace.failures == []
+    (warning,) = there.runtime.drain_warnings()
+    assert warning.startswith(
+        "client 4 says it has 10000 examples, more than 50% of its cohort's, and so decides means"
+    )
+    assert there.runtime.drain_warnings() == ()
+
+
+def test_honest_clients_give_no_occasion_for_a_warning(tmp_path: Path) -> None:
+    there = deployed(tmp_path)
+    state, trace = there.runtime.round(there.runtime.start(), 1)
+    there.runtime.round(state, 2)
+    assert (trace.failures, there.runtime.drain_warnings()) == ([], ())
+
+
+def test_numbers_of_examples_are_found_by_their_type_also_inside_a_wrapper() -> None:
+    reply = ModelReply({}, 7)
+    assert list(counts_in(reply)) == [7]
+    wrapped = next(iter(wire.signatures(resolve("fedavg+dw")()).values())).reply
+    assert list(counts_in(wrapped(reply, None, True))) == [7]
+    assert check_count([7, 7], None, 7) == 7
+    assert check_count([], 7, 7) is None
+    with pytest.raises(WireError, match=r"one number of examples, got \[7, 8\]"):
+        check_count([7, 8], None, 10)

@@ -1,0 +1,72 @@
+"""Clients' numbers of examples, by which means are weighted: declared when a client joins, and held to in every reply.
+
+No server can count a client's examples.  It can keep the client to one number, below what the deployment's terms allow,
+and say when that number decides a mean.
+"""
+
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from unskew import wire
+from unskew.errors import WireError
+from unskew.protocol import ClientId, SampleCount
+from unskew.tree import is_record
+
+FEW = 3
+"""Least size of a cohort in which one client's share says something."""
+
+
+def counts_in(reply: Any) -> Iterator[int]:
+    """Yield the numbers of examples in a reply, which its types name as such."""
+    if not is_record(reply):
+        return
+    of: type = type(reply)
+    for name, hint in wire.hints_of(of).items():
+        value = getattr(reply, name)
+        if hint == SampleCount or SampleCount in typing.get_args(hint):
+            if value is not None:
+                yield value
+        else:
+            yield from counts_in(value)
+
+
+def check_count(counts: Iterable[int], declared: int | None, most: int) -> int | None:
+    """Return the number of examples that a client says it has; None if it says none.
+
+    Args:
+        counts: All such numbers in its reply and around it.
+        declared: The number it gave when it joined, or in its first reply; None if it never did.
+        most: The largest allowed.
+
+    Raises:
+        WireError: If there are several, or it is another than before or too large.
+    """
+    numbers = sorted(set(counts))
+    if len(numbers) > 1:
+        raise WireError(f"a reply gives one number of examples, got {numbers}")
+    for n in numbers:
+        if declared is not None and n != declared:
+            raise WireError(f"it says it has {n} examples, and said {declared} before; a client's number never changes")
+        if n > most:
+            raise WireError(f"it says it has {n} examples, and server.toml allows max_examples = {most}")
+    return numbers[0] if numbers else None
+
+
+def heavy_share(counts: Mapping[ClientId, int], bound: float) -> str | None:
+    """Describe a client that has more than this share of its cohort's examples; None if there is none.
+
+    >>> heavy_share({0: 10, 1: 10, 2: 100}, 0.5)[:27]
+    'client 2 says it has 100 ex'
+    >>> heavy_share({0: 10, 1: 100}, 0.5), heavy_share({0: 10, 1: 10, 2: 20}, 0.5)
+    (None, None)
+    """
+    if len(counts) < FEW:
+        return None
+    client = max(counts, key=lambda c: (counts[c], -c))
+    if counts[client] <= bound * sum(counts.values()):
+        return None
+    return (
+        f"client {client} says it has {counts[client]} examples, more than {bound:.0%} of its cohort's, and so decides "
+        'means that are weighted by examples; ask the participant, or set weighting = "uniform"'
+    )
