@@ -28,22 +28,27 @@ demo: $(STAMP) ## Compare methods on real handwritten digits and write a report 
 	$(BIN)/unskew run --out demo
 	@echo "Open demo/report.html in a browser."
 
-test: $(EXTRAS) ## All tests but the slow ones
+# Tests of a file stay together as long as both workers have some (worksteal), since they share what they made; and
+# compiled modules are kept even where the environment says not to: each process of a federation would compile its own.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
+IN_TWO := -n 2 --dist worksteal
+
+test: $(EXTRAS) ## All tests but the slow ones (under eight minutes on two cores)
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n 2
+	$(PYTEST) -m "not slow and not gpu" $(IN_TWO)
 
 test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults in a federation of processes
-	$(BIN)/python -m pytest -q -m "slow"
+	$(PYTEST) -m "slow"
 
-# Whole runs, examples and the conformance grid wait for `make test`; this stays under two minutes.
-QUICK := tests/test_*.py $(addprefix tests/,algorithms data deploy docs local models report runtime world)
+# Whole runs, reports, deployments, examples and the conformance grid wait for `make test`; this stays under two minutes.
+QUICK := tests/test_*.py $(addprefix tests/,algorithms data docs local models server world)
 
 check: $(EXTRAS) ## Format, lint, types, layers and the tests of single parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m "not slow and not gpu and not network" -n 2 -x $(QUICK)
+	$(PYTEST) -m "not slow and not gpu and not network" $(IN_TWO) -x $(QUICK)
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .

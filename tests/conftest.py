@@ -33,6 +33,14 @@ def _disks_are_not_waited_for() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A run of a large model takes all cores for itself; the tests after it, of which two run at once, must not."""
+    yield
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 OUTCOMES: list[tuple[str, str, str]] = []
 
 

@@ -1,10 +1,13 @@
-"""Every example is run as a reader would run it, in a process of its own, and its output is read."""
+"""Every example is run as a reader would run it, and its output is read."""
 
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +36,37 @@ def run(name: str, *args: str, at: Path) -> str:
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if not PROGRESS.match(line)] == []
     return done.stdout
+
+
+def run_in_a_fork(name: str, *args: str, at: Path) -> str:
+    """The same in a copy of this process, which need not load PyTorch and unskew again."""
+    with open(at / "stdout", "w+b") as out, open(at / "stderr", "w+b") as err:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.chdir(at)
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+                sys.argv = [name, *args]
+                sys.path.insert(0, str(EXAMPLES))
+                warnings.simplefilter("error")
+                runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        printed, errors = (f.seek(0) or f.read().decode() for f in (out, err))
+    for left in ("stdout", "stderr"):
+        (at / left).unlink()
+    assert status == 0, errors
+    assert [line for line in errors.splitlines() if not PROGRESS.match(line)] == []
+    return printed
 
 
 def column(printed: str, label: str, n: int) -> float:
@@ -114,11 +148,30 @@ EXPECTED: dict[str, tuple[tuple[str, ...], Callable[[str], None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_prints_what_it_promises_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+ALONE = "quickstart.py"
+"""The example that `make test` starts as a process of its own; it forks for the others, `make test-slow` does not."""
+
+
+def test_an_example_prints_what_it_promises_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    in_its_folder(ALONE, run, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted({*EXPECTED} - {ALONE}))
+def test_an_example_prints_what_it_promises_after_other_work(name: str, tmp_path: Path) -> None:
+    in_its_folder(name, run_in_a_fork, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*EXPECTED} - {ALONE}))
+def test_every_example_prints_what_it_promises_in_its_own_process(name: str, tmp_path: Path) -> None:
+    in_its_folder(name, run, tmp_path)
+
+
+def in_its_folder(name: str, runner: Callable[..., str], at: Path) -> None:
+    """Run the example there; what it printed must be right, and it must leave nothing behind."""
     args, check = EXPECTED[name]
-    check(run(name, *args, at=tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    check(runner(name, *args, at=at))
+    assert list(at.iterdir()) == []
 
 
 def test_a_run_can_be_read_without_unskew(tmp_path: Path) -> None:
