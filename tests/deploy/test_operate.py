@@ -297,3 +297,8 @@ def test_runs_that_are_not_done_are_not_compared(simulated: Path, tmp_path: Path
 def test_a_simulation_that_is_there_already_is_not_run_again(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "start", None)
     assert parity.simulate(tiny(), simulated) == simulated
+
+
+def test_the_folder_of_a_local_deployment_is_its_owners_alone(tmp_path: Path) -> None:
+    deployment = operate.prepare(tiny(), 1, tmp_path / "run")
+    assert [p.stat().st_mode & 0o777 for p in (tmp_path / "run", deployment)] == [0o700, 0o700]

@@ -356,7 +356,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
     address = Address("127.0.0.1", launch.free_ports(1)[0])
     if not deployment.exists():
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            make_private(out)  # a run's folder: clients' models end up in it
         except OSError as error:
             raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
         new = out / ".deploy"
