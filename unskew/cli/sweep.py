@@ -52,6 +52,7 @@ def sweep(
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
     from unskew import machine
+    from unskew.run.folder import read_json
     from unskew.run.sweep import SweepRunner, check, expand
 
     find_own_code()
@@ -67,7 +68,7 @@ def sweep(
     say(f"{name}: {len(points)} point{'s' * (len(points) != 1)} in {folder}")
     results = runner.run()
     done = [r for r in results if r.status == "done"]
-    summaries = {r.point: json.loads((r.folder / "summary.json").read_text("utf-8")) for r in done}
+    summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
     if as_json:
         print(json.dumps(_as_json(name, points, results, summaries)))
     elif done:
