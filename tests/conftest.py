@@ -34,9 +34,11 @@ def _disks_are_not_waited_for() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """A run of a large model takes all cores for itself; the tests after it, of which two run at once, must not."""
-    yield
+def _one_thread() -> None:
+    """A run of a large model takes all cores and leaves PyTorch so: two of pytest's workers would wait for each other.
+
+    Tests of tiny networks then took thirty times as long.
+    """
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
 
