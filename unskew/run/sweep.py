@@ -307,7 +307,7 @@ class SweepRunner:
     def _begin(self, point: Point, file: Path) -> "_PointProcess":
         folder = self._folder(point)
         if (folder / "run.json").exists():
-            order = ["resume", str(folder), "--allow-code"]  # of the sweep's own file, as in `_point`
+            order = ["resume", "--allow-code", str(folder)]  # the code of the sweep's own file
         else:
             order = ["run", str(file), "--out", str(folder)]
         threads = dict.fromkeys(THREAD_VARIABLES, str(point.experiment.runtime.threads or 1))
