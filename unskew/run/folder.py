@@ -229,6 +229,7 @@ class RunLogs:
     def __init__(self, folder: Path, marks: Mapping[str, LogMark]) -> None:
         self.folder = folder
         self._logs: dict[str, _Log] = {}
+        self._in_folder = False  # True if the names of all logs are on the disk
         names = (*LOGS, *(rare for rare in RARE if rare in marks or (folder / f"{rare}.jsonl").exists()))
         # All are verified before any is cut.
         verified = {name: _verified(*_files(folder, name), marks.get(name, EMPTY)) for name in names}
@@ -245,6 +246,7 @@ class RunLogs:
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 if name not in self._logs:
                     self._logs[name] = _Log(self.folder, name, EMPTY, (hashlib.sha256(), 0))
+                    self._in_folder = False
                 self._logs[name].append(encoded)
 
     def flush(self) -> None:
@@ -258,6 +260,10 @@ class RunLogs:
         for log in self._logs.values():  # not their checksums, which only say which row was changed
             with explained(log.path, self.folder):
                 os.fsync(log.file.fileno())
+        if not self._in_folder:
+            with explained(self.folder, self.folder):
+                sync_folder(self.folder)
+            self._in_folder = True
         return {name: log.mark for name, log in self._logs.items()}
 
     def close(self) -> None:
