@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs wheel bench-peers clean
+.PHONY: help demo test test-slow check format docs wheel nightly bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,12 @@ test: $(EXTRAS) ## All tests but the slow ones (under eight minutes on two cores
 
 test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults in a federation of processes
 	$(PYTEST) -m "slow"
+
+# Tests draw the same examples each time; at night they draw others.  A failure prints the line that repeats it.
+nightly: $(EXTRAS) ## Fresh random examples for every property, and twenty minutes of fuzzing
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(PYTEST) -m "hypothesis and not gpu" $(IN_TWO) --hypothesis-profile=nightly
+	UNSKEW_FUZZ_S=1200 $(PYTEST) tests/runtime/test_fuzz_coverage.py
 
 # Whole runs, reports, deployments, examples and the conformance grid wait for `make test`; this stays under two minutes.
 QUICK := tests/test_*.py $(addprefix tests/,algorithms data docs local models server world)
