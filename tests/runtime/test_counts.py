@@ -10,11 +10,15 @@ import pytest
 pytest.importorskip("flwr")
 
 import loopback
+import torch
 from flwr.app import Message
 
 from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import ModelReply
+from unskew.algorithms.feddif import Tally
+from unskew.algorithms.feddistill import ClassOutputs
+from unskew.algorithms.fedproto import Prototypes
 from unskew.errors import WireError
 from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.flower import FlowerTransport, pack, unpack
@@ -135,11 +139,34 @@ def test_honest_clients_give_no_occasion_for_a_warning(tmp_path: Path) -> None:
     assert (trace.failures, there.runtime.drain_warnings()) == ([], ())
 
 
+def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) -> None:
+    there = loopback.Deployed("fedproto", "perceptron", tmp_path, clients_per_round=6, limits=Limits(5.0))
+    honest = there.fresh(4)
+
+    def liar(message: Message) -> Message:
+        reply = unpack((answer := honest(message)).content)
+        if reply.action != "ask":
+            return answer
+        body = wire.decode(reply.parts[0], Prototypes)
+        lie = write("ask", read(reply, REPLIES), wire.encode(dataclasses.replace(body, counts=1000 * body.counts)))
+        return Message(pack(lie), reply_to=message)
+
+    there.grid.handlers[there.node(4)] = liar
+    _, trace = there.runtime.round(there.runtime.start(), 1)
+    assert [(f.client, f.reason) for f in trace.failures] == [
+        (4, "refused: a reply gives one number of examples, got [2, 2000]")
+    ]
+
+
 def test_numbers_of_examples_are_found_by_their_type_also_inside_a_wrapper() -> None:
     reply = ModelReply({}, 7)
     assert list(counts_in(reply)) == [7]
     wrapped = next(iter(wire.signatures(resolve("fedavg+dw")()).values())).reply
     assert list(counts_in(wrapped(reply, None, True))) == [7]
+    by_class = ClassOutputs(torch.zeros(3, 3), torch.tensor([1, 0, 1 << 62]))
+    assert list(counts_in(by_class)) == [(1 << 62) + 1]
+    assert list(counts_in(Prototypes(torch.zeros(2, 4), torch.tensor([4, 0, 3])))) == [7]
+    assert list(counts_in(Tally(torch.tensor([4, 0, 3]), None))) == []  # masked: a sum over clients
     assert check_count([7, 7], None, 7) == 7
     assert check_count([], 7, 7) is None
     with pytest.raises(WireError, match=r"one number of examples, got \[7, 8\]"):

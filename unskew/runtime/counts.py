@@ -18,7 +18,7 @@ FEW = 3
 
 
 def counts_in(reply: Any) -> Iterator[int]:
-    """Yield the numbers of examples in a reply, which its types name as such."""
+    """Yield the numbers of examples in a reply, which its types name as such: counts, and sums of counts by class."""
     if not is_record(reply):
         return
     of: type = type(reply)
@@ -27,6 +27,8 @@ def counts_in(reply: Any) -> Iterator[int]:
         if hint == SampleCount or SampleCount in typing.get_args(hint):
             if value is not None:
                 yield value
+        elif getattr(hint, "dim_str", "") == "classes" and hint.dtypes == ("int64",):  # counts by class, without noise
+            yield sum(value.tolist())  # in Python's numbers, which do not wrap around
         else:
             yield from counts_in(value)
 

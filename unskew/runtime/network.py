@@ -317,9 +317,9 @@ class _RemoteRound:
                     raise WireError(
                         f"client {client} claims to hold {held.key[:40]!r} of client {held.owner} (at {path or 'top'})"
                     )
-            clients.check_examples(client, [*counts_in(reply), *([head.n] if head.n else [])])
             if clients.validate_reply is not None:
                 clients.validate_reply(exchange.step, reply, clients.model.initial, clients.model.layout)
+            clients.check_examples(client, [*counts_in(reply), *([head.n] if head.n else [])])
         except WireError as error:
             raise WireError(f"refused: {error}") from None
         remembered = self.t if head.remembers else clients.memory.get(client)
