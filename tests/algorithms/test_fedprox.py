@@ -7,7 +7,7 @@ import torch
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedprox import FedProx, Proximal, SizeSampled
-from unskew.algorithms.parts import Size
+from unskew.algorithms.parts import SizeReply
 from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import SgdConfig
 from unskew.world.outage import Outage
@@ -64,7 +64,7 @@ def test_sizes_are_asked_for_once_and_weighed(springs: Any, spy: Any) -> None:
         play = springs(m=[1.0, 2.0, 3.0, 4.0], n=[1, 2, 3, 4]).play(
             FedProx(sampling="size", local=SMALL), rounds=3, clients_per_round=2, codec=True
         )
-    assert [m.n for m in messages if isinstance(m, Size)] == [1, 2, 3, 4]
+    assert [m.n for m in messages if isinstance(m, SizeReply)] == [1, 2, 3, 4]
     assert play.states[-1].n == {0: 1, 1: 2, 2: 3, 3: 4}
     assert [len([x for x in t.transfers if x.direction == "up"]) for t in play.traces] == [6, 2, 2]
     assert play.bytes[0] > play.bytes[1]

@@ -22,9 +22,9 @@ from unskew.server.auction import (
     outage,
     valuations,
 )
-from unskew.server.distance import Metric, iid_distance, learn, shares
+from unskew.server.distance import DistanceMetric, iid_distance, learn, shares
 
-METRICS: tuple[Metric, ...] = get_args(Metric)
+METRICS: tuple[DistanceMetric, ...] = get_args(DistanceMetric)
 
 
 def counts(rows: int, classes: int) -> st.SearchStrategy[Tensor]:
@@ -42,7 +42,7 @@ def test_a_missing_class_is_worth_its_distance_and_more_of_the_same_nothing() ->
 
 
 @given(counts(3, 4), counts(5, 4), counts(1, 4), st.sampled_from(METRICS))
-def test_values_are_the_definition(models: Tensor, clients: Tensor, common: Tensor, metric: Metric) -> None:
+def test_values_are_the_definition(models: Tensor, clients: Tensor, common: Tensor, metric: DistanceMetric) -> None:
     """Pair by pair: the distance before less that after (eq. 1); l2 goes another way (eq. 2) to the same place."""
     target = shares(common[0] + 1.0)
     psi, sizes = shares(models.double()), models.sum(1).double()

@@ -12,9 +12,17 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from unskew.errors import ConfigError
-from unskew.server.distance import Metric, chain_distance, iid_distance, largest_distance, learn, project, shares
+from unskew.server.distance import (
+    DistanceMetric,
+    chain_distance,
+    iid_distance,
+    largest_distance,
+    learn,
+    project,
+    shares,
+)
 
-METRICS: tuple[Metric, ...] = get_args(Metric)
+METRICS: tuple[DistanceMetric, ...] = get_args(DistanceMetric)
 UNIFORM = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
 
 
@@ -36,7 +44,7 @@ simplex = histograms(1, 4).map(lambda h: shares(h[0].double()))
     ("metric", "expected"),
     [("l2", 0.454606), ("l1", 0.733333), ("tv", 0.366667), ("kl", 0.296794), ("js", 0.074806), ("w1", 0.6)],
 )
-def test_distances_by_hand(metric: Metric, expected: float) -> None:
+def test_distances_by_hand(metric: DistanceMetric, expected: float) -> None:
     """psi = (.7, .2, .1) from thirds: differences .3667, -.1333, -.2333.
 
     l2 sqrt(.13444 + .01778 + .05444); l1 their sizes; tv half of that; kl .7 ln 2.1 + .2 ln .6 + .1 ln .3;
@@ -63,13 +71,15 @@ def test_tv_is_what_cannot_stay_where_it_is(psi: Tensor, target: Tensor) -> None
 
 
 @given(simplex, simplex, st.sampled_from(METRICS))
-def test_no_distribution_is_further_than_the_largest_distance(psi: Tensor, target: Tensor, metric: Metric) -> None:
+def test_no_distribution_is_further_than_the_largest_distance(
+    psi: Tensor, target: Tensor, metric: DistanceMetric
+) -> None:
     distance = float(iid_distance(psi, target, metric))
     assert 0.0 <= distance <= largest_distance(target, metric) + 1e-12
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_distribution_is_at_distance_zero_from_itself_zeros_and_all(metric: Metric) -> None:
+def test_a_distribution_is_at_distance_zero_from_itself_zeros_and_all(metric: DistanceMetric) -> None:
     psi = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
     assert iid_distance(psi, psi, metric).item() == pytest.approx(0.0, abs=1e-12)
 

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, average
 from unskew.algorithms.fednova import require_linear, work
-from unskew.algorithms.parts import Size, acknowledged, corrected, share, sizes, steps_of
+from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes, steps_of
 from unskew.protocol import Aux, ClientId, Federation, Fitted, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
 from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
@@ -187,9 +187,9 @@ class FedDC:
         return FedDCReply(dy, map_params(torch.sub, new.c, log.c), me.n), FedDCMemory(new, log, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, memory: FedDCMemory | None) -> tuple[Size, FedDCMemory | None]:
+    def declare(self, me: Me, msg: None, memory: FedDCMemory | None) -> tuple[SizeReply, FedDCMemory | None]:
         """Say how many training examples this client has."""
-        return Size(me.n), memory
+        return SizeReply(me.n), memory
 
     def scale(self, y: Fitted, mean_size: float | None) -> float:
         """Return the divisor that turns a displacement into a mean gradient: eta ||a||_1 (eq. 3)."""

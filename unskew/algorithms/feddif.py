@@ -76,7 +76,7 @@ from unskew.protocol import (
 )
 from unskew.server import auction
 from unskew.server.auction import Feasibility
-from unskew.server.distance import Metric, iid_distance, largest_distance, project, shares
+from unskew.server.distance import DistanceMetric, iid_distance, largest_distance, project, shares
 from unskew.tree import Params, map_params, weighted_mean, weighted_sum, zeros_like
 
 DoL = Float[Tensor, "valuations classes"] | Held | Keep
@@ -398,7 +398,7 @@ class FedDif:
     feasibility: Feasibility = "outage"
     filtering: Literal["weights", "after_matching"] = "weights"
     gamma_min: Annotated[float, Ge(0.0)] = 0.0
-    metric: Metric = "l2"
+    metric: DistanceMetric = "l2"
     target: Target = "uniform"
     model_ratio: Annotated[float, Gt(0.0)] | None = None
     max_hops: Annotated[int, Ge(0)] | None = None

@@ -38,7 +38,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import ModelReply, Weighting, average
-from unskew.algorithms.parts import Size, acknowledged, corrected, share, sizes
+from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params, weighted_sum, zeros_like
@@ -156,9 +156,9 @@ class FedDyn:
         return ModelReply(y, me.n), FedDynMemory(new, g, me.round)
 
     @step
-    def declare(self, me: Me, msg: None, memory: FedDynMemory | None) -> tuple[Size, FedDynMemory | None]:
+    def declare(self, me: Me, msg: None, memory: FedDynMemory | None) -> tuple[SizeReply, FedDynMemory | None]:
         """Say how many training examples this client has."""
-        return Size(me.n), memory
+        return SizeReply(me.n), memory
 
     def last_g(self, me: Me, msg: FedDynMessage, memory: FedDynMemory | None) -> Params:
         """Return this client's g as of the last reply the server received."""

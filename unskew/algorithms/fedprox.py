@@ -21,7 +21,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, FedAvgState, ModelMessage, ModelReply, Weighting
-from unskew.algorithms.parts import Size
+from unskew.algorithms.parts import SizeReply
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
 from unskew.server.optimise import Mean, ServerRule
@@ -110,9 +110,9 @@ class SizeSampled:
         return SizeSampledState((yield from self.of.meet(cohort, state.of, fed, self.train)), n)
 
     @step
-    def declare(self, me: Me, msg: None, memory: Params | None) -> tuple[Size, Params | None]:
+    def declare(self, me: Me, msg: None, memory: Params | None) -> tuple[SizeReply, Params | None]:
         """Say how many training examples this client has."""
-        return Size(me.n), memory
+        return SizeReply(me.n), memory
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:

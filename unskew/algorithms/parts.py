@@ -41,14 +41,14 @@ def acknowledged(latest: T, before: T, round: int, heard: int) -> T:
 
 # ---------------------------------------------------------------- sizes
 @dataclass(frozen=True)
-class Size:
+class SizeReply:
     """A client's number of training examples."""
 
     n: SampleCount
 
 
 def sizes(
-    declare: Callable[[Me, None, Any], tuple[Size, Any]], known: dict[int, int], fed: Federation
+    declare: Callable[[Me, None, Any], tuple[SizeReply, Any]], known: dict[int, int], fed: Federation
 ) -> Plan[dict[int, int]]:
     """Return the training examples by client: the known ones, and the answers of clients not yet asked.
 

@@ -20,7 +20,7 @@ from unskew.bench.toolkit import BenchRow, Say, seconds_row, timed
 from unskew.forecast.dry_run import untrained_rounds
 from unskew.keys import Key
 from unskew.server.auction import edge_weights, feasible, match, valuations
-from unskew.server.distance import Metric, shares
+from unskew.server.distance import DistanceMetric, shares
 from unskew.world.wireless import P000
 
 BITS, GAMMA_MIN = 40e6, 1.0
@@ -80,7 +80,7 @@ def measure(n: int = 1000, classes: int = 100, repeats: int = 5, rounds: int = 3
         f"{case}: valuations {loop / min(values_s):,.0f} times the loop, round {min(round_s):.3f} s, {len(pairs)} pairs"
     )
     few = slice(0, AT_ONCE)
-    for metric in get_args(Metric):
+    for metric in get_args(DistanceMetric):
         other, _ = _timed(partial(valuations, psi[few], sizes[few], histograms[few], target, metric), repeats)
         rows.append(seconds_row(f"N{AT_ONCE}/M{AT_ONCE}/c{classes}", f"{metric}_valuations", other))
     if rounds:

@@ -39,7 +39,7 @@ _BAND = "The line is the mean over seeds, the band runs from the lowest to the h
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostClients:
     """Failures of one method for one reason."""
 
     method: str
@@ -412,11 +412,11 @@ def _named(partition: DataSplit | None) -> list[tuple[str, str]]:
     ]
 
 
-def _failures(record: Record) -> list[Lost]:
+def _failures(record: Record) -> list[LostClients]:
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for f in record.failures:
         groups.setdefault((f.method, f.reason), []).append((f.round, f.client))
     return [
-        Lost(method, reason, len(at), len({c for _, c in at}), f"{min(at)[0]}–{max(at)[0]}")
+        LostClients(method, reason, len(at), len({c for _, c in at}), f"{min(at)[0]}–{max(at)[0]}")
         for (method, reason), at in groups.items()
     ]

@@ -35,7 +35,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from unskew.server.distance import Metric, iid_distance, shares
+from unskew.server.distance import DistanceMetric, iid_distance, shares
 
 Feasibility = Literal["outage", "qos", "both", "none"]
 Pair = tuple[int, int]
@@ -56,7 +56,7 @@ def valuations(
     sizes: Tensor,
     histograms: Tensor,
     target: Tensor,
-    metric: Metric = "l2",
+    metric: DistanceMetric = "l2",
     reference: Tensor | None = None,
 ) -> Tensor:
     """Compute how much closer to IID each model would get at each client (eq. 1), float64.
@@ -83,7 +83,7 @@ def gain(before: Tensor, after: Tensor) -> Tensor:
     return torch.nn.functional.hardshrink(before - after, ROUNDING)
 
 
-def _l2_after(counts: Tensor, sizes: Tensor, histograms: Tensor, target: Tensor, _metric: Metric) -> Tensor:
+def _l2_after(counts: Tensor, sizes: Tensor, histograms: Tensor, target: Tensor, _metric: DistanceMetric) -> Tensor:
     """Compute eq. 2."""
     own = histograms.sum(-1)
     x, y = counts - sizes[:, None] * target, histograms - own[:, None] * target
@@ -92,7 +92,7 @@ def _l2_after(counts: Tensor, sizes: Tensor, histograms: Tensor, target: Tensor,
     return square.clamp_(min=0.0).sqrt_().div_(total)
 
 
-def _after(counts: Tensor, _sizes: Tensor, histograms: Tensor, target: Tensor, metric: Metric) -> Tensor:
+def _after(counts: Tensor, _sizes: Tensor, histograms: Tensor, target: Tensor, metric: DistanceMetric) -> Tensor:
     """Compute eq. 1's second distance, some models at a time."""
     rows = max(_BLOCK // max(histograms.numel(), 1), 1)
     blocks = [iid_distance(shares(c[:, None] + histograms), target, metric) for c in torch.split(counts, rows)]

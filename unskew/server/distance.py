@@ -27,10 +27,10 @@ from torch import Tensor
 
 from unskew.errors import ConfigError
 
-Metric = Literal["l2", "l1", "tv", "kl", "js", "w1"]
+DistanceMetric = Literal["l2", "l1", "tv", "kl", "js", "w1"]
 
 
-def iid_distance(psi: Tensor, target: Tensor, metric: Metric = "l2") -> Tensor:
+def iid_distance(psi: Tensor, target: Tensor, metric: DistanceMetric = "l2") -> Tensor:
     """Compute the distances of distributions from the one that counts as IID (eq. 2 and the lines below it).
 
     Args:
@@ -60,7 +60,7 @@ def iid_distance(psi: Tensor, target: Tensor, metric: Metric = "l2") -> Tensor:
         return 0.5 * (_kl(psi, middle) + _kl(target.expand_as(psi), middle))
     if metric == "w1":
         return (psi - target).cumsum(-1)[..., :-1].abs().sum(-1)
-    raise ConfigError(f"metric must be one of {', '.join(get_args(Metric))}, got {metric!r}")
+    raise ConfigError(f"metric must be one of {', '.join(get_args(DistanceMetric))}, got {metric!r}")
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
     return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1).clamp(min=0.0)
 
 
-def largest_distance(target: Tensor, metric: Metric = "l2") -> float:
+def largest_distance(target: Tensor, metric: DistanceMetric = "l2") -> float:
     """Compute the largest distance of any distribution: every metric is convex in psi, so a single class has it."""
     return float(iid_distance(torch.eye(len(target), dtype=target.dtype), target, metric).max())
 

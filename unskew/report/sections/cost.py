@@ -22,7 +22,7 @@ By = Mapping[tuple[str, int], Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Spending:
+class Expense:
     """Something that is spent round by round.
 
     Attributes:
@@ -52,7 +52,7 @@ class Reached:
     Attributes:
         seeds: Seeds that have a target and were evaluated.
         rounds: Rounds of the seeds that reached it; None if none did.
-        spent: Spending -> amounts of those seeds; None if it was not recorded.
+        spent: Expense -> amounts of those seeds; None if it was not recorded.
     """
 
     method: str
@@ -84,7 +84,7 @@ def target(record: Record) -> Target | None:
     return Target(lowest, "the lowest of the methods’ peaks on the test curve")
 
 
-def quantities(record: Record) -> tuple[Spending, ...]:
+def quantities(record: Record) -> tuple[Expense, ...]:
     """Quantities a run spends under any radio: local-training legs, models, MB."""
     cells = [(c.method, c.seed) for c in record.cells]
     sent = {
@@ -93,9 +93,9 @@ def quantities(record: Record) -> tuple[Spending, ...]:
         if any(rows := [record.series.get((m, s, f"bytes.{d}"), {}) for d in DIRECTIONS])
     }
     return (
-        Spending("Iterations", "training legs", record.passes, count),
-        Spending("Models", "sent", record.models, count),
-        Spending("Traffic", "MB", sent, amount),
+        Expense("Iterations", "training legs", record.passes, count),
+        Expense("Models", "sent", record.models, count),
+        Expense("Traffic", "MB", sent, amount),
     )
 
 
@@ -103,7 +103,7 @@ def quantities(record: Record) -> tuple[Spending, ...]:
 class Priced:
     """A run's ledger under a radio: sub-frames, time and energy by round, and which radio it was."""
 
-    quantities: tuple[Spending, ...]
+    quantities: tuple[Expense, ...]
     words: str
 
 
@@ -129,9 +129,9 @@ def priced(record: Record) -> Priced | None:
 
     return Priced(
         (
-            Spending("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", by(lambda c: _sum(c.subframes)), count),
-            Spending("Time", f"s, {what}", by(lambda c: _sum(c.seconds) + (c.compute_s or 0.0)), amount),
-            Spending(
+            Expense("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", by(lambda c: _sum(c.subframes)), count),
+            Expense("Time", f"s, {what}", by(lambda c: _sum(c.seconds) + (c.compute_s or 0.0)), amount),
+            Expense(
                 "Energy", f"J, {what}",
                 by(lambda c: _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)), amount,
             ),
@@ -146,12 +146,12 @@ def _sum(flow: Mapping[Direction, float] | None) -> float:
     return 0.0 if flow is None else math.fsum(flow.values())
 
 
-def reached(record: Record, aim: Target, spent: tuple[Spending, ...]) -> tuple[Reached, ...]:
+def reached(record: Record, aim: Target, spent: tuple[Expense, ...]) -> tuple[Reached, ...]:
     """A row for each method that is not a bound, in the order of the run."""
     return tuple(_reached(record, m, aim, spent) for m in record.methods if record.cell(m).bound is None)
 
 
-def _reached(record: Record, method: str, aim: Target, quantities: tuple[Spending, ...]) -> Reached:
+def _reached(record: Record, method: str, aim: Target, quantities: tuple[Expense, ...]) -> Reached:
     curves = {
         s: curve
         for s in tables.counted(record, method)
@@ -159,7 +159,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Spendin
     }
     first = {s: t for s, curve in curves.items() if (t := first_reached(curve, aim.by_seed[s])) is not None}
 
-    def upto(q: Spending) -> Spread | None:
+    def upto(q: Expense) -> Spread | None:
         if not first or not all((method, s) in q.spent for s in first):
             return None
         return Spread(
@@ -171,7 +171,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Spendin
 
 
 def section(
-    record: Record, marks: Mapping[str, figures.Look], spent: tuple[Spending, ...], priced: Priced | None
+    record: Record, marks: Mapping[str, figures.Look], spent: tuple[Expense, ...], priced: Priced | None
 ) -> Section | None:
     """The table of costs to target; None if there is no target.
 
@@ -228,7 +228,7 @@ def _mean_and_spread(spread: Spread | None, write: Callable[[float], str]) -> st
     return f"{spread.mean:,.{digits}f} ± {spread.std:,.{digits}f}"
 
 
-def curve(record: Record, method: str, spent: Spending) -> Curve | None:
+def curve(record: Record, method: str, spent: Expense) -> Curve | None:
     """Accuracy against the amount spent so far, the mean over the counted seeds; None if it was not recorded."""
     rows = [spent.spent.get((method, s)) for s in tables.counted(record, method)]
     return (

@@ -44,7 +44,7 @@ from unskew.keys import Key
 from unskew.record.reader import DataSplit, Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, Table, TableRow
-from unskew.server.distance import Metric, iid_distance
+from unskew.server.distance import DistanceMetric, iid_distance
 from unskew.world.wireless import Radio
 
 MOST_SHOWN = 3  # methods whose paths are drawn
@@ -101,7 +101,7 @@ def learning(round: DiffusionRound, histograms: Counts) -> Learning:
     return Learning(np.stack(dols), np.stack(pools))
 
 
-_WORDS: dict[Metric, tuple[str, str]] = {
+_WORDS: dict[DistanceMetric, tuple[str, str]] = {
     "l2": ("L2", ""),
     "l1": ("L1", ""),
     "tv": ("total-variation", ""),
@@ -115,7 +115,7 @@ _WORDS: dict[Metric, tuple[str, str]] = {
 class Ruler:
     """The distance of a distribution from IID, W(., target), with the target in words."""
 
-    metric: Metric
+    metric: DistanceMetric
     target: Floats
     goal: str
 
