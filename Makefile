@@ -46,8 +46,9 @@ nightly: $(EXTRAS) ## Fresh random examples for every property, and twenty minut
 	$(PYTEST) -m "hypothesis and not gpu" $(IN_TWO) --hypothesis-profile=nightly
 	UNSKEW_FUZZ_S=1200 $(PYTEST) tests/runtime/test_fuzz_coverage.py
 
-# Whole runs, reports, deployments, examples and the conformance grid wait for `make test`; this stays under two minutes.
-QUICK := tests/test_*.py $(addprefix tests/,algorithms data docs local models server world)
+# Training, whole runs, reports, deployments, examples and the conformance grid wait for `make test`, and so do three
+# of four examples of Hypothesis: this is to stay under two minutes.
+QUICK := --hypothesis-profile quick tests/test_*.py $(addprefix tests/,algorithms data experiment models record server world)
 
 check: $(EXTRAS) ## Format, lint, types, layers and the tests of single parts
 	$(BIN)/ruff format --check .

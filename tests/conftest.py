@@ -21,6 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("unskew", deadline=None, derandomize=True, max_examples=60, print_blob=True)
 # Fresh examples every night: --hypothesis-profile=nightly, which pytest loads after this file.
 settings.register_profile("nightly", deadline=None, derandomize=False, max_examples=500, print_blob=True)
+settings.register_profile("quick", settings.get_profile("unskew"), max_examples=15)
 settings.load_profile("unskew")
 
 # pytest's importlib mode puts no test folder on the path; the conformance suite shares one recipe with a child process.
