@@ -33,7 +33,7 @@ demo: $(STAMP) ## Compare methods on real handwritten digits and write a report 
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 IN_TWO := -n 2 --dist worksteal
 
-test: $(EXTRAS) ## All tests but the slow ones (under eight minutes on two cores)
+test: $(EXTRAS) ## All tests but the slow ones
 	$(BIN)/lint-imports --no-logo
 	$(PYTEST) -m "not slow and not gpu" $(IN_TWO)
 
