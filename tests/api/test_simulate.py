@@ -308,7 +308,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "another width": ({"data": PAIR, "model": nn.Linear(5, 2)}, ConfigError, r"^Linear cannot take .* shape \(4,\)"),
     "a module for several": (
         {"methods": "ifca", "data": PAIR, "model": nn.Linear(4, 2)}, ConfigError,
-        "ifca: this method starts from several independent initial models, and a module has one set of weights",
+        "ifca: this method needs several independent initial models, and a module has one set of weights",
     ),
     "an unknown model": ({"model": "mpl"}, ConfigError, "did you mean mlp?"),
 }  # fmt: skip
