@@ -13,15 +13,18 @@ from unskew.algorithms.independent import Independent
 from unskew.data.dataset import checked
 from unskew.data.federated import ClientIndex, FederatedData
 from unskew.experiment.config import Experiment
+from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.executor import EvalJob
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
+from unskew.run import evaluation
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate
 from unskew.run.metrics import Metric
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
+from unskew.runtime.message import Score
 from unskew.task import make_task
 from unskew.tree import Params
 
@@ -180,3 +183,26 @@ def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
     for one, other in zip(together, apart, strict=True):
         assert (one.name, one.client, one.weight) == (other.name, other.client, other.weight)
         assert one.value == pytest.approx(other.value, rel=1e-6)
+
+
+def test_parts_that_are_averaged_together_have_the_bits_of_parts_averaged_alone() -> None:
+    """Sizes around vectors, blocks and threads' shares; 1,500 parts of 24 sizes, in any order."""
+    g = Key(2).generator()
+    sizes = [*range(1, 20), 63, 64, 65, 1000, 40_000, *torch.randint(1, 20, (1500,), generator=g).tolist()]
+    correct, loss = torch.rand(sum(sizes), generator=g) < 0.7, torch.rand(sum(sizes), generator=g) * 3
+    alone = [
+        Score(float(c.double().mean()), float(v.double().mean()), len(c))
+        for c, v in zip(correct.split(sizes), loss.split(sizes), strict=True)
+    ]
+    assert evaluation._segments((correct, loss), sizes) == alone
+
+
+def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand clients of one model on one test set once took as many means."""
+    means: list[int] = []
+    score = evaluation._score
+    monkeypatch.setattr(evaluation, "_score", lambda scores: means.append(1) or score(scores))
+    sharing, scores = {0: list(range(50))}, (torch.tensor([True, False]), torch.ones(2))
+    by_client = evaluation._by_client({("personal_on_global", 0): scores}, "personal_on_global", sharing, None)
+    assert by_client == dict.fromkeys(range(50), Score(0.5, 1.0, 2))
+    assert len(means) == 1
