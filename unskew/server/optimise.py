@@ -76,6 +76,8 @@ class Momentum:
 class Adaptive(ABC):
     """A step along the first moment over the root of the second; neither is corrected for its start.
 
+    `torch.optim` cannot carry it: its Adam corrects for the start and begins at v = 0, and it has no Yogi.
+
     Attributes:
         server_lr: Server learning rate.
         beta1: Decay of the first moment.
