@@ -371,7 +371,7 @@ def test_steps_that_train_nothing_are_left_alone(classes: Any, spy: Any) -> None
     with spy() as messages:
         classes(n=[3, 9, 5]).play(algorithm, rounds=1, clients_per_round=2)
     kinds = [type(m).__name__ for m in messages]
-    assert kinds[:6] == ["NoneType"] * 3 + ["Size"] * 3
+    assert kinds[:6] == ["NoneType"] * 3 + ["SizeReply"] * 3
     assert sum(hasattr(m, "soft") for m in messages) == 2
 
 

@@ -35,13 +35,16 @@ Small = Callable[..., Experiment]
 METHODS = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
 THREE = ("split.num_clients=3", 'evaluate=["global","personal"]', "val_fraction=0.2", "runtime.executor='sequential'")
 
+REFUSED_S = 3.0
+"""Time in which a server that refuses a client waits for another one, seconds."""
 
-def pack(root: Path, experiment: Experiment, clients: int = 3, **own: Any) -> Loopback:
+
+def pack(root: Path, experiment: Experiment, clients: int = 3, wait_s: float = 12.0, **own: Any) -> Loopback:
     """A federation's folders, and a network on which all its clients are."""
     server = root / "server"
     server.mkdir(parents=True)
     (server / "experiment.toml").write_text(to_toml(experiment))
-    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": clients, "deadline_s": 60.0, "wait_s": 12.0}))
+    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": clients, "deadline_s": 60.0, "wait_s": wait_s}))
     handlers = {}
     for c in range(clients):
         folder = root / f"client-{c}"
@@ -180,7 +183,7 @@ def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small
     x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10, classes=np.array([str(i) for i in range(10)]))
     own = f"npz:{tmp_path / 'own.npz'}"
-    grid = pack(tmp_path, small("split.num_clients=3"), data=[own, own, None])
+    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, own, None])
     with pytest.raises(QuorumError, match="it declares no data of its own, the others declare such"):
         start(tmp_path, grid)
 
@@ -188,13 +191,14 @@ def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small
 def test_a_client_with_other_classes_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
     x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
-    grid = pack(tmp_path, small("split.num_clients=3"), data=[f"npz:{tmp_path / 'own.npz'}", None, None])
+    own = f"npz:{tmp_path / 'own.npz'}"
+    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, None, None])
     with pytest.raises(QuorumError, match=r"the classes of its data must be 0, 1, .* got 0, 1, 2, 3, 4, 5, 6"):
         start(tmp_path, grid)
 
 
 def test_a_client_with_another_experiment_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"))
+    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S)
     (tmp_path / "client-2" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "local.lr=0.2")))
     with pytest.raises(QuorumError, match=r"2 of 3 clients are connected .* the experiment \(SHA-256"):
         start(tmp_path, grid)
@@ -263,7 +267,7 @@ def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None
 
 
 def test_a_server_knows_nodes_by_their_keys(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"))
+    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S)
     (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "100", "1": "102", "2": "101"}))
     with pytest.raises(QuorumError, match="it says it is client 1, its key is client 2's"):
         start(tmp_path, grid)

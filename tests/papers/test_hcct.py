@@ -172,7 +172,7 @@ def test_three_clients_share_two_halves_of_the_classes(dataset: Dataset) -> None
     for c, label in zip(clients, (0, 0, 5), strict=True):
         assert set((dataset.y_train[torch.cat([c.train, c.test])] // 5 * 5).tolist()) == {label}
     assert len(torch.cat(list(every(clients))).unique()) == sum(len(p) for p in every(clients))
-    with pytest.raises(DataError, match="300 test examples a client"):
+    with pytest.raises(DataError, match="300 test examples per client"):
         thirds(0.5, 300)(dataset, KEY)
 
 
