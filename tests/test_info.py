@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,11 @@ def test_what_is_written_is_read_as_it_was(tmp_path: Path) -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("finished"), friendly=Friendly())
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -120,9 +126,9 @@ def test_what_is_written_is_read_as_it_was(tmp_path: Path) -> None:
     ],
 )
 def test_damage_is_named_with_file_line_and_field(
-    tmp_path: Path, edit: Callable[[dict[str, Any]], object], message: str
+    finished: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    folder = run(tmp_path, friendly=Friendly())
+    folder = shutil.copytree(finished, tmp_path / "damaged")
     first, *rest = map(json.loads, (folder / "info.jsonl").read_text().splitlines())
     edit(first)
     (folder / "info.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))

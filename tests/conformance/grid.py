@@ -16,12 +16,11 @@ def network_of(case: str) -> str:
     return "normalised" if case in NORMALISED or CASES.index(case) % 2 else "perceptron"
 
 
-# Each cell by the module's scope: pytest then runs all tests of a cell one after the other, and its run is made once.
-every_cell = pytest.mark.parametrize(("case", "network"), GRID, scope="module", ids=map(", on ".join, GRID))
-
-
 def one_network_each(cases: Sequence[str]) -> pytest.MarkDecorator:
-    """Try every case on one network, and by `make test-slow` on the other."""
+    """Try every case on one network, and by `make test-slow` on the other.
+
+    By the module's scope: pytest then runs all tests of a cell one after the other, and its run is made once.
+    """
     return pytest.mark.parametrize(
         ("case", "network"),
         [pytest.param(c, n, marks=() if n == network_of(c) else pytest.mark.slow) for c in cases for n in NETWORKS],

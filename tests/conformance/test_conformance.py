@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from grid import every_cell, one_network_each
+from grid import one_network_each
 from recipe import CASES, SEED, bits, finite, make, recorded, rounds, simulator
 
 from unskew import wire
@@ -14,7 +14,7 @@ from unskew.runtime.memory import Memory
 from unskew.world.outage import Outage
 
 
-@every_cell
+@one_network_each(CASES)
 def test_a_round_leaves_the_state_it_was_given_and_the_global_generator_alone(case: str, network: str) -> None:
     run = recorded(case, network)
     assert run.draws_alone
@@ -23,7 +23,7 @@ def test_a_round_leaves_the_state_it_was_given_and_the_global_generator_alone(ca
         assert moment.state_later == moment.bits["state"]
 
 
-@every_cell
+@one_network_each(CASES)
 def test_the_same_seed_gives_the_same_bits(case: str, network: str) -> None:
     """Whether anybody asks for models between the rounds, or nobody."""
     one, two = recorded(case, network), recorded(case, network, models=False)
@@ -39,7 +39,7 @@ def test_another_seed_gives_other_bits(case: str, network: str) -> None:
     assert bits(sim, state) != recorded(case, network).moments[-1].bits
 
 
-@every_cell
+@one_network_each(CASES)
 def test_a_run_through_the_codec_is_the_same_run(case: str, network: str) -> None:
     coded = simulator(case, network, seed=SEED, codec=True)
     for (_, state, there), (moment, here) in zip(rounds(coded), recorded(case, network).rounds, strict=True):
@@ -48,7 +48,7 @@ def test_a_run_through_the_codec_is_the_same_run(case: str, network: str) -> Non
         assert here.losses == there.losses
 
 
-@every_cell
+@one_network_each(CASES)
 def test_a_resumed_run_is_the_straight_run(case: str, network: str) -> None:
     *_, (before, _), (after, end) = recorded(case, network).rounds
     algorithm = make(case)
@@ -86,7 +86,7 @@ def test_lost_clients_are_survived_or_refused(case: str, network: str) -> None:
 
 
 @pytest.mark.slow
-@every_cell
+@one_network_each(CASES)
 @pytest.mark.parametrize("outage", [Outage(unreachable=0.3), Outage(late=0.3), Outage(0.3, 0.3)], ids=str)
 def test_lost_clients_of_either_kind_are_survived_or_refused(case: str, network: str, outage: Outage) -> None:
     lose_clients(case, network, outage, range(4))
@@ -112,7 +112,7 @@ def test_the_ledger_holds_the_length_of_every_message(case: str, network: str, m
         lengths.clear()
 
 
-@every_cell
+@one_network_each(CASES)
 def test_state_and_memory_are_of_the_types_that_are_declared(case: str, network: str) -> None:
     run = recorded(case, network)
     state_type, memory_type = wire.state_type(run.simulator.algorithm), wire.memory_type(run.simulator.algorithm)
@@ -121,7 +121,7 @@ def test_state_and_memory_are_of_the_types_that_are_declared(case: str, network:
             assert wire.encode(wire.decode(saved, state_type if name == "state" else memory_type)) == saved
 
 
-@every_cell
+@one_network_each(CASES)
 def test_every_client_has_a_model_to_use(case: str, network: str) -> None:
     """Before the first round too; a global model, if there is one, is whole."""
     run = recorded(case, network)
@@ -131,7 +131,7 @@ def test_every_client_has_a_model_to_use(case: str, network: str) -> None:
         assert moment.served is None or moment.served == everything
 
 
-@every_cell
+@one_network_each(CASES)
 def test_terms_and_configurations_are_values(case: str, network: str) -> None:
     """Equal by value and hashable: clients whose requests are equal can be trained in one call."""
     one, two = recorded(case, network).requests, recorded(case, network, models=False).requests

@@ -116,7 +116,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("after", [9, 40, 70, 110])
+@pytest.mark.parametrize("after", [9, 110, *(pytest.param(after, marks=pytest.mark.slow) for after in (40, 70))])
 def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Small, tmp_path: Path) -> None:
     experiment = several(small, "rounds=3")
     simulated = loop.start(experiment, tmp_path / "sim").folder

@@ -299,7 +299,9 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
     assert f"| moon | cifar10, practical | {DIVERGED} (64.33) |" in page
 
 
-@pytest.mark.parametrize("name", ["compatibility", "mu", "consistency", "scale"])
+@pytest.mark.parametrize(
+    "name", ["compatibility", "mu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("consistency", "scale"))]
+)
 def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path) -> None:
     label = {"compatibility": "moon", "mu": "fedavg", "consistency": "feddw", "scale": "feddw"}[name]
     result = getattr(feddw, name)(request(name, tmp_path, experiment=too_fast(label)))

@@ -156,7 +156,13 @@ def test_a_hostile_message_takes_at_most_ten_times_its_bytes(bomb: str, monkeypa
     assert taken < MOST * len(data) + NOISE
 
 
-@pytest.mark.parametrize("part", ["lists", "tables", "records", "entries", "numbers", "words", "tensors of a byte"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("lists", "entries", "tensors of a byte"),
+        *(pytest.param(part, marks=pytest.mark.slow) for part in ("tables", "records", "numbers", "words")),
+    ],
+)
 def test_what_decoding_takes_is_never_underestimated(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that is let in with the least memory allowed takes no more than that."""
     monkeypatch.setattr(sys.modules[__name__], "SIZE", 500_000)

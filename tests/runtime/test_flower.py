@@ -229,8 +229,14 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("case", ["scaffold", "fedper", "stc", "relay", "feddif, drift", "gossip"])
-@pytest.mark.parametrize("after", [1, 4, 7])
+@pytest.mark.parametrize(
+    ("case", "after"),
+    [
+        pytest.param(case, after, marks=() if case == "scaffold" or i % 3 == j else pytest.mark.slow)
+        for i, case in enumerate(["scaffold", "fedper", "stc", "relay", "feddif, drift", "gossip"])
+        for j, after in enumerate([1, 4, 7])
+    ],
+)
 def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
     case: str, after: int, tmp_path: Path
 ) -> None:

@@ -44,6 +44,18 @@ FURTHER = (
 )
 TRIED = [c for c in CASES if (c in TABLE or c in FURTHER or "+dw" in c) and not getattr(make(c), "pooled", False)]
 
+OF_FEDDIF = {"feddif, pooled", "feddif, drift", "feddif+dw"}
+
+
+def in_turn(parity: int) -> pytest.MarkDecorator:
+    """Every second method with one kind of lies, the others with the other; by `make test-slow` all with both."""
+    cases = enumerate(TRIED)
+    later = {c for i, c in cases if c in OF_FEDDIF or (i % 2 != parity and c != "feddif")}
+    return pytest.mark.parametrize(
+        "case", [pytest.param(c, marks=pytest.mark.slow if c in later else ()) for c in TRIED]
+    )
+
+
 # Exchanges of a round that add nothing here; clients need not know.
 FEW = {"feddif": {"max_hops": 1}, "fedswap": {"legs": 2}}
 
@@ -201,7 +213,7 @@ def lived(
     assert liar.told or alone or not any(dataclasses.fields(of) for of in liar.replies.values())
 
 
-@pytest.mark.parametrize("case", TRIED)
+@in_turn(0)
 def test_every_lie_is_refused_recorded_and_survived(case: str, tmp_path: Path) -> None:
     """Tensors of another shape or type, NaN, absurd numbers and counts, tables with too little or too much."""
     for step, what, failures, ignored in lived(case, tmp_path, lies):
@@ -250,7 +262,7 @@ def test_a_liar_that_is_a_group_of_its_own_ends_no_run(
         assert LIAR in failures or LIAR in ignored or kind is odd, (step, what, "was believed")
 
 
-@pytest.mark.parametrize("case", TRIED)
+@in_turn(1)
 def test_no_number_that_might_be_ends_a_run(case: str, tmp_path: Path) -> None:
     """Counts of nothing or of everything, zeros, signs turned: plausible or refused, an exception never."""
     for step, what, failures, _ in lived(case, tmp_path, odd):
