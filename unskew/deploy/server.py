@@ -27,7 +27,7 @@ from unskew.run.setup import Setup
 from unskew.runtime.membership import DataIdentity, Expected, Membership, layout_hash
 from unskew.runtime.message import Node, Transport
 from unskew.runtime.network import Limits, NetworkRuntime
-from unskew.runtime.round import Runtime, ServerModel
+from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 
 EXECUTOR = "flower"
@@ -246,7 +246,7 @@ class OverNetwork:
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
-    ) -> tuple[Runtime[Any], FederatedData]:
+    ) -> tuple[Driver[Any], FederatedData]:
         """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)

@@ -313,12 +313,12 @@ class _Head(TypedDict):
 def _line(kind: Any) -> pydantic.TypeAdapter[Any]:
     """A row of info.jsonl with info of a type."""
 
-    class Line(TypedDict):
+    class InfoLine(TypedDict):
         seed: Count
         round: Count
         info: kind
 
-    return pydantic.TypeAdapter(Line)
+    return pydantic.TypeAdapter(InfoLine)
 
 
 def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:

@@ -20,7 +20,7 @@ from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
 from unskew.runtime.message import Score
-from unskew.runtime.round import Runtime
+from unskew.runtime.round import Driver
 from unskew.tree import Params
 
 ExampleScores = tuple[Tensor, Tensor]
@@ -52,7 +52,7 @@ def eval_set(fed: FederatedData, device: torch.device, validates: bool = False) 
 
 
 def evaluate(
-    sim: Runtime[Any],
+    sim: Driver[Any],
     state: Any,
     t: int,
     eval_set: EvalSet,
@@ -89,7 +89,7 @@ def needs_own_models(eval_set: EvalSet, which: Iterable[str]) -> bool:
     return eval_set.validates or not {"personal", "personal_on_global"}.isdisjoint(which)
 
 
-def own_models(sim: Runtime[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
+def own_models(sim: Driver[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
     """The model each of these clients would use after round `t`; clients without a model are left out.
 
     The clients of a pooled bound all use the one model there is.
@@ -101,7 +101,7 @@ def own_models(sim: Runtime[Any], state: Any, t: int, clients: Sequence[ClientId
 
 
 def _scores_from_clients(
-    remote: Runtime[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
+    remote: Driver[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
 
@@ -114,7 +114,7 @@ def _scores_from_clients(
 
 
 def _scores(
-    sim: Runtime[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], own: OwnModels | None
+    sim: Driver[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], own: OwnModels | None
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model and of the clients' own, all tested in this process."""
     model = sim.algorithm.serve(state, None) if "global" in wanted else None

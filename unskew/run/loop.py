@@ -36,7 +36,7 @@ from unskew.run.folder import RunLogs, create, document_hashes, explained, locke
 from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.memory import Memory
-from unskew.runtime.round import Runtime, Trace
+from unskew.runtime.round import Driver, Trace
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -357,7 +357,7 @@ class _Cell:
         self.run, self.index = run, index
         self.seed, self.method = run.cells[index]
         experiment, setup, fed = run.experiment, run.setup, run.feds[self.seed]
-        self.sim: Runtime[Any]
+        self.sim: Driver[Any]
         self.sim, train = run.backend.runtime(experiment, self.method, setup, fed, index, run.pool)
         elsewhere = self.sim.clients.remote and experiment.val_fraction > 0.0
         self.eval_set: EvalSet = eval_set(fed, setup.device, validates=elsewhere)

@@ -37,7 +37,7 @@ from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
 from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
-from unskew.runtime.round import Runtime
+from unskew.runtime.round import Driver
 from unskew.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
 
@@ -266,7 +266,7 @@ class Backend(Protocol):
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
-    ) -> tuple[Runtime[Any], FederatedData]:
+    ) -> tuple[Driver[Any], FederatedData]:
         """The runtime that carries out a cell's plans, and the clients the method trains."""
         ...
 
@@ -293,7 +293,7 @@ class InProcess:
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
-    ) -> tuple[Runtime[Any], FederatedData]:
+    ) -> tuple[Driver[Any], FederatedData]:
         """A simulator."""
         seed, _ = cells(experiment)[cell]
         return simulator(experiment, method, setup, fed, seed, (pool, cell) if pool else None)

@@ -19,7 +19,7 @@ from unskew.local.executor import Executor, StepJob, StepResult, Trainer
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, map_held, map_keep, steps_of
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
-from unskew.runtime.round import Answer, Exchange, HeldValue, LostReply, Runtime, ServerModel, size_of
+from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, size_of
 from unskew.tree import Params
 from unskew.world.channel import Channel
 from unskew.world.outage import Outage
@@ -206,7 +206,7 @@ class _InProcessRound:
         return self.held[held]
 
 
-class Simulator(Runtime[S]):
+class Simulator(Driver[S]):
     """Runs one method on clients in this process.
 
     Args:

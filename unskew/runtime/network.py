@@ -59,7 +59,7 @@ from unskew.runtime.message import (
     read,
     write,
 )
-from unskew.runtime.round import Answer, Exchange, HeldValue, Lost, LostReply, Runtime, ServerModel, Size
+from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
 from unskew.runtime.validation import Validator, heavy_ones, limit_bytes, odd_ones, sizes_of, table_norms
 from unskew.tree import Params
 from unskew.units import Bytes
@@ -453,7 +453,7 @@ def _untrained(request: Any, round: int) -> Any:
     return request.init if isinstance(request, Fold) else answer_untrained(request, round)
 
 
-class NetworkRuntime(Runtime[S]):
+class NetworkRuntime(Driver[S]):
     """Runs one method on clients that are reached over a network.
 
     Args:

@@ -260,7 +260,7 @@ class Clients(Protocol):
 
 
 # ---------------------------------------------------------------- the driver
-class Runtime(Generic[S]):
+class Driver(Generic[S]):
     """Runs one method's rounds.
 
     Args:
@@ -329,10 +329,10 @@ class Runtime(Generic[S]):
         trace = Trace()
         left_out: dict[ClientId, str] = {}
         while True:
-            driver = _Round(self, t, trace, left_out)
+            exchanges = _Round(self, t, trace, left_out)
             try:
-                new: S = drive(self.algorithm.round(state, self.federation(t)), driver.answer)
-                suspects = self.suspects(driver, state, new)
+                new: S = drive(self.algorithm.round(state, self.federation(t)), exchanges.answer)
+                suspects = self.suspects(exchanges, state, new)
                 if not suspects:
                     self.memory.commit(t)
                     return new, trace
@@ -346,11 +346,11 @@ class Runtime(Generic[S]):
             left_out |= {c: f"refused: with its reply the model diverged; {why}" for c, why in suspects.items()}
             self.clients.restart(t)
 
-    def suspects(self, driver: "_Round", before: S, after: S) -> Mapping[ClientId, str]:
+    def suspects(self, exchanges: "_Round", before: S, after: S) -> Mapping[ClientId, str]:
         """Find remote clients whose replies made the global model diverge."""
         if not self.clients.remote:
             return {}
-        return driver.clients.suspects(self.algorithm.serve(before, None), self.algorithm.serve(after, None))
+        return exchanges.clients.suspects(self.algorithm.serve(before, None), self.algorithm.serve(after, None))
 
     def federation(self, t: int) -> Federation:
         """The plan's view of the federation in round `t`."""
@@ -400,9 +400,9 @@ class Runtime(Generic[S]):
 class _Round:
     """Answers the requests of one round's plan; clients that are `left_out` are not asked."""
 
-    def __init__(self, runtime: Runtime[Any], t: int, trace: Trace, left_out: Mapping[ClientId, str]) -> None:
-        self.runtime, self.t, self.trace, self.left_out = runtime, t, trace, left_out
-        self.clients = runtime.clients.begin(t)
+    def __init__(self, driver: Driver[Any], t: int, trace: Trace, left_out: Mapping[ClientId, str]) -> None:
+        self.driver, self.t, self.trace, self.left_out = driver, t, trace, left_out
+        self.clients = driver.clients.begin(t)
         self.hop = 0
         self.asked: Counter[str] = Counter()
 
@@ -443,7 +443,7 @@ class _Round:
 
     def check(self, request: Ask) -> None:
         """Refuse a request for a step or a client that does not exist."""
-        steps, known = self.runtime.steps, range(len(self.runtime.clients.ids))
+        steps, known = self.driver.steps, range(len(self.driver.clients.ids))
         if request.step not in steps:
             raise ProtocolError(f"the plan asks for {request.step!r}, which is not marked @step; known: {list(steps)}")
         strangers = [c for c in request.to if c not in known]
@@ -452,8 +452,8 @@ class _Round:
 
     def fate(self, step: str, client: ClientId) -> Any:
         """Draw whether the client is reached and its reply comes back."""
-        key = self.runtime.key / "round" / self.t / "outage" / step / self.asked[step] / client
-        return self.runtime.outage.fate(key)
+        key = self.driver.key / "round" / self.t / "outage" / step / self.asked[step] / client
+        return self.driver.outage.fate(key)
 
     def prepare(self, request: Ask, reached: Mapping[ClientId, Any], lost: dict[ClientId, str]) -> Exchange:
         """Bring the values that messages need; a client whose values did not come is lost and left out."""
@@ -496,7 +496,7 @@ class _Round:
             self.trace.losses.extend((answer.n, loss) for loss in answer.losses)
             if answer.examples:
                 self.trace.work.append(Effort(self.t, self.hop, c, answer.examples))
-            self.runtime.memory.stage(c, answer.memory)
+            self.driver.memory.stage(c, answer.memory)
             if fates[c] is None:  # otherwise the reply is lost on its way, and only its client knows of it
                 self.charge(node(c), SERVER, answer.size)
                 replies[c] = answer.reply
@@ -534,9 +534,9 @@ class _Round:
 
     def probe(self, request: Probe) -> Tensor:
         """Client-to-client block of the modelled channel; a deployment does not measure its links."""
-        runtime = self.runtime
-        nodes = len(runtime.clients.ids) + 1
-        gamma = runtime.channel.spectral_efficiency(runtime.key / "channel", self.t, request.hop, nodes)
+        driver = self.driver
+        nodes = len(driver.clients.ids) + 1
+        gamma = driver.channel.spectral_efficiency(driver.key / "channel", self.t, request.hop, nodes)
         return torch.as_tensor(gamma)[1:, 1:]
 
     def charge(self, src: int, dst: int, size: Size) -> None:
