@@ -126,7 +126,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """MkDocs asks: a page's text, with links that lead out of docs/ turned to the site's own pages."""
     parts = _FENCED.split(markdown)
     parts[::2] = [_LINK.sub(lambda m: turned(page.file.src_uri, m[1], m[2] or ""), text) for text in parts[::2]]
-    return re.sub(r"^```python run$", "```python", "".join(parts), flags=re.M)
+    return re.sub(r"^```(\w+) \w+$", r"```\1", "".join(parts), flags=re.M)
 
 
 def turned(source: str, link: str, anchor: str) -> str:

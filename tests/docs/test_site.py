@@ -126,16 +126,16 @@ def test_links_out_of_the_folder_are_turned_to_the_site_s_pages(page: str, link:
     assert site.turned(page, link, "") == leads_to
 
 
-def test_links_in_code_are_left_alone_and_code_that_is_run_is_python() -> None:
+def test_links_in_code_are_left_alone_and_a_fence_names_its_language_only() -> None:
     class File:
         src_uri = "guides/data.md"
 
     class Page:
         file = File
 
-    text = "[a](../../examples/x.py)\n\n```python run\n# [a](../../examples/x.py)\n```\n"
+    text = "[a](../../examples/x.py)\n\n```python run\n# [a](../../examples/x.py)\n```\n\n```toml fragment\n```\n"
     assert site.on_page_markdown(text, Page, None, None) == (
-        "[a](../examples/index.md#x)\n\n```python\n# [a](../../examples/x.py)\n```\n"
+        "[a](../examples/index.md#x)\n\n```python\n# [a](../../examples/x.py)\n```\n\n```toml\n```\n"
     )
 
 
