@@ -19,6 +19,8 @@ An algorithm is a frozen dataclass whose fields are its hyperparameters:
 
 A personalised method adds `def personalise(self, me: Me, params: Params | None, memory: L | None) -> Step[Params]`, the
 model a client uses after training; it is not a step, because a personal model must not be reachable from the network.
+If clients may have nothing to change in the model they are served, it also has an attribute `personalises` that is
+False then, so that one model is evaluated for all of them rather than a model for each.
 
 A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
 round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
@@ -713,6 +715,18 @@ def steps_of(algorithm: object) -> dict[str, Callable[..., Any]]:
     """Return the method's bound steps by name."""
     cls = type(algorithm)
     return {n: getattr(algorithm, n) for n in dir(cls) if getattr(getattr(cls, n, None), "__step__", False)}
+
+
+def personalise_of(algorithm: object) -> Callable[..., Any] | None:
+    """Return the method's `personalise`; None if its clients use the models they are served.
+
+    A subclass that defines `personalise` alone has not said that it changes nothing.
+    """
+    nearest: Mapping[str, Any] = next(
+        (vars(kind) for kind in type(algorithm).__mro__ if "personalise" in vars(kind)), {}
+    )
+    says_so = "personalises" in nearest and not algorithm.personalises  # type: ignore[attr-defined]
+    return None if says_so else getattr(algorithm, "personalise", None)
 
 
 def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:

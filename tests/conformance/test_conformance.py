@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 from grid import one_network_each
-from recipe import CASES, SEED, bits, finite, make, recorded, rounds, simulator
+from recipe import CASES, LOCAL, SEED, bits, finite, make, recorded, rounds, simulator
 
 from unskew import wire
+from unskew.algorithms.fedavg import FedAvg
 from unskew.errors import QuorumError
 from unskew.ledger import totals
+from unskew.protocol import Me, Step, personalise_of
 from unskew.runtime.memory import Memory
+from unskew.tree import Params
 from unskew.world.outage import Outage
 
 
@@ -148,3 +151,28 @@ def test_an_algorithm_is_a_frozen_value(case: str) -> None:
     names = [f.name for f in dataclasses.fields(one)]
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(one, names[0], None)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if hasattr(make(c), "personalise") and personalise_of(make(c)) is None]
+)
+def test_a_method_that_leaves_served_models_as_they_are_says_so_truly(case: str) -> None:
+    sim = simulator(case, "normalised")
+    for t, state, _ in rounds(sim, until=2):
+        served = {c: sim.algorithm.serve(state, c) for c in sim.population.clients}
+        adapted = sim.clients.own_models(served, sim.algorithm.personalise, t)
+        assert {c: model is adapted[c] for c, model in served.items()} == dict.fromkeys(served, True)
+        assert sim.own_models(state, sim.population.clients, t) == served
+
+
+def test_a_subclass_with_personal_models_of_its_own_has_them() -> None:
+    """FedAvg says that its clients change nothing; a subclass that adds `personalise` does not say it."""
+
+    class Doubled(FedAvg):
+        def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
+            yield from ()
+            return {n: 2 * t for n, t in params.items()}
+
+    sim = simulator("fedavg", "perceptron", algorithm=Doubled(LOCAL))
+    state = sim.start()
+    assert all((sim.own_models(state, [1], 0)[1][n] == 2 * t).all() for n, t in state.params.items())

@@ -144,6 +144,11 @@ class CFL:
         y = yield from sgd(completed(me, msg.params, personal, memory), self.local)
         return ModelReply(without(y, personal), me.n), only(y, personal)
 
+    @property
+    def personalises(self) -> bool:
+        """True if some tensors stay with the clients."""
+        return bool(self.personal)
+
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the cluster's model with this client's own tensors in their place."""
         yield from ()

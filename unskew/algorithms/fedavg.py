@@ -127,6 +127,11 @@ class FedAvg(Averaging):
         w = yield from sgd(start, self.local, *self.terms, anchor=start)
         return ModelReply(without(w, personal), me.n), only(w, personal)
 
+    @property
+    def personalises(self) -> bool:
+        """True if some tensors stay with the clients."""
+        return bool(self.personal)
+
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the served model with this client's own tensors in their place."""
         yield from ()

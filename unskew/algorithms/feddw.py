@@ -76,6 +76,7 @@ from unskew.protocol import (
     field_names,
     fold,
     held_at,
+    personalise_of,
     step,
 )
 from unskew.server import privacy
@@ -699,6 +700,7 @@ def _kind_for(method: type) -> type[WithDW]:
     fields["init"] = _init(state)
     if hasattr(method, "personalise"):
         fields["personalise"] = _personalise
+        fields["personalises"] = property(lambda self: personalise_of(self.of) is not None)
     return type(name, (WithDW,), fields)
 
 

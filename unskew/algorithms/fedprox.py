@@ -119,6 +119,11 @@ class SizeSampled:
         """Train as a client of FedAvg does."""
         return (yield from self.of.train(me, msg, memory))
 
+    @property
+    def personalises(self) -> bool:
+        """True if FedAvg's clients have tensors of their own."""
+        return self.of.personalises
+
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the personal model of FedAvg."""
         return (yield from self.of.personalise(me, params, memory))

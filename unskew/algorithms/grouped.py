@@ -78,6 +78,11 @@ class Grouped:
         """Train the group's model, as in FedAvg."""
         return (yield from self.plain.train(me, msg, memory))
 
+    @property
+    def personalises(self) -> bool:
+        """True if some tensors stay with the clients."""
+        return bool(self.personal)
+
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the group's model with this client's own tensors in their place."""
         return (yield from self.plain.personalise(me, params, memory))

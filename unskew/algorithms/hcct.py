@@ -492,6 +492,11 @@ class HCCT:
         travels = done.params if self.averaged_heads else without(done.params, personal)
         return HCCTReply(travels, me.n, done.steps), only(done.params, personal)
 
+    @property
+    def personalises(self) -> bool:
+        """True if some tensors stay with the clients."""
+        return bool(self.personal)
+
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the group's model with this client's own tensors in their place."""
         yield from ()

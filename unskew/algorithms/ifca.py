@@ -154,6 +154,11 @@ class IFCA:
         y = yield from sgd(models[j], self.local)
         return IFCAReply(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
 
+    @property
+    def personalises(self) -> bool:
+        """True if some tensors stay with the clients."""
+        return bool(self.personal)
+
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the cluster's model with this client's own tensors in their place."""
         yield from ()

@@ -31,6 +31,7 @@ from unskew.protocol import (
     Probe,
     drive,
     held_in,
+    personalise_of,
     refuse_request,
     steps_of,
 )
@@ -373,7 +374,7 @@ class Driver(Generic[S]):
         is charged and nothing remembered.  Models of remote clients stay with them.
         """
         served = {c: self.algorithm.serve(state, c) for c in clients}
-        return self.clients.own_models(served, getattr(self.algorithm, "personalise", None), t)
+        return self.clients.own_models(served, personalise_of(self.algorithm), t)
 
     def evaluate_on_clients(
         self, state: S, t: int, parts: Sequence[str], last: bool = False
