@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.data.dataset import checked
-from unskew.data.federated import ClientIndex, FederatedData
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -24,7 +25,6 @@ from unskew.run.evaluation import eval_set, evaluate
 from unskew.run.metrics import Metric
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
-from unskew.runtime.message import Score
 from unskew.task import make_task
 from unskew.tree import Params
 
@@ -60,9 +60,8 @@ def world() -> FederatedData:
     y = torch.tensor([1, 0, 1, 0, 0, 1, 1, 0, 0])
     data = checked("two", x, y, torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), torch.tensor([1, 1, 1, 0]))
     rows = torch.tensor
-    clients = (
-        ClientIndex(rows([0]), rows([7]), rows([1, 2])),
-        ClientIndex(rows([3]), rows([8]), rows([4, 5, 6])),
+    clients = ClientIndices.of(
+        [ClientIndex(rows([0]), rows([7]), rows([1, 2])), ClientIndex(rows([3]), rows([8]), rows([4, 5, 6]))]
     )
     return FederatedData(data, clients, {"name": "by hand"}, 0, "")
 
@@ -146,7 +145,8 @@ def test_nothing_is_measured_that_was_not_asked_for() -> None:
 def test_a_client_without_test_data_is_left_out() -> None:
     fed = world()
     first, second = fed.clients
-    fed = FederatedData(fed.dataset, (first, ClientIndex(second.train, second.val, second.test[:0])), fed.split, 0, "")
+    clients = ClientIndices.of([first, ClientIndex(second.train, second.val, second.test[:0])])
+    fed = FederatedData(fed.dataset, clients, fed.split, 0, "")
     sim = simulator(FedAvg(), fed)
     metrics = evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0
@@ -191,10 +191,10 @@ def test_parts_that_are_averaged_together_have_the_bits_of_parts_averaged_alone(
     sizes = [*range(1, 20), 63, 64, 65, 1000, 40_000, *torch.randint(1, 20, (1500,), generator=g).tolist()]
     correct, loss = torch.rand(sum(sizes), generator=g) < 0.7, torch.rand(sum(sizes), generator=g) * 3
     alone = [
-        Score(float(c.double().mean()), float(v.double().mean()), len(c))
+        [float(c.double().mean()), float(v.double().mean())]
         for c, v in zip(correct.split(sizes), loss.split(sizes), strict=True)
     ]
-    assert evaluation._segments((correct, loss), sizes) == alone
+    assert evaluation._segments((correct, loss), np.array(sizes)).tolist() == alone
 
 
 def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,8 @@ def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest
     means: list[int] = []
     score = evaluation._score
     monkeypatch.setattr(evaluation, "_score", lambda scores: means.append(1) or score(scores))
-    sharing, scores = {0: list(range(50))}, (torch.tensor([True, False]), torch.ones(2))
-    by_client = evaluation._by_client({("personal_on_global", 0): scores}, "personal_on_global", sharing, None)
-    assert by_client == dict.fromkeys(range(50), Score(0.5, 1.0, 2))
+    scores = (torch.tensor([True, False]), torch.ones(2))
+    by_client = evaluation._on_all_rows({("global", 0): scores}, "global", {0: np.arange(50)})
+    assert by_client.clients.tolist() == list(range(50))
+    assert [set(column.tolist()) for column in (by_client.accuracy, by_client.loss, by_client.n)] == [{0.5}, {1.0}, {2}]
     assert len(means) == 1

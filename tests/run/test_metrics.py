@@ -16,7 +16,7 @@ def by_name(metrics: list[Metric]) -> dict[str, float]:
 
 def test_the_four_reductions_of_two_clients() -> None:
     """(0.5, 30 examples) and (1.0, 10): mean 0.75; weighted (15 + 10) / 40 = 0.625; both deviate by 0.25."""
-    found = reduce_clients("personal.accuracy", {0: (0.5, 30.0), 1: (1.0, 10.0)})
+    found = reduce_clients("personal.accuracy", [0.5, 1.0], [30.0, 10.0])
     assert by_name(found) == {
         "personal.accuracy.mean": 0.75,
         "personal.accuracy.weighted": 0.625,
@@ -29,28 +29,29 @@ def test_the_four_reductions_of_two_clients() -> None:
 
 def test_the_worst_tenth_is_the_lowest_accuracies_and_the_highest_losses() -> None:
     """Of 0.00, 0.05, ..., 0.95 (20 clients) a tenth is two: mean of 0.00, 0.05 as accuracy, of 0.90, 0.95 as loss."""
-    values = {c: ((7 * c % 20) * 0.05, 1.0) for c in range(20)}
-    assert by_name(reduce_clients("val.accuracy", values))["val.accuracy.worst_decile"] == pytest.approx(0.025)
-    assert by_name(reduce_clients("val.loss", values))["val.loss.worst_decile"] == pytest.approx(0.925)
+    values, ones = [(7 * c % 20) * 0.05 for c in range(20)], [1.0] * 20
+    assert by_name(reduce_clients("val.accuracy", values, ones))["val.accuracy.worst_decile"] == pytest.approx(0.025)
+    assert by_name(reduce_clients("val.loss", values, ones))["val.loss.worst_decile"] == pytest.approx(0.925)
 
 
 @pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
 def test_a_tenth_is_rounded_up(clients: int, worst: int) -> None:
     """Accuracies 0, 1, 2, ...: the mean of the lowest w is (w - 1) / 2."""
-    found = by_name(reduce_clients("accuracy", {c: (float(c), 1.0) for c in range(clients)}))
+    found = by_name(reduce_clients("accuracy", [float(c) for c in range(clients)], [1.0] * clients))
     assert found["accuracy.worst_decile"] == (worst - 1) / 2
 
 
 def test_nobody_has_no_mean() -> None:
-    assert reduce_clients("personal.accuracy", {}) == []
+    assert reduce_clients("personal.accuracy", [], []) == []
 
 
-@given(st.dictionaries(st.integers(0, 99), st.tuples(st.floats(0, 1), st.floats(1, 500)), min_size=1, max_size=40))
-def test_the_worst_tenth_is_never_better_than_the_mean(values: dict[int, tuple[float, float]]) -> None:
-    accuracy, loss = by_name(reduce_clients("accuracy", values)), by_name(reduce_clients("loss", values))
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1, 500)), min_size=1, max_size=40))
+def test_the_worst_tenth_is_never_better_than_the_mean(clients: list[tuple[float, float]]) -> None:
+    values, examples = zip(*clients, strict=True)
+    accuracy, loss = (by_name(reduce_clients(name, values, examples)) for name in ("accuracy", "loss"))
     assert accuracy["accuracy.worst_decile"] <= accuracy["accuracy.mean"] + 1e-12
     assert loss["loss.worst_decile"] >= loss["loss.mean"] - 1e-12
-    low, high = min(v for v, _ in values.values()), max(v for v, _ in values.values())
+    low, high = min(values), max(values)
     assert low - 1e-12 <= accuracy["accuracy.weighted"] <= high + 1e-12
 
 

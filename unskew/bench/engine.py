@@ -32,6 +32,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns, threads
 from unskew.data.images import as_tensor
+from unskew.data.ragged import Ragged
 from unskew.keys import Key
 from unskew.local.executor import Executor
 from unskew.local.sequential import Sequential
@@ -119,10 +120,10 @@ def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int
     """The share of tests in the time of a round and the tests after it, with workers."""
     held_out = round(workload.samples * HELD_OUT / (1 - HELD_OUT))
     world = random_clients(workload, clients, Key(0) / case / "tests", held_out=held_out, tested=TESTED)
-    population, test = world.population, world.data.val
+    population, test = world.population, Ragged.of(world.data.val)
     local = SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1)
     algorithms: dict[str, Any] = {"one model": FedAvg(local), "own models": Independent(local)}
-    examples = EvalSet(test, tuple(rows[:0] for rows in test), validates=False)
+    examples = EvalSet(test, Ragged.of([rows[:0] for rows in test]), validates=False)
     shares = []
 
     def open_setup(number: int) -> WorkerSetup:

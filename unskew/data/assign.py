@@ -374,20 +374,17 @@ def _by_manifest(split: FromManifest, n: int) -> tuple[Ints, ...]:
     if manifest.n != n:
         raise DataError(f"{split.path} divides {manifest.n} samples, but there are {n}")
     clients = tuple(np.sort(np.concatenate(parts)) for parts in manifest.clients)
-    check_manifest_fits(split, clients)
+    check_manifest_fits(split, np.array([len(indices) for indices in clients]))
     return clients
 
 
-def check_manifest_fits(split: FromManifest, clients: tuple[Ints, ...]) -> None:
-    """Refuse a manifest that does not have the clients the split asks for.
+def check_manifest_fits(split: FromManifest, sizes: Ints) -> None:
+    """Refuse a manifest that does not have the clients the split asks for, with clients of these sizes.
 
     Raises:
         DataError: If the number of clients differs or one has fewer than `min_samples`.
     """
-    if split.num_clients is not None and split.num_clients != len(clients):
-        raise DataError(f"{split.path} has {len(clients)} clients, but num_clients is {split.num_clients}")
-    for i, indices in enumerate(clients):
-        if len(indices) < split.min_samples:
-            raise DataError(
-                f"{split.path}: client {i} has {len(indices)} samples, at least {split.min_samples} are needed"
-            )
+    if split.num_clients is not None and split.num_clients != len(sizes):
+        raise DataError(f"{split.path} has {len(sizes)} clients, but num_clients is {split.num_clients}")
+    for i in np.flatnonzero(sizes < split.min_samples)[:1]:
+        raise DataError(f"{split.path}: client {i} has {sizes[i]} samples, at least {split.min_samples} are needed")

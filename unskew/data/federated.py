@@ -1,9 +1,11 @@
 """A data set divided over clients, and the manifest that records the division."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, index_sha256, read_manifest
+from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, FromManifest, Natural, Split, record
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -30,19 +33,54 @@ class ClientIndex:
 
 
 @dataclass(frozen=True, eq=False)
+class ClientIndices(Sequence[ClientIndex]):
+    """Every client's examples, by client number."""
+
+    train: Ragged
+    val: Ragged
+    test: Ragged
+
+    @staticmethod
+    def of(clients: Sequence[ClientIndex]) -> "ClientIndices":
+        """The indices of these clients."""
+        return ClientIndices(*(Ragged.of([getattr(c, part) for c in clients]) for part in PARTS))
+
+    def lists(self) -> Iterator[list[list[int]]]:
+        """[train, val, test] of each client."""
+        return (list(parts) for parts in zip(self.train.lists(), self.val.lists(), self.test.lists(), strict=True))
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the indices (`index_sha256`)."""
+        return index_sha256(self.lists())
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @overload
+    def __getitem__(self, i: int) -> ClientIndex: ...
+    @overload
+    def __getitem__(self, i: slice) -> tuple[ClientIndex, ...]: ...
+    def __getitem__(self, i: int | slice) -> ClientIndex | tuple[ClientIndex, ...]:
+        if isinstance(i, slice):
+            return tuple(self[k] for k in range(*i.indices(len(self))))
+        return ClientIndex(self.train[i], self.val[i], self.test[i])
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """A data set and its division among clients; the global test set is the data set's own test part.
 
     Attributes:
         dataset: The examples.
-        clients: One index per client, by client number.
+        clients: Examples of each client, by client number.
         split: Name and fields of the split, as JSON.
         seed: Seed of the key that drew it.
         sha256: SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions.
     """
 
     dataset: Dataset
-    clients: tuple[ClientIndex, ...]
+    clients: ClientIndices
     split: Mapping[str, Any]
     seed: int
     sha256: str
@@ -52,11 +90,14 @@ class FederatedData:
         """Number of clients."""
         return len(self.clients)
 
-    @property
+    @cached_property
     def label_counts(self) -> npt.NDArray[np.int64]:
         """Training examples of each class at each client, (clients, classes)."""
-        trains = [c.train.numpy() for c in self.clients]
-        return skew.label_counts(trains, self.dataset.y_train.numpy(), self.dataset.num_classes)
+        return self._counts(self.dataset.y_train.numpy(), self.dataset.num_classes)
+
+    def _counts(self, values: npt.NDArray[np.int64], kinds: int) -> npt.NDArray[np.int64]:
+        train = self.clients.train
+        return skew.counts_of(train.values.numpy(), train.sizes, values, kinds)
 
     @property
     def domains(self) -> list[int] | None:
@@ -77,16 +118,24 @@ class FederatedData:
         if domains is None:
             return None
         names = [self.dataset.domain_names[domain] for domain in domains]
-        return tuple(
-            name if names.count(name) == 1 else f"{name} {names[:i].count(name) + 1}" for i, name in enumerate(names)
-        )
+        total, before = Counter(names), Counter[str]()
+        numbered = []
+        for name in names:
+            before[name] += 1
+            numbered.append(name if total[name] == 1 else f"{name} {before[name]}")
+        return tuple(numbered)
 
     def _one_each(self, of_example: Tensor | None) -> list[int] | None:
         """The value that a client's training examples share, for each client; None if some client has several."""
         if of_example is None:
             return None
-        values = [set(of_example[c.train].tolist()) for c in self.clients]
-        return [value.pop() for value in values] if all(len(value) == 1 for value in values) else None
+        train = self.clients.train
+        if not train.sizes.all():
+            return None
+        values = of_example.numpy()[train.values.numpy()]
+        first = values[train.bounds[:-1]]
+        each: list[int] = first.tolist()
+        return each if np.array_equal(values, np.repeat(first, train.sizes)) else None
 
     def entanglement(self, bases: str = "both") -> Entanglement:
         """Overlap of the clients' training parts; `bases` is as in `unskew.data.split.Entangled`.
@@ -96,8 +145,7 @@ class FederatedData:
         """
         domains = None if self.dataset.domains is None else self.dataset.domains.numpy()
         base = bases_of(self.dataset.y_train.numpy(), domains, bases)
-        trains = [c.train.numpy() for c in self.clients]
-        return entanglement(skew.label_counts(trains, base, int(base.max()) + 1))
+        return entanglement(self._counts(base, int(base.max()) + 1))
 
 
 def federate(
@@ -119,7 +167,8 @@ def federate(
             raise ConfigError(f"{name} must be in [0, 1), got {value}")
     if isinstance(split, FromManifest):
         fed = from_manifest(Path(split.path), dataset)
-        check_manifest_fits(split, tuple(torch.cat([c.train, c.val, c.test]).numpy() for c in fed.clients))
+        parts = fed.clients
+        check_manifest_fits(split, parts.train.sizes + parts.val.sizes + parts.test.sizes)
         return fed
     if dataset.owners is not None and not isinstance(split, Natural):
         raise DataError(
@@ -127,22 +176,28 @@ def federate(
             'split out (in a file: split.name = "natural"), or give the data without their clients'
         )
     domains, owners = (None if of is None else of.numpy() for of in (dataset.domains, dataset.owners))
-    parts = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", domains, owners)
-    clients = tuple(
-        _cut(indices, key / "client" / i / "parts", test_fraction, val_fraction) for i, indices in enumerate(parts)
-    )
-    return FederatedData(dataset, clients, record(split), key.seed, _sha256(clients))
+    shares = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", domains, owners)
+    clients = _cut(shares, key / "client", test_fraction, val_fraction)
+    return FederatedData(dataset, clients, record(split), key.seed, clients.sha256)
 
 
-def _cut(indices: npt.NDArray[np.int64], key: Key, test_fraction: float, val_fraction: float) -> ClientIndex:
-    n = len(indices)
-    test = min(int(test_fraction * n + 0.5), n - 1)
-    val = min(int(val_fraction * (n - test) + 0.5), n - test - 1)
-    drawn = key.numpy().permutation(indices)
-    train, middle, last = (
-        torch.from_numpy(np.sort(part)) for part in (drawn[test + val :], drawn[test : test + val], drawn[:test])
-    )
-    return ClientIndex(train, middle, last)
+def _cut(parts: Sequence[npt.NDArray[np.int64]], key: Key, test_fraction: float, val_fraction: float) -> ClientIndices:
+    """Each client's examples in train, val and test."""
+    sizes = np.array([len(indices) for indices in parts], np.int64)
+    test = np.minimum((test_fraction * sizes + 0.5).astype(np.int64), sizes - 1)
+    val = np.minimum((val_fraction * (sizes - test) + 0.5).astype(np.int64), sizes - test - 1)
+    drawn = np.concatenate([(key / i / "parts").numpy().permutation(indices) for i, indices in enumerate(parts)])
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(drawn)) - np.repeat(sizes.cumsum() - sizes, sizes)  # in the client's own draw
+    tested = place < test[owner]
+    trained = place >= (test + val)[owner]
+    above = int(drawn.max()) + 1
+
+    def part(chosen: npt.NDArray[np.bool_], count: npt.NDArray[np.int64]) -> Ragged:
+        by_client = np.sort(owner[chosen] * above + drawn[chosen]) % above  # ascending within each client
+        return Ragged(torch.from_numpy(by_client), count)
+
+    return ClientIndices(part(trained, sizes - test - val), part(~tested & ~trained, val), part(tested, test))
 
 
 def pooled(fed: FederatedData) -> FederatedData:
@@ -150,18 +205,9 @@ def pooled(fed: FederatedData) -> FederatedData:
 
     Its test part is empty: the personal test sets stay out of training and with the original `fed`.
     """
-    train = torch.cat([c.train for c in fed.clients]).sort().values
-    val = torch.cat([c.val for c in fed.clients]).sort().values
-    clients = (ClientIndex(train, val, torch.empty(0, dtype=torch.int64)),)
-    return replace(fed, clients=clients, sha256=_sha256(clients))
-
-
-def _lists(clients: tuple[ClientIndex, ...]) -> list[list[list[int]]]:
-    return [[getattr(c, part).tolist() for part in PARTS] for c in clients]
-
-
-def _sha256(clients: tuple[ClientIndex, ...]) -> str:
-    return index_sha256(_lists(clients))
+    train, val = (part.values.sort().values for part in (fed.clients.train, fed.clients.val))
+    clients = ClientIndices.of([ClientIndex(train, val, torch.empty(0, dtype=torch.int64))])
+    return replace(fed, clients=clients, sha256=clients.sha256)
 
 
 def to_manifest(fed: FederatedData) -> dict[str, Any]:
@@ -182,7 +228,7 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
         "sha256": fed.sha256,
         "classes": list(fed.dataset.classes),
         "client_names": None if fed.client_names is None else list(fed.client_names),
-        "clients": [dict(zip(PARTS, parts, strict=True)) for parts in _lists(fed.clients)],
+        "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.clients.lists()],
         "stats": {
             "sizes": counts.sum(1).tolist(),
             "label_counts": counts.tolist(),
@@ -208,5 +254,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
         )
     if manifest.n != len(dataset.y_train):
         raise DataError(f"the manifest {path} divides {manifest.n} samples, {dataset.name} has {len(dataset.y_train)}")
-    clients = tuple(ClientIndex(*(torch.from_numpy(np.sort(part)) for part in parts)) for parts in manifest.clients)
-    return FederatedData(dataset, clients, manifest.split, manifest.seed, _sha256(clients))
+    clients = ClientIndices.of(
+        [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in parts)) for parts in manifest.clients]
+    )
+    return FederatedData(dataset, clients, manifest.split, manifest.seed, clients.sha256)

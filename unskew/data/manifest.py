@@ -1,8 +1,9 @@
 """The file that records a split: which training examples each client trains, validates and tests on."""
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,14 @@ class Manifest:
     clients: tuple[_Parts, ...]
 
 
-def index_sha256(clients: Sequence[Sequence[Sequence[int]]]) -> str:
+def index_sha256(clients: Iterable[Sequence[Sequence[int]]]) -> str:
     """SHA-256 of just the indices: JSON [[train, val, test], ...] without spaces, in client order."""
-    return hashlib.sha256(json.dumps(clients, separators=(",", ":")).encode()).hexdigest()
+    digest, comma, clients = hashlib.sha256(b"["), b"", iter(clients)
+    while some := list(itertools.islice(clients, 4096)):  # the text of a million clients is not made at once
+        digest.update(comma + json.dumps(some, separators=(",", ":"))[1:-1].encode())
+        comma = b","
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -69,7 +75,7 @@ def read_manifest(path: Path) -> Manifest:
         got = content["split"].get("name", "nothing")
         raise DataError(f"the manifest {path} must have split.name as a word for how it was divided, got {got!r}")
     clients = _clients(path, content["clients"], content["n"])
-    sha256 = index_sha256([[part.tolist() for part in parts] for parts in clients])
+    sha256 = index_sha256([part.tolist() for part in parts] for parts in clients)
     if sha256 != content["sha256"]:
         raise DataError(
             f"the manifest {path} was changed after it was written: its indices have SHA-256 {sha256}, "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from unskew.data.federated import ClientIndex, FederatedData
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
@@ -153,5 +153,5 @@ def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: i
     nothing = torch.empty(0, dtype=torch.int64)
     empty = ClientIndex(nothing, nothing, nothing)
     mine = ClientIndex(drawn[val:].sort().values, drawn[:val].sort().values, nothing)
-    clients = tuple(mine if c == config.client else empty for c in range(config.num_clients))
+    clients = ClientIndices.of([mine if c == config.client else empty for c in range(config.num_clients)])
     return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, setup.dataset.sha256)

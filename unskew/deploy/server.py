@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from unskew.data.federated import ClientIndex, FederatedData
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.deploy.client import divided, split_hash
 from unskew.deploy.settings import ServerConfig, read_settings
 from unskew.errors import ConfigError, RunError
@@ -87,7 +87,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         membership.settle(own, None)
     else:
         feds = divided(experiment, setup, number)
-        sizes = {c: tuple(len(fed.clients[c].train) for fed in feds) for c in range(number)}
+        sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number)}
         membership.settle(own, split_hash(setup, feds), sizes)
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
@@ -234,7 +234,7 @@ class OverNetwork:
         nothing = torch.empty(0, dtype=torch.int64)
         number = self.membership.expected.num_clients
         experiment.cohort(number)
-        clients = (ClientIndex(nothing, nothing, nothing),) * number
+        clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * number)
         return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, "")
 
     def check_method(

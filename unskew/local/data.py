@@ -1,6 +1,6 @@
 """The data set on the device, each client's part of it, and the plan of its batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,8 +32,8 @@ class DeviceData:
 
     x: Tensor | ByteImages
     y: Tensor
-    train: tuple[Tensor, ...]
-    val: tuple[Tensor, ...]
+    train: Sequence[Tensor]
+    val: Sequence[Tensor]
     augment: Augment | None = None
     x_test: Tensor | ByteImages | None = None
     y_test: Tensor | None = None

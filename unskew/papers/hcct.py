@@ -28,9 +28,8 @@ from scipy import stats
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
-from unskew.data.federated import ClientIndex, FederatedData, federate, to_manifest
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, to_manifest
 from unskew.data.images import as_tensor
-from unskew.data.manifest import index_sha256
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.files import write_atomically
@@ -53,7 +52,7 @@ from unskew.record.logs import rows as log
 from unskew.report.stats import Curve
 
 Floats = npt.NDArray[np.float64]
-Clients = tuple[ClientIndex, ...]
+Clients = Sequence[ClientIndex]
 Divide = Callable[[Dataset, Key], Clients]
 
 TABLE2, TABLE3, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 3, 4, 5))
@@ -241,8 +240,8 @@ def run(
 ) -> History:
     """These methods on this division, in a folder of their own; resumed where it was stopped."""
     where = "-".join(filter(None, (task.name.lower(), name, str(seed))))
-    lists = [[part.tolist() for part in (c.train, c.val, c.test)] for c in clients]
-    fed = FederatedData(task.dataset, clients, {"name": draft.request.name}, seed, index_sha256(lists))
+    held = ClientIndices.of(clients)
+    fed = FederatedData(task.dataset, held, {"name": draft.request.name}, seed, held.sha256)
     manifest = draft.request.folder / "data" / f"{where}.json"
     write_atomically(manifest, json.dumps(to_manifest(fed)))
     split = {"name": "manifest", "path": str(manifest.resolve())}

@@ -12,10 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from unskew.data.federated import FederatedData
+from unskew.data.ragged import Ragged
 from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
@@ -25,10 +28,28 @@ from unskew.tree import Params
 
 ExampleScores = tuple[Tensor, Tensor]
 """Correctness (bool) and loss of each example."""
-Scores = dict[str, dict[ClientId, Score]]
-"""Scores of the clients' own models, by part and client."""
 OwnModels = Mapping[ClientId, Params]
 _AT_ONCE = 1 << 14  # examples averaged in one call
+
+
+@dataclass(frozen=True, eq=False)
+class ClientScores:
+    """Scores of the clients' own models, a column each, clients ascending.
+
+    Attributes:
+        clients: Their numbers.
+        accuracy, loss: Means over the client's examples.
+        n: The number of these examples.
+    """
+
+    clients: npt.NDArray[np.int64]
+    accuracy: npt.NDArray[np.float64]
+    loss: npt.NDArray[np.float64]
+    n: npt.NDArray[Any]
+
+
+Scores = dict[str, ClientScores]
+"""Scores by part: personal, personal_on_global, val."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +61,15 @@ class EvalSet:
         validates: True if any client has validation rows.
     """
 
-    test: tuple[Tensor, ...]
-    val: tuple[Tensor, ...]
+    test: Ragged
+    val: Ragged
     validates: bool
 
 
 def eval_set(fed: FederatedData, device: torch.device, validates: bool = False) -> EvalSet:
     """The evaluation set of `fed`; `validates` if clients have validation rows that are not known here."""
-    test, val = (tuple(getattr(c, part).to(device) for c in fed.clients) for part in ("test", "val"))
-    return EvalSet(test, val, validates or any(len(v) for v in val))
+    test, val = (part.to(device) for part in (fed.clients.test, fed.clients.val))
+    return EvalSet(test, val, validates or bool(val.sizes.any()))
 
 
 def evaluate(
@@ -110,7 +131,8 @@ def _scores_from_clients(
     model = remote.algorithm.serve(state, None) if "global" in wanted else None
     on_global = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
-    return on_global, remote.evaluate_on_clients(state, t, parts, last) if parts or last else {}
+    by_part = remote.evaluate_on_clients(state, t, parts, last) if parts or last else {}
+    return on_global, {part: _table(list(by_client), list(by_client.values())) for part, by_client in by_part.items()}
 
 
 def _scores(
@@ -118,7 +140,7 @@ def _scores(
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model and of the clients' own, all tested in this process."""
     model = sim.algorithm.serve(state, None) if "global" in wanted else None
-    parts: dict[str, tuple[Tensor, ...]] = {}
+    parts: dict[str, Ragged] = {}
     if "personal" in wanted:
         parts["personal"] = eval_set.test
     if eval_set.validates:
@@ -130,52 +152,73 @@ def _scores(
     jobs: dict[tuple[str, ClientId], EvalJob] = {}
     if model is not None:
         jobs["global", 0] = EvalJob(model, "test")
+    tested: dict[str, dict[ClientId, npt.NDArray[np.int64]]] = {}
     for name, rows in parts.items():
-        for first, clients in sharing.items():
-            tested = [rows[c] for c in clients if len(rows[c])]
-            if tested:
-                jobs[name, first] = EvalJob(own[first], "train", torch.cat(tested))
+        with_rows = ((first, clients[rows.sizes[clients] > 0]) for first, clients in sharing.items())
+        tested[name] = {first: clients for first, clients in with_rows if len(clients)}
+        for first, clients in tested[name].items():
+            jobs[name, first] = EvalJob(own[first], "train", rows.take(clients).values)
     if "personal_on_global" in wanted:
         for first in sharing:
             jobs["personal_on_global", first] = EvalJob(own[first], "test")
     by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
 
     on_global = None if model is None else _score(by_job["global", 0])
-    names = [*parts, *(["personal_on_global"] if "personal_on_global" in wanted else [])]
-    return on_global, {name: _by_client(by_job, name, sharing, parts.get(name)) for name in names}
+    scores = {name: _on_own_rows(by_job, name, tested[name], rows.sizes) for name, rows in parts.items()}
+    if "personal_on_global" in wanted:
+        scores["personal_on_global"] = _on_all_rows(by_job, "personal_on_global", sharing)
+    return on_global, scores
 
 
-def _sharing(own: OwnModels) -> dict[ClientId, list[ClientId]]:
+def _sharing(own: OwnModels) -> dict[ClientId, npt.NDArray[np.int64]]:
     """Clients that share a model, listed under the first of them, so that it is tested in one pass."""
     groups: dict[int, list[ClientId]] = {}
     for c, model in own.items():
         groups.setdefault(id(model), []).append(c)
-    return {clients[0]: clients for clients in groups.values()}
+    return {clients[0]: np.array(clients) for clients in groups.values()}
 
 
-def _by_client(
+def _on_own_rows(
     by_job: Mapping[tuple[str, ClientId], ExampleScores],
     name: str,
-    sharing: Mapping[ClientId, list[ClientId]],
-    rows: tuple[Tensor, ...] | None,
-) -> dict[ClientId, Score]:
-    """Each client's score, from its part of one pass; clients without rows of their own share all of them."""
+    tested: Mapping[ClientId, npt.NDArray[np.int64]],
+    sizes: npt.NDArray[np.int64],
+) -> ClientScores:
+    """Scores of clients that were tested on rows of their own, from their parts of the passes."""
+    if not tested:
+        return _table([], [])
+    clients = np.concatenate(list(tested.values()))
+    correct, loss = (torch.cat(values) for values in zip(*(by_job[name, first] for first in tested), strict=True))
+    means = _segments((correct, loss), sizes[clients])
+    order = np.argsort(clients)
+    return ClientScores(clients[order], means[order, 0], means[order, 1], sizes[clients[order]])
+
+
+def _on_all_rows(
+    by_job: Mapping[tuple[str, ClientId], ExampleScores],
+    name: str,
+    sharing: Mapping[ClientId, npt.NDArray[np.int64]],
+) -> ClientScores:
+    """Scores of clients whose models were tested on the same rows: one for all that share a model."""
     by_client: dict[ClientId, Score] = {}
     for first, clients in sharing.items():
-        if rows is None:
-            by_client.update(dict.fromkeys(clients, _score(by_job[name, first])))
-        elif (name, first) in by_job:
-            tested = [c for c in clients if len(rows[c])]
-            by_client.update(zip(tested, _segments(by_job[name, first], [len(rows[c]) for c in tested]), strict=True))
-    return by_client
+        by_client.update(dict.fromkeys(clients.tolist(), _score(by_job[name, first])))
+    return _table(list(by_client), list(by_client.values()))
 
 
-def _reduced(name: str, scores: dict[int, Score], last: bool) -> list[Metric]:
-    ordered = sorted(scores)
-    accuracies = {c: (scores[c].accuracy, scores[c].n) for c in ordered}
-    losses = {c: (scores[c].loss, scores[c].n) for c in ordered}
-    metrics = reduce_clients(f"{name}.accuracy", accuracies) + reduce_clients(f"{name}.loss", losses)
-    return metrics + [Metric(f"{name}.accuracy", *accuracies[c], client=c) for c in ordered if last]
+def _table(clients: Sequence[ClientId], scores: Sequence[Score]) -> ClientScores:
+    order = np.argsort(np.array(clients, np.int64))
+    accuracy, loss, n = (np.array([s[k] for s in scores], np.float64)[order] for k in range(3))
+    return ClientScores(np.array(clients, np.int64)[order], accuracy, loss, n)
+
+
+def _reduced(name: str, scores: ClientScores, last: bool) -> list[Metric]:
+    metrics = reduce_clients(f"{name}.accuracy", scores.accuracy, scores.n)
+    metrics += reduce_clients(f"{name}.loss", scores.loss, scores.n)
+    if last:
+        columns = (column.tolist() for column in (scores.accuracy, scores.n, scores.clients))
+        metrics += [Metric(f"{name}.accuracy", *row) for row in zip(*columns, strict=True)]
+    return metrics
 
 
 def _score(scores: ExampleScores) -> Score:
@@ -183,18 +226,18 @@ def _score(scores: ExampleScores) -> Score:
     return Score(float(correct.double().mean()), float(loss.double().mean()), float(len(correct)))
 
 
-def _segments(scores: ExampleScores, sizes: Sequence[int]) -> list[Score]:
-    """Scores of consecutive parts of these sizes.
+def _segments(scores: ExampleScores, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Mean correctness and loss of consecutive parts of these sizes, (parts, 2).
 
     Parts of one size are averaged in one call: a hundred thousand clients have a few hundred sizes.  On a CPU each mean
     has the bits of a call of its own; of large parts, which PyTorch may divide among threads, each has one.
     """
-    length = torch.tensor(sizes)
+    length = torch.from_numpy(sizes)
     start = length.cumsum(0) - length
     by_part = torch.empty(len(sizes), 2, dtype=torch.float64)
-    for size in sorted(set(sizes)):
+    for size in np.unique(sizes).tolist():
         parts = (length == size).nonzero()[:, 0]
         for some in torch.split(parts, max(1, _AT_ONCE // size)):
             rows = (start[some, None] + torch.arange(size)).to(scores[0].device)
             by_part[some] = torch.stack([values[rows].double().mean(1) for values in scores], 1).cpu()
-    return [Score(accuracy, loss, size) for (accuracy, loss), size in zip(by_part.tolist(), sizes, strict=True)]
+    return by_part.numpy()

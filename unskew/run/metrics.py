@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import MetricRow
@@ -36,17 +37,17 @@ class Metric:
     client: int | None = None
 
 
-def reduce_clients(name: str, values: Mapping[int, tuple[float, float]]) -> list[Metric]:
+def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike) -> list[Metric]:
     """Mean, sample-weighted mean, standard deviation over clients, and mean of the worst tenth.
 
     Args:
         name: personal.accuracy, personal.loss, ...
-        values: (value, examples) of each client.
+        values: The value of each client.
+        examples: Examples it was measured on.
     """
-    if not values:
+    v, w = np.asarray(values), np.asarray(examples)
+    if not len(v):
         return []
-    v = np.array([value for value, _ in values.values()])
-    w = np.array([weight for _, weight in values.values()])
     worst_first = np.sort(v) if name.endswith("accuracy") else -np.sort(-v)
     tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
     reduced = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())

@@ -164,7 +164,7 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     """
     key = Key(seed) / "data"
     fed = federate(dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction)
-    if experiment.stop.accuracy is not None and not any(len(c.val) for c in fed.clients):
+    if experiment.stop.accuracy is not None and not fed.clients.val.sizes.any():
         raise DataError(
             "stop.accuracy needs validation data, and no client has any; raise val_fraction or the clients' sizes"
         )
@@ -184,8 +184,8 @@ def clients(
     device_data = DeviceData(
         dataset.x_train.to(device),
         dataset.y_train.to(device),
-        tuple(c.train.to(device) for c in train.clients),
-        tuple(c.val.to(device) for c in train.clients),
+        train.clients.train.to(device),
+        train.clients.val.to(device),
         None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
         dataset.x_test.to(device),
         dataset.y_test.to(device),

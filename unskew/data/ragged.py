@@ -1,0 +1,72 @@
+"""Tensors of several lengths, kept as one."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged(Sequence[Tensor]):
+    """A sequence of int64 index tensors that lie end to end in one: a million clients have one tensor, not a million.
+
+    Attributes:
+        values: All entries, (sum of sizes,).
+        sizes: Length of each tensor.
+
+    >>> parts = Ragged.of([torch.tensor([3, 5]), torch.tensor([1])])
+    >>> parts[0], len(parts)
+    (tensor([3, 5]), 2)
+    """
+
+    values: Tensor
+    sizes: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(tensors: Sequence[Tensor]) -> "Ragged":
+        """The same tensors as one."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        return Ragged(torch.cat([nothing, *tensors]), np.array([len(t) for t in tensors], np.int64))
+
+    @cached_property
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """Where each tensor begins, and where the last one ends."""
+        return np.concatenate([np.zeros(1, np.int64), self.sizes.cumsum()])
+
+    def to(self, device: torch.device | str) -> "Ragged":
+        """The same on a device."""
+        return Ragged(self.values.to(device), self.sizes)
+
+    def take(self, chosen: npt.NDArray[np.int64]) -> "Ragged":
+        """The tensors of these numbers, in this order."""
+        sizes = self.sizes[chosen]
+        shift = np.repeat(self.bounds[:-1][chosen] - (sizes.cumsum() - sizes), sizes)
+        rows = torch.from_numpy(np.arange(sizes.sum()) + shift)
+        return Ragged(self.values[rows.to(self.values.device)], sizes)
+
+    def lists(self) -> Iterator[list[int]]:
+        """Each tensor as a list, a few thousand at a time."""
+        for first in range(0, len(self), 4096):
+            bounds = self.bounds[first : first + 4097]
+            flat = self.values[bounds[0] : bounds[-1]].tolist()
+            ends = (bounds - bounds[0]).tolist()
+            yield from (flat[a:b] for a, b in itertools.pairwise(ends))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, i: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, i: slice) -> tuple[Tensor, ...]: ...
+    def __getitem__(self, i: int | slice) -> Tensor | tuple[Tensor, ...]:
+        if isinstance(i, slice):
+            return tuple(self[k] for k in range(*i.indices(len(self))))
+        i = range(len(self))[i]  # as a list counts and refuses
+        return self.values[int(self.bounds[i]) : int(self.bounds[i + 1])]
