@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -57,6 +57,7 @@ def simulate(
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     eval_every: int = 1,
+    evaluate_clients: Literal["cohort", "all"] | int = "all",
     stop: Stop = Stop(),
     world: World = World(),
     runtime: Runtime = Runtime(),
@@ -96,6 +97,8 @@ def simulate(
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
+        evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
+            drawn once for each seed.
         stop, world, runtime: The same as in a configuration file.
 
     Raises:
@@ -114,6 +117,7 @@ def simulate(
         "test_fraction": test_fraction,
         "val_fraction": val_fraction,
         "eval_every": eval_every,
+        "evaluate_clients": evaluate_clients,
         "stop": stop,
         "world": world,
         "runtime": runtime,

@@ -253,7 +253,8 @@ def _keys(finding: Mapping[str, Any]) -> list[str]:
 
 def _is_member(part: str) -> bool:
     """True if pydantic put this into a location to name a type of a union or a constraint, not a key."""
-    return part in {"int", "float", "str", "bool", "none", "json-or-python[json]"} or part[:1].isupper() or "[" in part
+    types = {"int", "float", "str", "bool", "none", "constrained-int", "constrained-float", "json-or-python[json]"}
+    return part in types or part[:1].isupper() or "[" in part
 
 
 def show(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The three accuracies, on an example small enough to count."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.data.dataset import checked
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.executor import EvalJob
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
-from unskew.run import evaluation
+from unskew.record.logs import METRICS, WORK
+from unskew.run import evaluation, loop
 from unskew.run import setup as run_setup
-from unskew.run.evaluation import eval_set, evaluate
+from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
 from unskew.run.metrics import Metric
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
@@ -207,3 +210,62 @@ def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest
     assert by_client.clients.tolist() == list(range(50))
     assert [set(column.tolist()) for column in (by_client.accuracy, by_client.loss, by_client.n)] == [{0.5}, {1.0}, {2}]
     assert len(means) == 1
+
+
+# ---------------------------------------------------------------- who is evaluated
+def clients_of(folder: Path, method: str, round: int) -> set[int]:
+    return {r["client"] for r in METRICS.rows(folder) if (r["method"], r["round"]) == (method, round) and "client" in r}
+
+
+def test_a_number_of_clients_is_drawn_once_for_rounds_and_methods() -> None:
+    drawn = [evaluated_clients(5, 100, 10, seed, trained) for seed in (0, 0, 1) for trained in ((), {3, 4})]
+    assert [len(clients) for clients in drawn] == [5] * 6
+    assert drawn[0] == drawn[1] == drawn[2] == sorted(set(drawn[0]))
+    assert drawn[0] != drawn[4]
+    assert list(evaluated_clients(101, 100, 10, 0, ())) == list(evaluated_clients("all", 100, 10, 0, {3}))
+
+
+def test_a_cohort_is_those_who_trained_or_as_many_drawn_where_nobody_did() -> None:
+    assert evaluated_clients("cohort", 100, 10, 0, {9, 3}) == [3, 9]
+    assert evaluated_clients("cohort", 100, 10, 0, ()) == evaluated_clients(10, 100, 10, 0, ())
+
+
+def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """The last round names clients; a number weighs as much as the test examples of those evaluated."""
+    methods = "[[methods]]\nname = 'fedavg'\n[[methods]]\nname = 'fedper'"
+    drawn = loop.start(tiny("rounds=2", "evaluate_clients=2", methods=methods), tmp_path / "drawn").folder
+    seen = clients_of(drawn, "fedavg", 2)
+    assert len(seen) == 2
+    assert seen == clients_of(drawn, "fedper", 2)
+    held = [len(c["test"]) for c in json.loads((drawn / "partition.json").read_text())["seeds"]["0"]["clients"]]
+    weights = {r["weight"] for r in METRICS.rows(drawn) if r["name"] == "personal.accuracy.mean"}
+    assert weights == {float(sum(held[c] for c in seen))}
+    kept = json.loads((drawn / "models" / "fedper-seed0.json").read_text())["models"]
+    assert sorted(c for shared in kept for c in shared["clients"]) == [0, 1, 2, 3], "all clients' models are kept"
+    cohort = loop.start(
+        tiny("rounds=2", "evaluate_clients='cohort'", "clients_per_round=2"), tmp_path / "cohort"
+    ).folder
+    trained = [w["client"] for w in WORK.rows(cohort) if w["round"] == 2]
+    assert sorted(clients_of(cohort, "fedavg", 2)) == sorted(trained)
+
+
+def test_the_cohort_of_an_early_end_survives_a_crash(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About 11 kB a round: 30 kB are reached in round 3, whose clients the resumed run reads from the log of work."""
+    cohort = ("evaluate_clients='cohort'", "clients_per_round=2", "runtime.checkpoint_every=1")
+    experiment = tiny("rounds=6", "eval_every=2", "stop.megabytes=0.03", *cohort)
+    whole = loop.start(experiment, tmp_path / "whole")
+    assert whole.summary["stopped"]["fedavg/0"].endswith("after round 3")
+    assert clients_of(whole.folder, "fedavg", 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop._Cell, "evaluate_early_end", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loop.start(experiment, tmp_path / "run")
+    assert loop.resume(tmp_path / "run").summary["fingerprint"] == whole.summary["fingerprint"]
+
+
+@pytest.mark.parametrize("value", ["'some'", "2.5", "true"])
+def test_evaluated_clients_that_are_no_number_are_refused(value: str, tiny: Callable[..., Experiment]) -> None:
+    with pytest.raises(ConfigError, match=r"evaluate_clients must be an integer or 'cohort' or 'all', got "):
+        tiny(f"evaluate_clients={value}")

@@ -164,6 +164,8 @@ class Experiment:
         val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
         eval_every: Rounds between evaluations; the last round is always evaluated.
         evaluate: personal_on_global adds each personal model's accuracy on the global test set.
+        evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
+            of clients drawn once for each seed, the same for all methods and rounds.
         mean_last: Number of evaluations that the "mean of last" averages.
         stop: Early stopping.
         world: Losses and channel.
@@ -183,6 +185,7 @@ class Experiment:
     val_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     eval_every: Annotated[int, Ge(1)] = 1
     evaluate: tuple[Literal["global", "personal", "personal_on_global"], ...] = ("global", "personal")
+    evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
     mean_last: Annotated[int, Ge(1)] = 5
     stop: Stop = Stop()
     world: World = World()

@@ -24,7 +24,7 @@ from unskew.local.executor import EvalJob, StepJob, StepResult, answer_untrained
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Layout, drive
 from unskew.run import setup as run_setup
-from unskew.run.evaluation import eval_set, evaluate
+from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
 from unskew.run.setup import Setup
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
@@ -97,7 +97,11 @@ def dry_run(
     if evaluation is not None:
         began = time.monotonic()
         examples = eval_set(fed, prepared.trainer.device)
-        evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False)
+        trained = () if prepared.pooled else {w.client for w in trace.work}
+        clients = evaluated_clients(
+            experiment.evaluate_clients, fed.num_clients, experiment.cohort(fed.num_clients), prepared.seed, trained
+        )
+        evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False, clients=clients)
         evaluation.server_s = time.monotonic() - began - executor.spent
     return DryRun(
         driven,

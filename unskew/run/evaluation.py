@@ -10,7 +10,7 @@ Remote clients test their own models themselves and send their scores.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
+from unskew.keys import Key
 from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
@@ -72,6 +73,27 @@ def eval_set(fed: FederatedData, device: torch.device, validates: bool = False) 
     return EvalSet(test, val, validates or bool(val.sizes.any()))
 
 
+def evaluated_clients(
+    setting: Literal["cohort", "all"] | int, num_clients: int, cohort: int, seed: int, trained: Collection[ClientId]
+) -> Sequence[ClientId]:
+    """The clients whose own models an evaluation tests, ascending.
+
+    Args:
+        setting: `evaluate_clients` of the experiment.
+        num_clients: All clients.
+        cohort: Clients of a round.
+        seed: The run's; it draws clients once, so that rounds and methods are compared on the same.
+        trained: Clients that trained in the round before; if none did, a cohort is drawn.
+    """
+    if setting == "cohort" and trained:
+        return sorted(trained)
+    count = num_clients if setting == "all" else cohort if setting == "cohort" else setting
+    if count >= num_clients:
+        return range(num_clients)
+    drawn = (Key(seed) / "evaluate" / "clients").numpy().choice(num_clients, count, replace=False)
+    return sorted(drawn.tolist())
+
+
 def evaluate(
     sim: Driver[Any],
     state: Any,
@@ -80,17 +102,20 @@ def evaluate(
     which: Iterable[str],
     last: bool,
     own: OwnModels | None = None,
+    clients: Sequence[ClientId] | None = None,
 ) -> list[Metric]:
     """All metrics of the state after round `t`; per-client numbers only after the last round.
 
     Args:
-        own: The clients' own models (`own_models`), if they have already been built.
+        own: The own models of these clients (`own_models`), if they have already been built.
+        clients: Clients whose own models are evaluated, ascending; by default all.
     """
     wanted = set(which)
+    tested = range(len(eval_set.test)) if clients is None else clients
     if sim.clients.remote:
-        on_global, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last)
+        on_global, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last, tested)
     else:
-        on_global, scores = _scores(sim, state, t, eval_set, wanted, own)
+        on_global, scores = _scores(sim, state, t, eval_set, wanted, own, tested)
     metrics: list[Metric] = []
     if on_global is not None:
         metrics += [
@@ -122,7 +147,13 @@ def own_models(sim: Driver[Any], state: Any, t: int, clients: Sequence[ClientId]
 
 
 def _scores_from_clients(
-    remote: Driver[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], last: bool
+    remote: Driver[Any],
+    state: Any,
+    t: int,
+    eval_set: EvalSet,
+    wanted: Collection[str],
+    last: bool,
+    clients: Sequence[ClientId],
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
 
@@ -131,12 +162,19 @@ def _scores_from_clients(
     model = remote.algorithm.serve(state, None) if "global" in wanted else None
     on_global = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
-    by_part = remote.evaluate_on_clients(state, t, parts, last) if parts or last else {}
-    return on_global, {part: _table(list(by_client), list(by_client.values())) for part, by_client in by_part.items()}
+    by_part = remote.evaluate_on_clients(state, t, parts, last, None if last else clients) if parts or last else {}
+    wanted_of = {part: {c: by_client[c] for c in clients if c in by_client} for part, by_client in by_part.items()}
+    return on_global, {part: _table(list(by_client), list(by_client.values())) for part, by_client in wanted_of.items()}
 
 
 def _scores(
-    sim: Driver[Any], state: Any, t: int, eval_set: EvalSet, wanted: Collection[str], own: OwnModels | None
+    sim: Driver[Any],
+    state: Any,
+    t: int,
+    eval_set: EvalSet,
+    wanted: Collection[str],
+    own: OwnModels | None,
+    clients: Sequence[ClientId],
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model and of the clients' own, all tested in this process."""
     model = sim.algorithm.serve(state, None) if "global" in wanted else None
@@ -147,17 +185,17 @@ def _scores(
         parts["val"] = eval_set.val
     if own is None:
         needed = needs_own_models(eval_set, wanted)
-        own = own_models(sim, state, t, range(len(eval_set.test))) if needed else {}
+        own = own_models(sim, state, t, clients) if needed else {}
     sharing = _sharing(own)
     jobs: dict[tuple[str, ClientId], EvalJob] = {}
     if model is not None:
         jobs["global", 0] = EvalJob(model, "test")
     tested: dict[str, dict[ClientId, npt.NDArray[np.int64]]] = {}
     for name, rows in parts.items():
-        with_rows = ((first, clients[rows.sizes[clients] > 0]) for first, clients in sharing.items())
-        tested[name] = {first: clients for first, clients in with_rows if len(clients)}
-        for first, clients in tested[name].items():
-            jobs[name, first] = EvalJob(own[first], "train", rows.take(clients).values)
+        with_rows = ((first, some[rows.sizes[some] > 0]) for first, some in sharing.items())
+        tested[name] = {first: some for first, some in with_rows if len(some)}
+        for first, some in tested[name].items():
+            jobs[name, first] = EvalJob(own[first], "train", rows.take(some).values)
     if "personal_on_global" in wanted:
         for first in sharing:
             jobs["personal_on_global", first] = EvalJob(own[first], "test")

@@ -27,11 +27,20 @@ from unskew.experiment.config import Experiment, Method, fingerprint, load, to_t
 from unskew.files import write_atomically
 from unskew.ledger import totals
 from unskew.local.workers.pool import Pool
-from unskew.record.logs import METRICS
+from unskew.protocol import ClientId
+from unskew.record.logs import METRICS, WORK
 from unskew.run import checkpoint, models, trackers
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
-from unskew.run.evaluation import EvalSet, OwnModels, eval_set, evaluate, needs_own_models, own_models
+from unskew.run.evaluation import (
+    EvalSet,
+    OwnModels,
+    eval_set,
+    evaluate,
+    evaluated_clients,
+    needs_own_models,
+    own_models,
+)
 from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json
 from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
@@ -369,6 +378,7 @@ class _Cell:
         self.accuracy: float | None = None
         self.loss: float | None = None
         self.is_personal = False  # whether accuracy and loss are of the clients' own models
+        self.trained: set[ClientId] = set()  # clients, in the round in progress or else the last one
         self.evaluated = 0
         self.own_models: OwnModels | None = None  # those of the last evaluation
         self.val_accuracy: float | None = None
@@ -439,6 +449,8 @@ class _Cell:
         mine = (r for r in METRICS.rows(run.folder) if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
+        last = (self.method.label, self.seed, self.round)
+        self.trained = {w["client"] for w in WORK.rows(run.folder) if (w["method"], w["seed"], w["round"]) == last}
         return state
 
     def one_round(self) -> None:
@@ -446,6 +458,7 @@ class _Cell:
         self.at = t
         began = time.monotonic()
         state, trace = self.sim.round(self.state, t)
+        self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began
         last = t == run.experiment.rounds
         sent = totals(() if self.pooled else trace.transfers)
@@ -479,10 +492,21 @@ class _Cell:
 
     def evaluate(self, state: Any, t: int, last: bool) -> list[Metric]:
         """All metrics of a state; the clients' models of the last evaluation stay until they are saved."""
-        which = self.run.experiment.evaluate
+        which, clients = self.run.experiment.evaluate, self.evaluated_clients()
         if last and not self.sim.clients.remote and needs_own_models(self.eval_set, which):
-            self.own_models = own_models(self.sim, state, t, range(len(self.eval_set.test)))
-        return evaluate(self.sim, state, t, self.eval_set, which, last, self.own_models)
+            own = own_models(self.sim, state, t, clients)
+            if len(clients) == len(self.eval_set.test):
+                self.own_models = own
+        else:
+            own = None
+        return evaluate(self.sim, state, t, self.eval_set, which, last, own, clients)
+
+    def evaluated_clients(self) -> Sequence[ClientId]:
+        """The clients whose own models are evaluated after this round."""
+        experiment, num_clients = self.run.experiment, len(self.eval_set.test)
+        trained = () if self.pooled else self.trained
+        cohort = experiment.cohort(num_clients)
+        return evaluated_clients(experiment.evaluate_clients, num_clients, cohort, self.seed, trained)
 
     def evaluate_early_end(self) -> None:
         """Evaluate a cell that ends early as if this round had been its last."""

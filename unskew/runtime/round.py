@@ -377,14 +377,14 @@ class Driver(Generic[S]):
         return self.clients.own_models(served, personalise_of(self.algorithm), t)
 
     def evaluate_on_clients(
-        self, state: S, t: int, parts: Sequence[str], last: bool = False
+        self, state: S, t: int, parts: Sequence[str], last: bool = False, clients: Sequence[ClientId] | None = None
     ) -> dict[str, dict[ClientId, Score]]:
-        """Let remote clients evaluate their own models after round `t`; scores by part: personal, val.
+        """Let remote clients, by default all, evaluate their own models after round `t`; scores by part: personal, val.
 
         A client that does not answer is absent from the scores, and among the failures.  After the last round the
         client keeps its model.
         """
-        served = {c: self.algorithm.serve(state, c) for c in self.clients.ids}
+        served = {c: self.algorithm.serve(state, c) for c in (self.clients.ids if clients is None else clients)}
         return self.clients.evaluate(served, t, parts, last)
 
     def drain_warnings(self) -> tuple[str, ...]:
