@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy import special
 
 from unskew.run.metrics import sample_std
 
@@ -81,5 +81,5 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     # 0.3 - 0.1 and 0.4 - 0.2 are not quite the same; values that differ only by rounding have no spread.
     if s <= 1e-12 * max(1.0, max(map(abs, values))):
         return (0.0, 0.0) if abs(mean) < 1e-12 else None
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * s / math.sqrt(n)
+    half = float(special.stdtrit(n - 1, (1 + confidence) / 2)) * s / math.sqrt(n)
     return mean - half, mean + half

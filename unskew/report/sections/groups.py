@@ -31,7 +31,6 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
 
 from unskew.errors import ConfigError
 from unskew.info import ClientGroups, GroupMerge, JudgedGroups
@@ -242,6 +241,8 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
 
 def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
     """Agreement of disjoint groups with the domains, of the clients in a group: 1 is the same, 0 what chance gives."""
+    from sklearn.metrics import adjusted_rand_score  # an import of seconds that few reports need
+
     group_of = {c: k for k, members in enumerate(groups) for c in members}
     return float(adjusted_rand_score([planted[c] for c in group_of], list(group_of.values())))
 
