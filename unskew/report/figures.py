@@ -20,6 +20,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Shape
@@ -158,6 +159,12 @@ def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
 def markup(figure: Figure, name: str, alt: str) -> Markup:
     """The figure's `<svg>` element: no XML head, no metadata, no fixed size, ids and colours replaced by ours."""
     buffer = io.StringIO()
+    FigureCanvasSVG(figure)
+    layout = figure.get_layout_engine()
+    if layout is not None:  # `savefig` would draw the whole figure once just to have this done
+        figure.dpi = 72
+        layout.execute(figure)
+        figure.set_layout_engine("none")
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]

@@ -3,6 +3,7 @@
 The page is made from run folders only and written in one step, so a reader never sees half of one.
 """
 
+import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,11 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | 
 
 
 def _page(template: str, view: Mapping[str, object]) -> str:
+    return _environment().get_template(template).render(view)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("unskew.report"),
         autoescape=True,
@@ -98,7 +104,7 @@ def _page(template: str, view: Mapping[str, object]) -> str:
     }
     environment.filters.update(filters)
     environment.globals.update(bounds=tables.BOUNDS, directions=DIRECTIONS, kinds=KINDS)
-    return environment.get_template(template).render(view)
+    return environment
 
 
 def _breakable(name: str) -> Markup:
