@@ -1,5 +1,7 @@
 """`unskew plan`, `sweep` and `doctor`, called as from a shell."""
 
+import importlib
+import io
 import json
 import os
 import re
@@ -161,7 +163,7 @@ class Forked:
             for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(sign, signal.default_int_handler)
             os.setsid()
-            sys.stdout = sys.stderr = open(stdout.fileno(), "w", closefd=False)
+            sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(stdout.fileno(), "w"))
             os.environ.update(env)
             sys.argv = words[2:]
             cli.main()
@@ -185,6 +187,7 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two points of many rounds: both are under way when the signal comes, both save, and the second call ends them."""
+    importlib.import_module("unskew.report")  # once here, and in no child
     monkeypatch.setattr(sweep.subprocess, "Popen", Forked)
     text = TINY.replace("rounds = 2", "rounds = 100\neval_every = 10").replace("seeds = [0, 1]", "seeds = [0]")
     (here / "s.toml").write_text(text + SWEEP)
