@@ -166,6 +166,8 @@ class Experiment:
         evaluate: personal_on_global adds each personal model's accuracy on the global test set.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
+        client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
+            partition.json; the numbers of more are columns of compressed files.
         mean_last: Number of evaluations that the "mean of last" averages.
         stop: Early stopping.
         world: Losses and channel.
@@ -186,6 +188,7 @@ class Experiment:
     eval_every: Annotated[int, Ge(1)] = 1
     evaluate: tuple[Literal["global", "personal", "personal_on_global"], ...] = ("global", "personal")
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
+    client_rows: Annotated[int, Ge(0)] = 10_000
     mean_last: Annotated[int, Ge(1)] = 5
     stop: Stop = Stop()
     world: World = World()

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from unskew.errors import RunError
 from unskew.info import TYPES, Count, Info, adapter, ignored_of, warnings_of
 from unskew.ledger import Direction, Kind, direction_of
-from unskew.record import logs
+from unskew.record import columns, logs
 from unskew.record.logs import Bound, document, plain, read_text, refusal
 
 AnyInfo = TypeVar("AnyInfo", bound=Info)
@@ -230,6 +230,7 @@ def read(folder: Path) -> Record:
 
     cut_short: list[str] = []
     series, clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short))
+    clients |= _client_columns(folder, known)
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
@@ -387,6 +388,16 @@ def _metrics(
         place[key] = row["value"]
     ordered = {k: dict(sorted(v.items())) for k, v in series.items()}
     return ordered, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}
+
+
+def _client_columns(folder: Path, known: set[tuple[str, int]]) -> dict[tuple[str, int], dict[int, float]]:
+    clients = {}
+    for c in columns.client_columns(folder):
+        if (c.method, c.seed) not in known:
+            raise refusal(folder / columns.FOLDER, None, f"run.json has no cell for method {c.method!r}, seed {c.seed}")
+        if c.name == "personal.accuracy":
+            clients[c.method, c.seed] = dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
+    return clients
 
 
 _Counts = dict[tuple[str, int], dict[int, int]]  # (method, seed) -> {round: count}

@@ -3,7 +3,7 @@
     run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
     data.npz          the examples, where they were given as values and no file names them
-    partition.json    examples of each client, per seed, with hashes
+    partition.json    examples of each client, per seed, with hashes; of many clients they are in partition-seed0.npz
     metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
@@ -14,6 +14,7 @@
     checkpoints/      the last two, each a folder of its own
     checksums/        CRC-32 of each row of each log, four bytes a row: which row was changed, if one was
     models/           the final models of each method and seed: the global one, and every client's own
+    clients/          only where clients are many: columns of their numbers after the last round (record/columns.py)
     summary.json      the table of results: written once at the end
     report.html       the same for people
 

@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
@@ -28,6 +30,7 @@ from unskew.files import write_atomically
 from unskew.ledger import totals
 from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId
+from unskew.record import columns
 from unskew.record.logs import METRICS, WORK
 from unskew.run import checkpoint, models, trackers
 from unskew.run import setup as run_setup
@@ -382,6 +385,7 @@ class _Cell:
         self.evaluated = 0
         self.own_models: OwnModels | None = None  # those of the last evaluation
         self.val_accuracy: float | None = None
+        self.columns: str | None = None  # hash of the clients' numbers, where they are no rows of metrics.jsonl
         self.saved_at = time.monotonic()
 
     def go(self) -> None:
@@ -540,6 +544,10 @@ class _Cell:
                 whose = "" if m.client is None else f" of client {m.client}"
                 raise DivergedError(f"round {t}: {m.name}{whose} became {m.value}; lower lr or server_lr")
         logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
+        of_clients = [m for m in metrics if m.client is not None]
+        if len({m.client for m in of_clients}) > self.run.experiment.client_rows:
+            self.columns = self.write_columns(of_clients, t)
+            metrics = [m for m in metrics if m.client is None]
         logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
         if trace is not None:
             # Nothing travels in a bound that pools the data; sending the data is not a method's cost.
@@ -553,6 +561,23 @@ class _Cell:
             logs.append("info", [{**where, "round": t, **info.row(part)}])
         self.notice(metrics, t)
         logs.flush()
+
+    def write_columns(self, metrics: Sequence[Metric], t: int) -> str:
+        """Write the numbers of clients as columns; return their hash."""
+        by_name: dict[str, list[Metric]] = {}
+        for m in metrics:
+            by_name.setdefault(m.name, []).append(m)
+        path = self.run.folder / columns.FOLDER / f"{models.stem(self.method.label, self.seed)}.npz"
+        with explained(path, self.run.folder):
+            arrays = {
+                name: (
+                    np.array([m.client for m in some], np.int64),
+                    np.array([m.value for m in some], np.float64),
+                    np.array([m.weight for m in some], np.float64),
+                )
+                for name, some in by_name.items()
+            }
+            return columns.write_clients(path, self.method.label, self.seed, t, arrays)
 
     def record_failures(self) -> None:
         """Write failures outside a finished round, and what crossed the network."""
@@ -622,7 +647,9 @@ class _Cell:
             run.notes[f"{self.method.label}/{self.seed}"] = notes
             run.callback.note(f"{self.method.label}, seed {self.seed}: {'; '.join(notes)}")
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
-        run.done = (*run.done, checkpoint.digest(files))
+        state = checkpoint.digest(files)
+        done = state if self.columns is None else hashlib.sha256(f"{state} {self.columns}".encode()).hexdigest()
+        run.done = (*run.done, done)
         self.save_models()
         checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
 

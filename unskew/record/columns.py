@@ -1,0 +1,134 @@
+"""Files of columns: numbers of very many clients, an array each, in one compressed NumPy archive (.npz).
+
+    clients/METHOD-seed0.npz   the last round's number of each client: what metrics.jsonl has as rows for fewer
+    partition-seed0.npz        examples of each client: what partition.json has as lists for fewer
+
+A run writes them where there are more clients than its `client_rows`.
+"""
+
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.errors import RunError
+from unskew.files import write_atomically
+from unskew.record.logs import refusal
+
+Array = npt.NDArray[Any]
+FOLDER = "clients"
+_ROWS = ("client", "value", "weight")
+
+
+@dataclass(frozen=True, eq=False)
+class ClientColumns:
+    """A metric of every client after one round.
+
+    Attributes:
+        name: personal.accuracy or personal_on_global.accuracy.
+        client: Numbers of the clients, ascending.
+        value: The metric's value for each.
+        weight: Examples behind it.
+    """
+
+    method: str
+    seed: int
+    round: int
+    name: str
+    client: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+    weight: npt.NDArray[np.float64]
+
+
+def partition_file(folder: Path, seed: int) -> Path:
+    """The columns that belong to one seed's division in partition.json."""
+    return folder / f"partition-seed{seed}.npz"
+
+
+def write(path: Path, columns: Mapping[str, Array]) -> str:
+    """Write columns, whole or not at all; written again, the file has the same bytes.
+
+    Returns:
+        SHA-256 of names and values.
+    """
+    digest, archive = hashlib.sha256(), io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, column in columns.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, column, allow_pickle=False)
+            digest.update(name.encode() + b"\0" + hashlib.sha256(member.getvalue()).digest())
+            # ZipInfo has a fixed date, where NumPy's own archives have the time.
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), zipfile.ZIP_DEFLATED, compresslevel=1)
+    write_atomically(path, archive.getvalue())
+    return digest.hexdigest()
+
+
+def read(path: Path, kinds: Mapping[str, str]) -> dict[str, Array]:
+    """Columns by name, checked for their kinds: NumPy's letters, such as "i" for integers, "f", "U" for text.
+
+    Raises:
+        RunError: If the file is missing or corrupt, or a column is missing or of another kind.
+    """
+    try:
+        # Opened here: np.load leaves its own handle open when the archive is broken.
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            columns = {name: _member(archive, name) for name in kinds}
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing; restore it or run again") from None
+    except KeyError as error:
+        missing = next((name for name in kinds if f"{name}.npy" in str(error)), error)
+        raise refusal(path, None, f"it has no column {missing}") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise refusal(path, None, f"it is no archive of columns: {error}") from None
+    for name, kind in kinds.items():
+        if columns[name].dtype.kind not in kind:
+            raise refusal(path, None, f"column {name} is of the kind {columns[name].dtype}")
+    return columns
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> Array:
+    with archive.open(f"{name}.npy") as member:
+        array: Array = np.lib.format.read_array(member, allow_pickle=False)
+    return array
+
+
+def write_clients(
+    path: Path, method: str, seed: int, round: int, metrics: Mapping[str, tuple[Array, Array, Array]]
+) -> str:
+    """Write metrics of clients after a round, each as the clients' numbers, values and weights; return their hash."""
+    path.parent.mkdir(exist_ok=True)
+    cell = {"method": np.array(method), "seed": np.array(seed), "round": np.array(round)}
+    columns = {
+        f"{name}.{row}": column for name, rows in metrics.items() for row, column in zip(_ROWS, rows, strict=True)
+    }
+    return write(path, {**cell, "metrics": np.array(list(metrics)), **columns})
+
+
+def client_columns(folder: Path) -> Iterator[ClientColumns]:
+    """Metrics of the clients of a run that wrote them as columns, a method, seed and metric at a time.
+
+    Raises:
+        RunError: If a file is not as a run writes it.
+    """
+    for path in sorted((folder / FOLDER).glob("*.npz")):
+        head = read(path, {"method": "U", "seed": "i", "round": "i", "metrics": "U"})
+        if any(head[name].shape != () for name in ("method", "seed", "round")) or head["metrics"].ndim != 1:
+            raise refusal(path, None, "method, seed and round must be one each, and metrics a list")
+        for name in head["metrics"].tolist():
+            rows = read(path, {f"{name}.client": "i", f"{name}.value": "f", f"{name}.weight": "f"}).values()
+            client, value, weight = rows
+            if not client.ndim == 1 or len({column.shape for column in rows}) > 1:
+                raise refusal(path, None, f"{name} must have as many values and weights as clients")
+            if not (np.isfinite(value).all() and np.isfinite(weight).all()):
+                raise refusal(path, None, f"{name} has a value or weight that is no number")
+            if len(client) and (client[0] < 0 or (np.diff(client) <= 0).any()):
+                raise refusal(path, None, f"{name} must have its clients in ascending order, each once")
+            cell = (str(head["method"]), int(head["seed"]), int(head["round"]))
+            yield ClientColumns(*cell, name, client, value, weight)
