@@ -61,6 +61,31 @@ def _cuda(repeats: int, device: str) -> list[dict[str, Any]]:
 
 
 @bench.command()
+def scale(
+    population: Annotated[
+        list[int] | None,
+        typer.Option("--population", min=2, help="Clients there are; repeat for several. By default up to 1,000,000."),
+    ] = None,
+    cohort: Annotated[
+        list[int] | None, typer.Option("--cohort", min=1, help="Clients of a round; repeat for several.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A second's trial of two tiny populations.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seconds and memory of split, round, evaluation, run and report by the number of clients, and their slopes.
+
+    [dim]unskew bench scale --population 10000 --population 100000[/]
+    """
+    from unskew.bench.scale import COHORTS, POPULATIONS, measure
+
+    if quick and (population or cohort):
+        raise ConfigError("--quick has populations and cohorts of its own; leave out --population and --cohort")
+    rows = measure(sorted(population or POPULATIONS), sorted(cohort or COHORTS), quick, _say)
+    _show(rows, out, as_json, "seconds, and gigabytes of memory so far")
+
+
+@bench.command()
 def soak(
     rounds: Annotated[int, typer.Option(min=4)] = 500,
     every: Annotated[
@@ -179,7 +204,7 @@ def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: st
 
 
 def _print(rows: list[dict[str, Any]], title: str) -> None:
-    numbers = ("value", "ratio", "low", "high", "ratio_of_medians", "ratio_of_minima", "bar")
+    numbers = ("value", "peak_gb", "ratio", "low", "high", "ratio_of_medians", "ratio_of_minima", "bar")
     order = ("case", "what", "contender", "value", "unit", *numbers[1:])
     columns = [c for c in order if any(c in r for r in rows)]
     table = Table(title=title, box=SIMPLE, padding=(0, 1))
