@@ -307,7 +307,7 @@ def _open(data: bytes, allowed: float) -> str:
     if size > len(data) - 8:
         raise ValueError(f"a header of {size} bytes is longer than the message")
     header = data[8 : 8 + size].decode()
-    # The tensors, safetensors' copies of the header, and the text in it: one wide letter makes all of them four bytes.
+    # The tensors, safetensors' copies of the header, and its text: four bytes a letter if one of them is an emoji.
     memory = len(data) + size + 3 * sys.getsizeof(header)
     _afford(memory, allowed, data)
     opening = _OPENING.match(header)

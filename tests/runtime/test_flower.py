@@ -824,6 +824,48 @@ def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp
     assert finite(state)
 
 
+def scaled_when_fetched(there: Deployed, factor: float, *rounds: int) -> Callable[[Message, Handler], Message]:
+    """A client that multiplies what it held in these rounds, when it is fetched."""
+    held = wire.held_type(there.algorithm)
+
+    def answer(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        asked = unpack(message.content)
+        if asked.action != "fetch" or json.loads(asked.head)["context"]["round"] not in rounds:
+            return reply
+        values = [wire.decode(part, held) for part in unpack(reply.content).parts]
+        larger = [torch.utils._pytree.tree_map(lambda leaf: leaf * factor, value) for value in values]
+        return replying(reply, message, *map(wire.encode, larger))
+
+    return answer
+
+
+@pytest.mark.parametrize("case", ["feddif", "fedswap, d2d", "tthf"])
+def test_a_held_model_a_hundred_times_larger_than_the_others_is_refused(case: str, tmp_path: Path) -> None:
+    """Values that clients hold are fetched, and never were in a reply."""
+    there = deployed(case, tmp_path)
+    instead(there, 3, scaled_when_fetched(there, 1e4, 1, 2, 3))
+    state, lost = there.runtime.start(), []
+    for t in (1, 2, 3):
+        state, trace = there.runtime.round(state, t)
+        lost += [(f.client, f.step, f.reason) for f in trace.failures if f.step == "held value"]
+    assert lost
+    for client, _, reason in lost:
+        assert client == 3
+        assert reason.startswith("refused: its tensors have the norm")
+
+
+def test_a_round_that_a_held_model_makes_diverge_is_run_again_without_it(tmp_path: Path) -> None:
+    there = deployed("fedswap, d2d", tmp_path)
+    instead(there, 3, scaled_when_fetched(there, 70.0, 2))
+    state, _ = there.runtime.round(there.runtime.start(), 1)
+    state, trace = there.runtime.round(state, 2)
+    reasons = {f.client: f.reason for f in trace.failures}
+    assert list(reasons) == [3]
+    assert reasons[3].startswith("refused: with its reply the model diverged; its tensors have the norm")
+    assert finite(state)
+
+
 def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
     """FedDif's means over all clients' drifts would be wrong for good."""
     there = deployed("feddif, drift", tmp_path)

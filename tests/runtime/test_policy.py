@@ -245,7 +245,9 @@ def test_every_answer_and_refusal_is_a_row_that_is_on_the_disk_before_it_leaves(
 def test_nothing_leaves_that_could_not_be_logged(site: Callable[..., Site], tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").mkdir()
     there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl")
-    assert reason(there.ask(1)).startswith("cannot write the audit log audit.jsonl: Is a directory")
+    refusal = there.ask(1, nonce="7")
+    assert reason(refusal).startswith("cannot write the audit log audit.jsonl: Is a directory")
+    assert read(refusal, REPLIES).nonce == "7"  # by which the server knows whose reply it is
 
 
 def test_a_row_that_a_power_cut_tore_stays_a_line_of_its_own(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
                 rows, left = rows + piece.count(b"\n"), left - len(piece)
         if actual.hexdigest() == mark.sha256:
             return actual, rows
-    line = _first_difference(path, sums)
+    line = _first_changed_line(path, sums)
     if have < mark.bytes:
         where = f", the first at line {line}" if line else ""
         raise RunError(
@@ -206,7 +206,7 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
     raise refusal(path, line, f"the rows are not those that were written: {'this' if line else 'some'} row was changed")
 
 
-def _first_difference(path: Path, sums: Path) -> int | None:
+def _first_changed_line(path: Path, sums: Path) -> int | None:
     """The first line of a log whose checksum is another than when it was written; None if that cannot be told."""
     try:
         written = array("I", sums.read_bytes()[: sums.stat().st_size // 4 * 4])

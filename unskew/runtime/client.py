@@ -40,6 +40,7 @@ from unskew.lock import lock
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.runtime.budget import Upload, charge
 from unskew.runtime.message import (
+    REPLIES,
     REQUESTS,
     ClientInfo,
     Envelope,
@@ -127,7 +128,7 @@ class ClientRuntime:
             except OSError as error:
                 text = f"cannot write the audit log {self.audit.name}: {error.strerror}; make room, or mend its rights"
                 print(f"client {self.client} {text}", file=sys.stderr, flush=True)
-                return write("refused", Refusal(text, ""))
+                return write("refused", Refusal(text, read(reply, REPLIES).nonce))
         return reply
 
     def _answer(self, envelope: Envelope) -> Envelope:

@@ -60,7 +60,7 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
-from unskew.runtime.validation import Validator, heavy_ones, limit_bytes, odd_ones, sizes_of, table_norms
+from unskew.runtime.validation import Validator, by_path, heavy_ones, limit_bytes, odd_ones, sizes_of, table_norms
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel
@@ -68,7 +68,7 @@ from unskew.world.outage import Outage
 
 S = TypeVar("S")
 ReplyCheck = Callable[[str, Any, Params, Layout], None]
-"""A method's own check of a reply: its step, the reply, the initial model and its layout; it raises WireError."""
+"""A method's own check of a reply to a step, given the initial model and its layout; it raises WireError."""
 NO_HOP = -1
 GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
@@ -147,9 +147,7 @@ class RemoteClients:
         limit = limit_bytes(model.initial, limits.models)
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
-        self.validate_reply: Callable[[str, Any, Params, Layout], None] | None = getattr(
-            algorithm, "validate_reply", None
-        )
+        self.validate_reply: ReplyCheck | None = getattr(algorithm, "validate_reply", None)
         self._begin = begin
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
@@ -219,7 +217,7 @@ class RemoteClients:
         if n is not None:
             self._counts[client] = n
 
-    def weigh(self, cohort: Iterable[ClientId]) -> None:
+    def warn_of_share(self, cohort: Iterable[ClientId]) -> None:
         """Warn of a client that says it has most of its cohort's examples."""
         warning = heavy_share({c: self._counts[c] for c in cohort if c in self._counts}, self.limits.warn_share)
         if warning is not None:
@@ -278,7 +276,8 @@ class _RemoteRound:
         self.clients, self.t = clients, t
         self.context = clients.context(t, t)
         self.sketched: dict[str, Any] = {}
-        self.norms: list[dict[ClientId, dict[str, float]]] = []  # of the replies to each request
+        self.norms: list[dict[ClientId, dict[str, float]]] = []  # of the replies to each request, and of fetched values
+        self.scale = _norm(clients.model.initial)  # norm of the largest model sent so far
 
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
         """Run the step on every client, all at once."""
@@ -333,17 +332,17 @@ class _RemoteRound:
         message = next(iter(exchange.messages.values()))
         odd = odd_ones(replies, self.sketch(exchange, message))
         norms = {c: table_norms(reply) for c, reply in replies.items() if c not in odd}
-        scale = max([_norm(self.clients.model.initial), *table_norms(message).values()])
-        heavy = heavy_ones(norms, self.clients.limits.max_ratio, scale)
+        self.scale = max([self.scale, *table_norms(message).values()])
+        heavy = heavy_ones(norms, self.clients.limits.max_ratio, self.scale)
         self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
-        self.clients.weigh([c for c in replies if c not in odd and c not in heavy])
+        self.clients.warn_of_share([c for c in replies if c not in odd and c not in heavy])
         return odd | heavy
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
         """Find clients whose replies made the global model diverge; empty if it did not.
 
         It diverged if it is not finite or `GROWTH` times larger than it was and than the median reply; suspects
-        are those whose tensors are `GROWTH` times larger than the median.
+        are those whose tensors were the first to be `GROWTH` times larger than the median.
 
         Raises:
             DivergedError: If the model is not finite and no reply stands out.
@@ -351,25 +350,15 @@ class _RemoteRound:
         if after is None:
             return {}
         size = _norm(after)
-        medians = [statistics.median_low(of_path) for of_path in self.sizes().values()]
+        medians = [statistics.median_low(s.values()) for norms in self.norms for s in by_path(norms).values()]
         scale = max(_norm(before or {}), _norm(self.clients.model.initial))
         if size <= GROWTH * max([scale, *medians]):
             return {}
-        suspects: dict[ClientId, str] = {}
-        for norms in self.norms:
-            suspects = heavy_ones(norms, GROWTH, scale) | suspects
+        # Only those of the first such request: others may have trained the model that these handed on.
+        suspects = next((heavy for norms in self.norms if (heavy := heavy_ones(norms, GROWTH, scale))), {})
         if not suspects and not math.isfinite(size):
             raise DivergedError(f"round {self.t}: the global model became NaN or infinite, and no reply stands out")
         return suspects
-
-    def sizes(self) -> dict[tuple[int, str], list[float]]:
-        """Norms of tables of tensors by request and path."""
-        sizes: dict[tuple[int, str], list[float]] = {}
-        for i, norms in enumerate(self.norms):
-            for of_client in norms.values():
-                for path, norm in of_client.items():
-                    sizes.setdefault((i, path), []).append(norm)
-        return sizes
 
     def sketch(self, exchange: Exchange, message: Any) -> Any:
         """Make the reply that the step would give if training changed nothing; None if that cannot be done here.
@@ -429,7 +418,7 @@ class _RemoteRound:
         return HeldValue(value, Size(Bytes(len(data)), wire.kind(value)), data)
 
     def odd_values(self, values: Mapping[Held, HeldValue | Lost]) -> dict[Held, Lost]:
-        """Compare values that were in the same field of different clients' replies."""
+        """Find values whose structure or size differs from those in the same field of other clients' replies."""
         fields: dict[str, dict[int, Any]] = {}
         sketches: dict[str, Any] = {}
         for i, (h, v) in enumerate(values.items()):
@@ -438,11 +427,21 @@ class _RemoteRound:
                 fields.setdefault(field, {})[i] = v.value
                 sketches[field] = self.sketched.get(h.key)
         handles = list(values)
-        return {
-            handles[i]: Lost(f"refused: {reason}")
-            for field, alike in fields.items()
-            for i, reason in odd_ones(alike, sketches[field]).items()
-        }
+        refused: dict[Held, Lost] = {}
+        for field, alike in fields.items():
+            odd = odd_ones(alike, sketches[field])
+            norms: dict[ClientId, dict[str, float]] = {}  # one vote an owner, however many of its values are fetched
+            for i, value in alike.items():
+                if i not in odd:
+                    of_owner = norms.setdefault(handles[i].owner, {})
+                    of_owner |= {path: max(n, of_owner.get(path, 0.0)) for path, n in table_norms(value).items()}
+            # The model has a vote too: often the values of a single client are fetched.
+            model = {SERVER_ID: dict.fromkeys(by_path(norms), self.scale)}
+            heavy = heavy_ones(norms | model, self.clients.limits.max_ratio, self.scale)
+            odd |= {i: heavy[handles[i].owner] for i in alike if i not in odd and handles[i].owner in heavy}
+            refused |= {handles[i]: Lost(f"refused: {reason}") for i, reason in odd.items()}
+            self.norms.append({c: of_owner for c, of_owner in norms.items() if c not in heavy})
+        return refused
 
 
 def _norm(params: Params) -> float:

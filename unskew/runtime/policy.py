@@ -5,6 +5,7 @@ of the participant's own.  Every request that a client answers is a row of the a
 the answer leaves.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -169,7 +170,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
             f.write(b"\n")  # a row that a power cut tore stays a line of its own
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         if f.write(line) != len(line):
-            raise OSError(28, "No space left on device", str(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(f.fileno())
 
 
@@ -185,12 +186,12 @@ def _released(reply: Envelope, head: Mapping[str, Any]) -> list[str]:
     """Name what an answer told the server."""
     names = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
     metrics = {"examples": "counts of examples", "losses": "training losses", "scores": "test results"}
-    told = [names[reply.action]] if reply.action in names else []
-    return told + [name for key, name in metrics.items() if head.get(key)]
+    released = [names[reply.action]] if reply.action in names else []
+    return released + [name for key, name in metrics.items() if head.get(key)]
 
 
 def _digest(envelope: Envelope) -> str:
-    whole = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
+    digest = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
     for part in envelope.parts:
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()

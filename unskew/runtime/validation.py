@@ -149,6 +149,15 @@ def table_norms(reply: Any) -> dict[str, float]:
     }
 
 
+def by_path(norms: Mapping[ClientId, Mapping[str, float]]) -> dict[str, dict[ClientId, float]]:
+    """Turn norms by client and path into norms by path and client."""
+    turned: dict[str, dict[ClientId, float]] = {}
+    for c, of_client in norms.items():
+        for path, norm in of_client.items():
+            turned.setdefault(path, {})[c] = norm
+    return turned
+
+
 def heavy_ones(norms: Mapping[ClientId, Mapping[str, float]], ratio: float, scale: float) -> dict[ClientId, str]:
     """Find replies with a table of tensors far larger than the others'; the reason by client.
 
@@ -161,8 +170,7 @@ def heavy_ones(norms: Mapping[ClientId, Mapping[str, float]], ratio: float, scal
         scale: Norm of the model: it is always allowed, and stands for the median where there is one reply only.
     """
     heavy: dict[ClientId, str] = {}
-    for path in dict.fromkeys(p for of_client in norms.values() for p in of_client):
-        sizes = {c: of_client[path] for c, of_client in norms.items() if path in of_client}
+    for sizes in by_path(norms).values():
         median = statistics.median_low(sizes.values()) if len(sizes) > 1 else scale
         for c, size in sizes.items():
             if size > max(ratio * median, scale):
