@@ -13,7 +13,8 @@ import torch
 
 import unskew as us
 from unskew.protocol import ClientId, Federation, Me, Plan, Step, ask, sgd, step
-from unskew.tree import Params, map_params, weighted_mean, zeros_like
+from unskew.reduction import weighted_mean
+from unskew.tree import Params, map_params, zeros_like
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar, overload
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -58,6 +58,7 @@ from torch import Tensor
 
 from unskew.errors import ConfigError, ProtocolError
 from unskew.keys import Key
+from unskew.reduction import Reduced, Reduction
 from unskew.tree import Params
 
 ClientId = int
@@ -146,12 +147,14 @@ class Ask:
         to: The message for each client.
         at_least: Fewer replies than this raise QuorumError inside the plan.
         timeout_s: Time that a real network waits, seconds; None leaves it to the deployment.
+        reduce: Reductions that replies are folded into as they come; the answer is then a `Reduced`.
     """
 
     step: str
     to: Mapping[ClientId, Any]
     at_least: int = 1
     timeout_s: float | None = None
+    reduce: tuple[Reduction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -655,15 +658,43 @@ class Algorithm(Protocol[S]):
 
 
 # ---------------------------------------------------------------- requests, for use with `yield from`
+@overload
 def ask(
     step: Callable[[Me, M, Any], Step[tuple[R, Any]] | tuple[R, Any]],
     to: Mapping[ClientId, M],
     at_least: int = 1,
     timeout_s: float | None = None,
-) -> Plan[dict[ClientId, R]]:
-    """Send each client its message and wait for the replies; the types follow from the step's own signature."""
-    replies: dict[ClientId, R] = yield Ask(step.__name__, to, at_least, timeout_s)
-    return replies
+) -> Plan[dict[ClientId, R]]: ...
+@overload
+def ask(
+    step: Callable[[Me, M, Any], Step[tuple[R, Any]] | tuple[R, Any]],
+    to: Mapping[ClientId, M],
+    at_least: int = 1,
+    timeout_s: float | None = None,
+    *,
+    reduce: Reduction | tuple[Reduction, ...],
+) -> Plan[Reduced[R]]: ...
+def ask(
+    step: Callable[[Me, M, Any], Any],
+    to: Mapping[ClientId, M],
+    at_least: int = 1,
+    timeout_s: float | None = None,
+    reduce: Reduction | tuple[Reduction, ...] = (),
+) -> Plan[Any]:
+    """Send each client its message and wait for the replies; the types follow from the step's own signature.
+
+    Args:
+        step: Step to run.
+        to: Message by client.
+        at_least: Fewer replies than this raise QuorumError.
+        timeout_s: Time that a real network waits, seconds; None leaves it to the deployment.
+        reduce: One or several reductions (`reduction.py`), which replies are folded into as they come.
+
+    Returns:
+        Replies by client, in the order of `to`; a `Reduced` if there are reductions.
+    """
+    reductions = reduce if isinstance(reduce, tuple) else (reduce,)
+    return (yield Ask(step.__name__, to, at_least, timeout_s, reductions))
 
 
 def collect(held: Sequence[Carried], at_least: int | None = None) -> Plan[list[Any]]:

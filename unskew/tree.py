@@ -94,18 +94,6 @@ def weighted_sum(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
     return out
 
 
-def weighted_mean(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
-    """`sum_i w_i t_i / sum_i w_i`.
-
-    Raises:
-        ValueError: If the weights do not have a positive, finite sum.
-    """
-    total = float(sum(weights))
-    if not (0.0 < total < float("inf")):
-        raise ValueError(f"weights of a mean must have a positive, finite sum, got {total}")
-    return weighted_sum(trees, [w / total for w in weights])
-
-
 def flat(params: Mapping[str, Tensor]) -> Tensor:
     """All entries in one vector, in the mapping's order."""
     return torch.cat([t.reshape(-1) for t in params.values()])

@@ -16,7 +16,6 @@ from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
 from unskew.runtime import in_process
-from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.task import Task, make_task
@@ -187,20 +186,26 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
     @contextmanager
     def watch() -> Iterator[list[Any]]:
         messages: list[Any] = []
-        job, record = in_process._InProcessRound.job, round_driver._Round.record_answers
+        fates: dict[int, Any] = {}
+        fate, job, run = round_driver._Round.fate, in_process._InProcessRound.job, in_process._InProcessRound.run
+
+        def drawn(self: Any, step: str, client: int) -> Any:
+            fates[client] = fate(self, step, client)
+            return fates[client]
 
         def down(self: Any, exchange: Any, client: int, message: Any) -> Any:
             messages.append(exchange.messages[client])
             return job(self, exchange, client, message)
 
-        def up(self: Any, *args: Any) -> Any:
-            replies = record(self, *args)
-            messages.extend(replies.values())
-            return replies
+        def up(self: Any, exchange: Any) -> Any:
+            for client, answer in run(self, exchange):
+                messages.extend([answer.reply] if fates[client] is None else [])
+                yield client, answer
 
         with monkeypatch.context() as patch:
+            patch.setattr(round_driver._Round, "fate", drawn)
             patch.setattr(in_process._InProcessRound, "job", down)
-            patch.setattr(round_driver._Round, "record_answers", up)
+            patch.setattr(in_process._InProcessRound, "run", up)
             yield messages
 
     return watch

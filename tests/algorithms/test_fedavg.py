@@ -16,7 +16,8 @@ from unskew.algorithms.independent import Independent
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import QuorumError
 from unskew.protocol import Aux, SgdConfig
-from unskew.tree import Params, map_params, weighted_mean
+from unskew.reduction import weighted_mean
+from unskew.tree import Params, map_params
 from unskew.world.outage import Outage
 
 FULL = SgdConfig(lr=0.1, local_epochs=2, batch_size=None)

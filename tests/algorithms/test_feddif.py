@@ -53,6 +53,9 @@ class Footprints:
     name: str = "footprints"
     done: list[tuple[StepJob, Any]] = dataclasses.field(default_factory=list)
 
+    def window(self, model_bytes: int) -> int:
+        return 1
+
     def complete(self, work: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         for c, w in work.items():
 

@@ -12,7 +12,8 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddyn import DynamicRegulariser, FedDyn
 from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
-from unskew.tree import Params, flat, map_params, weighted_mean, zeros_like
+from unskew.reduction import weighted_mean
+from unskew.tree import Params, flat, map_params, zeros_like
 from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)

@@ -17,8 +17,9 @@ from unskew.algorithms.independent import Independent
 from unskew.algorithms.maxfl import MAXFL_HCCT
 from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
+from unskew.reduction import weighted_mean
 from unskew.runtime.memory import Memory
-from unskew.tree import Params, weighted_mean
+from unskew.tree import Params
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 HEAD = {"head.weight", "head.bias"}

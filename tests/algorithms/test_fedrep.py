@@ -12,8 +12,9 @@ from unskew.errors import ConfigError
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Fitted, Layout, Me, Sgd, SgdConfig
+from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Simulator
-from unskew.tree import Params, weighted_mean
+from unskew.tree import Params
 from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.9, weight_decay=0.1)

@@ -14,7 +14,8 @@ from unskew.errors import ConfigError
 from unskew.info import Refused
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
-from unskew.tree import Params, weighted_mean
+from unskew.reduction import weighted_mean
+from unskew.tree import Params
 from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)

@@ -12,8 +12,8 @@ from unskew.algorithms.independent import Independent
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import SgdConfig
+from unskew.reduction import weighted_mean
 from unskew.server.graphs import Complete, Edges, ErdosRenyi, Geometric, Ring
-from unskew.tree import weighted_mean
 from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)

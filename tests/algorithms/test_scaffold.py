@@ -11,7 +11,8 @@ from unskew.algorithms.fednova import responses
 from unskew.algorithms.scaffold import SCAFFOLD, Correction
 from unskew.errors import ConfigError
 from unskew.protocol import Exponential, SgdConfig
-from unskew.tree import flat, weighted_mean
+from unskew.reduction import weighted_mean
+from unskew.tree import flat
 from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)

@@ -14,9 +14,10 @@ from unskew.errors import ProtocolError, WireError
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me, Sgd, SgdConfig
+from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Simulator
 from unskew.server.ternary import Scheme, Sparse, compress, decompress
-from unskew.tree import Params, flat, map_params, weighted_mean, zeros_like
+from unskew.tree import Params, flat, map_params, zeros_like
 from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)

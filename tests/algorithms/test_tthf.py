@@ -17,8 +17,8 @@ from unskew.info import Exchanges
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Ask, Keep, SgdConfig, drive, map_keep
+from unskew.reduction import weighted_mean
 from unskew.server.graphs import Complete, Geometric, Links, Ring, contraction, mixing_matrix
-from unskew.tree import weighted_mean
 
 TWO = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)

@@ -18,6 +18,7 @@ from unskew import wire
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Ask, Collect, Federation, Held, Probe, drive, map_held
+from unskew.reduction import reduced
 from unskew.tree import Params
 from unskew.world.channel import Even
 
@@ -72,7 +73,7 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 class Server:
-    """A second, smaller runtime: it shares no code with the simulator but the vocabulary and the codec."""
+    """A second, smaller runtime: it shares no code with the simulator but vocabulary, reductions and codec."""
 
     def __init__(self, case: str, network: str, seed: int, line: Line) -> None:
         self.algorithm, self.seed, self.line = make(case), seed, line
@@ -115,7 +116,7 @@ class Server:
                 reply = self.line.ask(wire.encode(message), moved, **header)
                 replies[c] = wire.decode(reply, self.signatures[want.step].reply)
             assert len(replies) >= want.at_least
-            return replies
+            return reduced(want.reduce, replies) if want.reduce else replies
 
         new = drive(self.algorithm.round(state, self.federation(t)), answer)
         self.line.call("commit")

@@ -32,11 +32,12 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import LostReply
 from unskew.task import make_task
-from unskew.tree import Params, weighted_mean
+from unskew.tree import Params
 from unskew.world.outage import Outage
 
 N, CLASSES = 5, 3

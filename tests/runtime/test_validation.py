@@ -13,7 +13,8 @@ from unskew import wire
 from unskew.algorithms.maxfl import MAXFLGroupReply
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Layout, Me, SampleCount, step
-from unskew.runtime.validation import Validator, odd_ones, sizes_of
+from unskew.runtime.validation import Validator, outline, sizes_of
+from unskew.runtime.validation import odd_ones as odd_outlines
 
 MODEL = {"0.weight": torch.zeros(5, 4), "2.weight": torch.zeros(3, 5)}
 LAYOUT = Layout(("0.weight", "2.weight"), head=("2.weight",), classifier="2.weight")
@@ -150,6 +151,10 @@ def test_a_number_beyond_reason_is_refused(number: float, text: str) -> None:
     with pytest.raises(WireError, match=f"a number must be {text}"):
         GUARD.check({0: number})
     GUARD.check({0: 2.0**53})
+
+
+def odd_ones(replies: dict[int, Any], sketch: Any = None) -> dict[int, str]:
+    return odd_outlines({c: outline(r) for c, r in replies.items()}, outline(sketch))
 
 
 def test_who_sends_no_model_where_it_may_is_not_odd() -> None:

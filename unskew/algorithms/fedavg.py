@@ -21,8 +21,9 @@ from typing import Any, Literal
 
 from unskew.errors import QuorumError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, Term, ask, sgd, step
+from unskew.reduction import MeanOf, Take, weighted_mean
 from unskew.server.optimise import Mean, Moments, ServerRule
-from unskew.tree import Params, weighted_sum
+from unskew.tree import Params
 
 Weighting = Literal["samples", "uniform"]
 
@@ -81,9 +82,9 @@ class Averaging(ABC):
     ) -> Plan[FedAvgState]:
         """Run one round with the clients of `cohort`; `train` replaces the method's own step."""
         message = ModelMessage(self.shared(state.params, fed.layout))
-        replies = (yield from ask(train or self.train, dict.fromkeys(cohort, message))).values()
-        mean = average([r.params for r in replies], [r.n for r in replies], self.weighting)
-        return FedAvgState(*self.server.step(state.params, mean, state.moments))
+        to = dict.fromkeys(cohort, message)
+        mean = yield from ask(train or self.train, to, reduce=mean_of("params", self.weighting))
+        return FedAvgState(*self.server.step(state.params, mean.value, state.moments))
 
     def shared(self, params: Params, layout: Layout) -> Params:
         """Return the part of the global model that travels to clients and back."""
@@ -146,13 +147,22 @@ class FedAvg(Averaging):
         return None if client is None and self.personal else state.params
 
 
+def mean_of(of: Take, weighting: Weighting, by: Take | None = None) -> MeanOf:
+    """Return the mean of clients' tables, weighted by the field `n` of their replies or equally; `by` group if given.
+
+    `of` and `by` are names of fields, or functions of client and reply.
+    """
+    return MeanOf(of, "n" if weighting == "samples" else None, by)
+
+
 def average(models: Sequence[Params], n: Sequence[int], weighting: Weighting) -> Params:
     """Average models, weighted by training examples or equally.
 
     Raises:
         QuorumError: If there is no model, or none has training examples.
     """
-    return weighted_sum(models, weights_of(n, weighting))
+    weights_of(n, weighting)  # refuses what has no mean
+    return weighted_mean(models, n if weighting == "samples" else [1.0] * len(n))
 
 
 def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:

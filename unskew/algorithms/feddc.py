@@ -36,11 +36,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average
+from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.fednova import require_linear, work
 from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes, steps_of
 from unskew.protocol import Aux, ClientId, Federation, Fitted, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
-from unskew.tree import Params, map_params, weighted_sum, zeros_like
+from unskew.reduction import SumOf
+from unskew.tree import Params, map_params, zeros_like
 
 
 @dataclass(frozen=True)
@@ -154,16 +155,14 @@ class FedDC:
         n = (yield from sizes(self.declare, state.n, fed)) if counts else state.n
         mean_size = sum(n.values()) / len(n) if n else None
         to = {c: FedDCMessage(state.params, state.c, state.heard.get(c, 0), mean_size) for c in fed.sample()}
-        replies = yield from ask(self.train, to)
-        moves = [r.dy for r in replies.values()]
+        moves = SumOf(lambda c, r: {m: r.dy[m] for m in state.drift})
+        answer = yield from ask(self.train, to, reduce=(mean_of("dy", self.weighting), SumOf("dc"), moves))
+        mean, dc, dh = answer.values
         # 1/N, not 1/M: absent clients keep theirs, and these are means of all.
-        of_all = [1.0 / len(fed.clients)] * len(moves)
-        dc = weighted_sum([r.dc for r in replies.values()], of_all)
-        dh = weighted_sum([{m: dy[m] for m in state.drift} for dy in moves], of_all)
-        c, drift = map_params(torch.add, state.c, dc), map_params(torch.add, state.drift, dh)
-        mean = average(moves, [r.n for r in replies.values()], self.weighting)
+        c = {m: t + dc[m] / len(fed.clients) for m, t in state.c.items()}
+        drift = {m: t + dh[m] / len(fed.clients) for m, t in state.drift.items()}
         w = {m: t + mean[m] + drift[m] if m in drift else t + mean[m] for m, t in state.params.items()}
-        return FedDCState(w, c, drift, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
+        return FedDCState(w, c, drift, {**state.heard, **dict.fromkeys(answer.replies, fed.round)}, n)
 
     @step
     def train(

@@ -74,10 +74,11 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.reduction import weighted_mean
 from unskew.server import auction
 from unskew.server.auction import Feasibility
 from unskew.server.distance import DistanceMetric, iid_distance, largest_distance, project, shares
-from unskew.tree import Params, map_params, weighted_mean, weighted_sum, zeros_like
+from unskew.tree import Params, map_params, weighted_sum, zeros_like
 
 DoL = Float[Tensor, "valuations classes"] | Held | Keep
 """D psi as counts, float32 (1, classes): eq. 1 of distance.py is then an addition, and exact below 2^24 examples.

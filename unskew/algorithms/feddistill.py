@@ -29,7 +29,7 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average
+from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.feddw import add_soft_labels
 from unskew.algorithms.parts import TeacherMean, by_class, check_counts, masked_mean, mean_by_class
 from unskew.protocol import (
@@ -48,6 +48,7 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.reduction import Each
 from unskew.tree import Params
 
 
@@ -181,7 +182,7 @@ class FedDistillPlusReply:
 
     params: Params
     n: SampleCount
-    outputs: ClassOutputs
+    outputs: Each[ClassOutputs]
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,9 @@ class FedDistillPlus:
     def round(self, state: FedDistillPlusState, fed: Federation) -> Plan[FedDistillPlusState]:
         """Send model and teacher to a cohort; average the models, and make a teacher of their outputs."""
         message = FedDistillPlusState(state.params, state.teacher, None, None)
-        replies = list((yield from ask(self.train, {c: message for c in fed.sample()})).values())
-        params = average([r.params for r in replies], [r.n for r in replies], self.weighting)
-        outputs = [r.outputs for r in replies]
+        to = {c: message for c in fed.sample()}
+        answer = yield from ask(self.train, to, reduce=mean_of("params", self.weighting))
+        params, outputs = answer.value, [r.outputs for r in answer.replies.values()]
         if state.sums is None or state.counts is None:
             return FedDistillPlusState(params, taught(state.teacher, outputs, self.averaging), None, None)
         counts = sum((o.counts.to(state.counts) for o in outputs), start=state.counts)

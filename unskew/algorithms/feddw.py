@@ -46,6 +46,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass, replace
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import torch
@@ -79,6 +80,7 @@ from unskew.protocol import (
     personalise_of,
     step,
 )
+from unskew.reduction import Each, Reduced, Within
 from unskew.server import privacy
 from unskew.server.distance import project
 from unskew.server.optimise import Mean, ServerRule
@@ -263,8 +265,11 @@ class FedDWReply:
     """The method's reply, soft labels if asked for and trained, and a flag that the term was in use."""
 
     of: Any
-    soft: SoftLabels | None
-    pulled: bool
+    soft: Each[SoftLabels | None]
+    pulled: Each[bool]
+
+
+_of = attrgetter("of")
 
 
 def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
@@ -447,12 +452,13 @@ class WithDW(ABC):
                 if self.dw.dp is not None and report:
                     self.whole(fed.layout, want.step, c, m)
                     asked[c] = asked.get(c, 0) + 1
-            return replace(want, to=to)
+            return replace(want, to=to, reduce=tuple(Within(r, _of) for r in want.reduce))
 
         def answer(want: Any, got: Any) -> Any:
             if not isinstance(want, Ask) or want.step not in self.informed:
                 return got
-            for c, reply in got.items():
+            replies = got.replies if isinstance(got, Reduced) else got
+            for c, reply in replies.items():
                 pulled.append(reply.pulled)
                 if reply.soft is not None:
                     why = fault(reply.soft, fed.num_classes, self.dw.dp is not None)
@@ -460,7 +466,8 @@ class WithDW(ABC):
                         heard[c] = reply.soft
                     else:
                         refused.append(Refused(c, want.step, why))
-            return {c: reply.of for c, reply in got.items()}
+            own = {c: reply.of for c, reply in replies.items()}
+            return replace(got, replies=own) if isinstance(got, Reduced) else own
 
         of = yield from through(self.of.round(state.of, self.without_bias(fed)), request, answer)
         idle = self.dw.mu > 0.0 and bool(pulled) and not any(pulled)

@@ -37,11 +37,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import ModelReply, Weighting, average
+from unskew.algorithms.fedavg import ModelReply, Weighting, mean_of
 from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
-from unskew.tree import Params, weighted_sum, zeros_like
+from unskew.reduction import SumOf
+from unskew.tree import Params, zeros_like
 
 
 @dataclass(frozen=True)
@@ -132,16 +133,14 @@ class FedDyn:
         n = (yield from sizes(self.declare, state.n, fed)) if self.scaled else state.n
         mean_size = sum(n.values()) / len(n) if n else None
         to = {c: FedDynMessage(state.params, state.heard.get(c, 0), mean_size) for c in fed.sample()}
-        replies = yield from ask(self.train, to)
-        models = [r.params for r in replies.values()]
-        w = average(models, [r.n for r in replies.values()], self.weighting)
+        moves = SumOf(lambda c, r: {m: r.params[m] - state.params[m] for m in state.h})
+        answer = yield from ask(self.train, to, reduce=(mean_of("params", self.weighting), moves))
+        w, moved = answer.values
         # 1/N, not 1/M: absent clients keep their g, and h is the mean of all.
-        step_of = self.alpha / len(fed.clients)
-        moved = weighted_sum([{m: y[m] - state.params[m] for m in state.h} for y in models], [step_of] * len(models))
-        h = {m: t - moved[m] for m, t in state.h.items()}
+        h = {m: t - self.alpha / len(fed.clients) * moved[m] for m, t in state.h.items()}
         if self.correction:
             w = {m: t - h[m] / self.alpha if m in h else t for m, t in w.items()}
-        return FedDynState(w, h, {**state.heard, **dict.fromkeys(replies, fed.round)}, n)
+        return FedDynState(w, h, {**state.heard, **dict.fromkeys(answer.replies, fed.round)}, n)
 
     @step
     def train(

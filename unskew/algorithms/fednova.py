@@ -29,13 +29,14 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Interval
 
-from unskew.algorithms.fedavg import ModelMessage, Weighting, weights_of, without
+from unskew.algorithms.fedavg import ModelMessage, Weighting, without
 from unskew.algorithms.fedprox import Proximal
 from unskew.algorithms.parts import steps_of
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
+from unskew.reduction import MeanOf, SumOf
 from unskew.server.optimise import momentum
-from unskew.tree import Params, map_params, weighted_sum, zeros_like
+from unskew.tree import Params, map_params, zeros_like
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,24 @@ class FedNova:
 
     def round(self, state: FedNovaState, fed: Federation) -> Plan[FedNovaState]:
         """Send the model to a cohort; average the updates per unit of work, at the cohort's mean amount of work."""
-        replies = (yield from ask(self.train, {c: ModelMessage(state.params) for c in fed.sample()})).values()
-        p = weights_of([r.n for r in replies], self.weighting)
-        effective = sum(p_k * r.norm for p_k, r in zip(p, replies, strict=True))
-        update = weighted_sum(
-            [trainable(r.delta, fed) for r in replies],
-            [effective * p_k / r.norm for p_k, r in zip(p, replies, strict=True)],
+        to = {c: ModelMessage(state.params) for c in fed.sample()}
+        answer = yield from ask(
+            self.train,
+            to,
+            reduce=(
+                SumOf(lambda c, r: trainable(r.delta, fed), lambda c, r: self.weight(r) / r.norm),
+                MeanOf(lambda c, r: {"norm": torch.tensor(r.norm, dtype=torch.float64)}, lambda c, r: self.weight(r)),
+                MeanOf(lambda c, r: without(r.delta, fed.layout.trainable), lambda c, r: self.weight(r)),
+            ),
         )
-        direction, m = momentum(update, state.m, beta=self.gmf)
-        buffers = weighted_sum([without(r.delta, fed.layout.trainable) for r in replies], p)
+        per_unit, effective, buffers = answer.values
+        scale = float(effective["norm"]) / answer.weights[1]
+        direction, m = momentum({n: t * scale for n, t in per_unit.items()}, state.m, beta=self.gmf)
         return FedNovaState(map_params(torch.add, state.params, {**direction, **buffers}), m)
+
+    def weight(self, reply: FedNovaReply) -> float:
+        """Return a client's weight: p_k, up to a factor that is common to all."""
+        return float(reply.n) if self.weighting == "samples" else 1.0
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[FedNovaReply, None]]:

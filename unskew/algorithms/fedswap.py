@@ -44,7 +44,8 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.tree import Params, weighted_mean
+from unskew.reduction import weighted_mean
+from unskew.tree import Params
 
 Permutation = Literal["uniform", "derangement", "pairing"]
 

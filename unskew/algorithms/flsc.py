@@ -26,13 +26,14 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Weighting, average, completed, only, without
+from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, without
 from unskew.algorithms.ifca import InitialModels, identical_starts, most_common, nearest, starts
 from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
-from unskew.tree import Params, weighted_mean
+from unskew.reduction import Each, MeanOf, weighted_mean
+from unskew.tree import Params
 
 Ids = tuple[int, ...]
 
@@ -67,7 +68,7 @@ class FLSCReply:
 
     params: Params
     n: SampleCount
-    ids: Ids
+    ids: Each[Ids]
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,13 @@ class FLSC:
 
     def round(self, state: FLSCState, fed: Federation) -> Plan[FLSCState]:
         """Send all models to a cohort; average each reply into its clusters (eq. 3)."""
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), FLSCMessage(state.models)), at_least=0)
-        valid = {c: r for c, r in replies.items() if self.is_valid(r.ids)}
-        models = tuple(
-            self.mean(model, [r for r in valid.values() if j in r.ids]) for j, model in enumerate(state.models)
-        )
+        to = dict.fromkeys(fed.sample(), FLSCMessage(state.models))
+        means = tuple(self.mean(j) for j in range(self.clusters))
+        answer = yield from ask(self.train, to, at_least=0, reduce=means)
+        models = tuple(mean.get(True, model) for mean, model in zip(answer.values, state.models, strict=True))
+        valid = {c: r for c, r in answer.replies.items() if self.is_valid(r.ids)}
         ids = {**state.ids, **{c: r.ids for c, r in valid.items()}}
-        return FLSCState(models, ids, tuple(valid), tuple(c for c in replies if c not in valid))
+        return FLSCState(models, ids, tuple(valid), tuple(c for c in answer.replies if c not in valid))
 
     @step
     def train(self, me: Me, msg: FLSCMessage, memory: FLSCMemory | None) -> Step[tuple[FLSCReply, FLSCMemory | None]]:
@@ -154,9 +155,9 @@ class FLSC:
         order = torch.randperm(self.clusters, generator=(me.key / "clusters").generator()).tolist()
         return tuple(sorted(order[: self.memberships]))
 
-    def mean(self, model: Params, members: Sequence[FLSCReply]) -> Params:
-        """Average the models that a cluster's members sent; its old model if it has none."""
-        return average([r.params for r in members], [r.n for r in members], self.weighting) if members else model
+    def mean(self, cluster: int) -> MeanOf:
+        """Return the mean of the models that a cluster's members send, by the group True: none if it has none."""
+        return mean_of("params", self.weighting, lambda c, r: self.is_valid(r.ids) and cluster in r.ids)
 
     def is_valid(self, ids: Ids) -> bool:
         """Test whether these are N_g different clusters."""

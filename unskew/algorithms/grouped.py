@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, Weighting, average, without
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, Weighting, mean_of, without
 from unskew.errors import ConfigError
 from unskew.info import ClientGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
@@ -62,16 +62,11 @@ class Grouped:
 
     def round(self, state: GroupedState, fed: Federation) -> Plan[GroupedState]:
         """Send each client of a cohort its group's model, and average the replies within groups."""
-        to_group = {
-            c: ModelMessage(model) for members, model in zip(state.groups, state.models, strict=True) for c in members
-        }
-        replies = yield from ask(self.train, {c: to_group[c] for c in fed.sample()})
-        models = []
-        for members, model in zip(state.groups, state.models, strict=True):
-            heard = [replies[c] for c in sorted(members) if c in replies]
-            mean = average([r.params for r in heard], [r.n for r in heard], self.weighting) if heard else model
-            models.append(mean)
-        return GroupedState(state.groups, tuple(models))
+        messages = [ModelMessage(model) for model in state.models]
+        group = {c: j for j, members in enumerate(state.groups) for c in members}
+        to = {c: messages[group[c]] for c in fed.sample()}
+        means = yield from ask(self.train, to, reduce=mean_of("params", self.weighting, by=lambda c, r: group[c]))
+        return GroupedState(state.groups, tuple(means.value.get(j, model) for j, model in enumerate(state.models)))
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:

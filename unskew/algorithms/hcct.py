@@ -58,9 +58,10 @@ from unskew.protocol import (
     ask,
     step,
 )
+from unskew.reduction import weighted_mean
 from unskew.server import cluster
 from unskew.server.cluster import Alpha, Merge, Placed
-from unskew.tree import Params, weighted_mean
+from unskew.tree import Params
 
 SHOWN = 100
 """Largest number of clients for which a round's info has all cosines, and the merges beyond the partition."""

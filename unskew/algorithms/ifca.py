@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Weighting, average, completed, only, weights_of, without
+from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, without
 from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
@@ -47,7 +47,8 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.tree import Params, weighted_sum
+from unskew.reduction import Each, Reduction, SumOf
+from unskew.tree import Params
 
 InitialModels = Literal["distinct", "identical"]
 
@@ -85,8 +86,8 @@ class IFCAReply:
 
     params: Params
     n: SampleCount
-    cluster: int
-    tied: bool
+    cluster: Each[int]
+    tied: Each[bool]
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,22 @@ class IFCA:
         shared = shared_names(fed.layout, self.clustered)
         first, *_ = state.models
         menu = IFCAMessage({n: first[n] for n in first if n in shared}, tuple(without(m, shared) for m in state.models))
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), menu), at_least=0)
-        valid = {c: r for c, r in replies.items() if 0 <= r.cluster < self.clusters}
-        ignored = tuple(c for c in replies if c not in valid)
+        answer = yield from ask(
+            self.train,
+            dict.fromkeys(fed.sample(), menu),
+            at_least=0,
+            reduce=(
+                mean_of(lambda c, r: only(r.params, shared) or {}, self.weighting, by=lambda c, r: self.is_valid(r)),
+                self.change(state.models, shared),
+            ),
+        )
+        valid = {c: r for c, r in answer.replies.items() if self.is_valid(r)}
+        ignored = tuple(c for c in answer.replies if c not in valid)
         if not valid:
             return IFCAState(state.models, state.chosen, ignored=ignored)
-        common = self.mean(list(valid.values()), shared)
+        (common, changes), (of_all, _) = answer.values, answer.weights
         models = tuple(
-            {n: common.get(n, t) for n, t in self.moved(model, j, list(valid.values()), shared).items()}
-            for j, model in enumerate(state.models)
+            self.moved(model, common[True], changes.get(j, {}), of_all[True]) for j, model in enumerate(state.models)
         )
         return IFCAState(
             models,
@@ -164,23 +172,29 @@ class IFCA:
         yield from ()
         return completed(me, params, me.layout.select(self.personal), memory)
 
-    def mean(self, replies: Sequence[IFCAReply], names: Collection[str]) -> Params:
-        """Average the named tensors over all replies."""
-        parts = [{n: t for n, t in r.params.items() if n in names} for r in replies]
-        return average(parts, [r.n for r in replies], self.weighting)
+    def is_valid(self, reply: IFCAReply) -> bool:
+        """Test whether a client chose one of the clusters."""
+        return 0 <= reply.cluster < self.clusters
 
-    def moved(self, model: Params, j: int, replies: Sequence[IFCAReply], shared: Collection[str]) -> Params:
-        """Update model `j` from its members' replies, except its shared tensors (eq. 3, 4)."""
-        members = [r for r in replies if r.cluster == j]
-        if not members:
-            return model
-        own = [without(r.params, shared) for r in members]
+    def change(self, models: Sequence[Params], shared: Collection[str]) -> Reduction:
+        """Return the reduction to what becomes of each cluster's own tensors: their mean, or the sum of moves."""
+
+        def cluster(c: ClientId, r: IFCAReply) -> int | None:
+            return r.cluster if self.is_valid(r) else None
+
         if self.averaging == "model":
-            return {**model, **average(own, [r.n for r in members], self.weighting)}
-        of_all = weights_of([r.n for r in replies], self.weighting)
-        omega = [w for w, r in zip(of_all, replies, strict=True) if r.cluster == j]
-        change = weighted_sum([{n: y[n] - model[n] for n in y} for y in own], omega)
-        return {n: t + change[n] if n in change else t for n, t in model.items()}
+            return mean_of(lambda c, r: without(r.params, shared), self.weighting, cluster)
+
+        def move(c: ClientId, r: IFCAReply) -> Params:
+            return {n: y - models[r.cluster][n] for n, y in r.params.items() if n not in shared}
+
+        return SumOf(move, "n" if self.weighting == "samples" else None, cluster)
+
+    def moved(self, model: Params, common: Params, change: Params, of_all: float) -> Params:
+        """Update a cluster's model from the shared tensors' mean and its own tensors' change (eq. 3, 4)."""
+        if self.averaging == "model":
+            return {n: common.get(n, change.get(n, t)) for n, t in model.items()}
+        return {n: common.get(n, t + change[n] / of_all if n in change else t) for n, t in model.items()}
 
     def serve(self, state: IFCAState, client: ClientId | None) -> Params | None:
         """Return the model that this client chose last; a global model only if there is just one."""

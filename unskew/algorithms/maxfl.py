@@ -36,13 +36,14 @@ from annotated_types import Ge, Gt
 from jaxtyping import Float
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average, completed, only, without
+from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, without
 from unskew.algorithms.oneshot import longer
 from unskew.algorithms.parts import train_loss
 from unskew.errors import ConfigError, WireError
 from unskew.info import Appeals, ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
-from unskew.tree import Params, require_names, weighted_sum
+from unskew.reduction import ByClient, Each, MeanOf, SumOf
+from unskew.tree import Params, require_names
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class MAXFLReply:
 
     params: Params
     n: SampleCount
-    appeal: Appeal | None
+    appeal: Each[Appeal | None]
 
 
 @dataclass(frozen=True)
@@ -134,20 +135,28 @@ class MAXFL:
     def round(self, state: MAXFLState, fed: Federation) -> Plan[MAXFLState]:
         """Send the model to a cohort; follow mostly clients for which it is nearly good enough (eq. 2)."""
         judge = fed.round > self.warmup
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), MAXFLMessage(state.params, judge)))
-        valid = {c: r for c, r in replies.items() if r.appeal is not None or not judge}
-        ignored = tuple(c for c in replies if c not in valid)
-        if not valid:
+
+        def move(c: ClientId, r: MAXFLReply) -> Params:
+            return {n: r.params[n] - state.params[n] for n in fed.layout.trainable}
+
+        answer = yield from ask(
+            self.train,
+            dict.fromkeys(fed.sample(), MAXFLMessage(state.params, judge)),
+            reduce=(
+                MeanOf("params", "n", by=lambda c, r: r.appeal is not None or not judge),
+                SumOf(move, lambda c, r: r.appeal.q, by=lambda c, r: r.appeal is not None),
+            ),
+        )
+        means, moved = answer.values
+        appeals = {c: r.appeal for c, r in answer.replies.items() if r.appeal is not None}
+        ignored = tuple(c for c in answer.replies if c not in appeals) if judge else ()
+        if not means:
             return MAXFLState(state.params, {}, ignored)
-        mean = average([r.params for r in valid.values()], [r.n for r in valid.values()], "samples")
         if not judge:
-            return MAXFLState(mean, {})
-        appeals = {c: r.appeal for c, r in valid.items() if r.appeal is not None}
-        q = {c: float(a.q) for c, a in appeals.items()}
-        scale = self.server_lr / (sum(q.values()) + self.epsilon)
-        moved = [{n: replies[c].params[n] - state.params[n] for n in fed.layout.trainable} for c in appeals]
-        change = weighted_sum(moved, [scale * weight for weight in q.values()])
-        params = {n: state.params[n] + change[n] if n in change else t for n, t in mean.items()}
+            return MAXFLState(means[True], {})
+        scale = self.server_lr / (sum(float(a.q) for a in appeals.values()) + self.epsilon)
+        change = moved.get(True) or {n: torch.zeros_like(state.params[n]) for n in fed.layout.trainable}
+        params = {n: state.params[n] + scale * change[n] if n in change else t for n, t in means[True].items()}
         return MAXFLState(params, appeals, ignored)
 
     @step
@@ -283,10 +292,19 @@ class MAXFL_HCCT:
     def round(self, state: MAXFLGroupState, fed: Federation) -> Plan[MAXFLGroupState]:
         """Offer the model to a cohort; average the models of the clients that join (eq. 4)."""
         judge = fed.round > self.warmup
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), MAXFLMessage(state.params, judge)), at_least=0)
-        sent = {c: r.params for c, r in replies.items() if r.params is not None}
-        params = average(list(sent.values()), [replies[c].n for c in sent], self.weighting) if sent else state.params
-        return MAXFLGroupState(params, {**state.joined, **{c: c in sent for c in replies}}, tuple(replies), judge)
+
+        def joins(c: ClientId, r: MAXFLGroupReply) -> bool:
+            return r.params is not None
+
+        answer = yield from ask(
+            self.train,
+            dict.fromkeys(fed.sample(), MAXFLMessage(state.params, judge)),
+            at_least=0,
+            reduce=(mean_of("params", self.weighting, by=joins), ByClient(joins)),
+        )
+        means, joined = answer.values
+        params = means.get(True, state.params)
+        return MAXFLGroupState(params, {**state.joined, **joined}, tuple(answer.replies), judge)
 
     @step
     def train(

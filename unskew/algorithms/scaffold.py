@@ -29,7 +29,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average
+from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.fednova import require_linear, work
 from unskew.algorithms.parts import acknowledged
 from unskew.errors import WireError
@@ -49,7 +49,8 @@ from unskew.protocol import (
     run,
     step,
 )
-from unskew.tree import Params, map_params, require_names, weighted_sum, zeros_like
+from unskew.reduction import SumOf
+from unskew.tree import Params, map_params, require_names, zeros_like
 
 
 @dataclass(frozen=True)
@@ -134,14 +135,12 @@ class SCAFFOLD:
     def round(self, state: SCAFFOLDState, fed: Federation) -> Plan[SCAFFOLDState]:
         """Send model and variate to a cohort; update both from the replies (eq. 4, 5)."""
         to = {c: SCAFFOLDMessage(state.params, state.c, state.heard.get(c, 0)) for c in fed.sample()}
-        replies = yield from ask(self.train, to)
-        mean = average([r.dy for r in replies.values()], [r.n or 0 for r in replies.values()], self.weighting)
+        answer = yield from ask(self.train, to, reduce=(mean_of("dy", self.weighting), SumOf("dc")))
+        mean, dc = answer.values
         x = {n: w + (self.server_lr if n in fed.layout.trainable else 1.0) * mean[n] for n, w in state.params.items()}
         # 1/N, not 1/M: absent clients keep their variates, and c is the mean of all.
-        dc = weighted_sum([r.dc for r in replies.values()], [1.0 / len(fed.clients)] * len(replies))
-        return SCAFFOLDState(
-            x, map_params(torch.add, state.c, dc), {**state.heard, **dict.fromkeys(replies, fed.round)}
-        )
+        c = {n: t + dc[n] / len(fed.clients) for n, t in state.c.items()}
+        return SCAFFOLDState(x, c, {**state.heard, **dict.fromkeys(answer.replies, fed.round)})
 
     @step
     def train(

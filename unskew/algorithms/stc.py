@@ -31,7 +31,7 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, average
+from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.parts import acknowledged, corrected
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
@@ -146,20 +146,20 @@ class STC:
         cohort = fed.sample()
         # Clients at the same version are sent the same object, which is counted once.
         news = {at: self.news(state, at, fed.layout) for at in {state.heard.get(c, NEVER) for c in cohort}}
-        replies = yield from ask(self.train, {c: news[state.heard.get(c, NEVER)] for c in cohort})
-        n = [r.n for r in replies.values()]
         like = state.residual
-        mean = average([self.received(r.update, like, c, fed.round) for c, r in replies.items()], n, self.weighting)
+        updates = mean_of(lambda c, r: self.received(r.update, like, c, fed.round), self.weighting)
+        to = {c: news[state.heard.get(c, NEVER)] for c in cohort}
+        answer = yield from ask(self.train, to, reduce=(updates, mean_of("buffers", self.weighting)))
+        mean, buffers = answer.values
         total = map_params(torch.add, state.residual, mean)
         update = compress(total, self.down)
         sent = decompress(update, like, self.down)
-        buffers = average([r.buffers for r in replies.values()], n, self.weighting)
         return STCState(
             {name: buffers.get(name, t) for name, t in applied(state.params, sent).items()},
             map_params(torch.sub, total, sent),
             kept((*state.recent, update), payload(like)),
             state.version + 1,
-            {**state.heard, **dict.fromkeys(replies, state.version)},
+            {**state.heard, **dict.fromkeys(answer.replies, state.version)},
         )
 
     @step

@@ -59,8 +59,9 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.reduction import weighted_mean
 from unskew.server.graphs import Geometric, Graph, Links, Mixing, contraction, links, mixed, mixing_matrix
-from unskew.tree import Params, weighted_mean
+from unskew.tree import Params
 
 DeviceCluster = tuple[ClientId, ...]
 

@@ -264,6 +264,7 @@ class OverNetwork:
             channel=experiment.world.channel,
             limits=self.limits,
             seed_index=experiment.seeds.index(seed),
+            spool=self.deployment.path.parent,
         )
         return runtime, fed
 

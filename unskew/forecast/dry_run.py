@@ -5,7 +5,7 @@ FedDif's auctions, for example, see class counts, sizes and channels, so three h
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew import wire
+from unskew import machine, wire
 from unskew.data.federated import FederatedData
 from unskew.experiment.config import Experiment, Method
 from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
 from unskew.info import Passes, whole
 from unskew.ledger import totals
-from unskew.local.executor import EvalJob, StepJob, StepResult, answer_untrained
+from unskew.local.executor import EvalJob, StepJob, StepResult, answer_untrained, room_for
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Layout, drive
 from unskew.run import setup as run_setup
@@ -32,15 +32,25 @@ from unskew.tree import Params
 from unskew.world.channel import Channel
 
 
+PARTIAL_MEANS = 3
+"""Models that a mean in the making takes: sums of this chunk and of those before, and a first reply."""
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedMethod:
-    """One method under one seed, ready to be driven or timed; `code` has the results of its local code so far."""
+    """One method under one seed, ready to be driven or timed.
+
+    Attributes:
+        window: `Executor.window` of the run's executor.
+        code: Results of the method's local code so far.
+    """
 
     method: Method
     seed: int
     trainer: LocalTrainer
     population: Population
     pooled: bool
+    window: Callable[[int], int]
     code: CodeResults = field(default_factory=CodeResults)
 
 
@@ -51,7 +61,13 @@ def prepare(
     trainer, population, train = run_setup.clients(experiment, method, setup, fed, seed)
     if code is not None:
         code.next_seed()
-    return PreparedMethod(method, seed, trainer, population, train is not fed, code or CodeResults())
+    workers = experiment.runtime.workers or machine.cores()
+    window = {
+        "sequential": lambda _: 1,
+        "workers": lambda model_bytes: room_for(model_bytes, 4 * workers),
+        "stacked": room_for,
+    }[setup.executor]
+    return PreparedMethod(method, seed, trainer, population, train is not fed, window, code or CodeResults())
 
 
 def dry_run(
@@ -70,7 +86,7 @@ def dry_run(
         MemoryShortage: If an exchange takes nearly all the memory there is.
         UnskewError: If the plan itself refuses; anything else it raises on made-up results goes through.
     """
-    executor = DryRunExecutor(prepared.trainer, mock, until, prepared.code)
+    executor = DryRunExecutor(prepared.trainer, mock, until, prepared.code, prepared.window)
     sim: Simulator[Any] = Simulator(
         prepared.method.algorithm,
         replace(prepared.population, server_trainer=executor),
@@ -106,7 +122,7 @@ def dry_run(
     return DryRun(
         driven,
         evaluation,
-        executor.in_flight_bytes + 2 * size([state]),
+        executor.in_flight_bytes + 2 * size([state]) + PARTIAL_MEANS * size([prepared.population.initial]),
         executor.client_bytes,
         size(remembered.values()) / max(len(remembered), 1),
         frozenset(executor.clients),
@@ -156,6 +172,10 @@ class _Untrained:
     """An executor whose clients' training ends where it began; everything else they do is real."""
 
     name = "untrained"
+
+    def window(self, model_bytes: int) -> int:
+        """Return 1."""
+        return 1
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Run every step to its end."""

@@ -2,13 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from unskew import machine
-from unskew.data.federated import FederatedData
 from unskew.data.images import ByteImages
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
@@ -48,22 +46,6 @@ REMEDIES = {
 }
 # A forked worker's own pages beside what the arithmetic names: interpreter, allocator, library state.
 WORKER_BYTES = 40_000_000
-
-
-def refuse_large_cohort(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
-    """Refuse a cohort whose models alone do not fit, before anything of that size is made.
-
-    Raises:
-        ConfigError: With the arithmetic.
-    """
-    model = model_bytes(setup)
-    cohort = max(experiment.cohort(fed.num_clients) for fed in feds.values())
-    limit = device_limit(setup) if setup.device.type == "cuda" else machine.available()
-    if limit is not None and model * cohort > limit:
-        raise ConfigError(
-            f"{cohort} clients per round x {human_bytes(model)} per model = {human_bytes(cohort * model)}, but "
-            f"{human_bytes(limit)} of memory is available; lower clients_per_round or take a smaller task.model"
-        )
 
 
 def refuse(forecast: Forecast) -> None:

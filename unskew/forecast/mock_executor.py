@@ -88,17 +88,22 @@ class DryRunExecutor:
         mock: Way in which results are made up.
         until: After this moment (`time.monotonic`) slow work is done once and its result used again.
         code: Results of local code so far; this executor adds its own.
+        window: `Executor.window` of the executor that the run has.
     """
 
     name = "dry run"
 
-    def __init__(self, trainer: LocalTrainer, mock: Mock, until: float, code: CodeResults) -> None:
+    def __init__(
+        self, trainer: LocalTrainer, mock: Mock, until: float, code: CodeResults, window: Callable[[int], int]
+    ) -> None:
+        self.window = window
         self._trainer, self._mock, self._until, self._code = trainer, mock, until, code
         self._noise: dict[str, Tensor] = {}
         self._room = machine.available() if trainer.device.type == "cpu" else None
         self.begin()
         self.in_flight_bytes = self.client_bytes = 0
         self.clients: set[ClientId] = set()
+        self._remembered: dict[ClientId, int] = {}  # bytes by client
         self.sample_jobs: dict[JobKind, Sgd] = {}
         self.reused = False
 
@@ -112,17 +117,18 @@ class DryRunExecutor:
         """Run every step to its end; what it asks of its trainer is made up."""
         results: dict[ClientId, StepResult] = {}
         counted: set[int] = set()
-        total = 0
+        total = sum(n for c, n in self._remembered.items() if c not in jobs)
         for c, job in jobs.items():
             results[c] = self._run(job)
             storages = _storages((job.message, job.memory, results[c].value))
             total += sum(n for at, n in storages.items() if at not in counted)
             counted |= storages.keys()
+            self._remembered[c] = size([results[c].value[1:]]) if isinstance(results[c].value, tuple) else 0
             if self._room is not None and total > ROOM * self._room:
                 raise MemoryShortage(
-                    f"step {job.step!r}: what the first {len(results)} of {len(jobs)} clients are sent, remember and "
-                    f"answer is {human_bytes(total)}, more than {ROOM:g} of the {human_bytes(self._room)} of memory "
-                    "that can be had; lower clients_per_round or take a smaller task.model"
+                    f"step {job.step!r}: what the first {len(self._remembered)} clients are sent, remember and answer "
+                    f"is {human_bytes(total)}, more than {ROOM:g} of the {human_bytes(self._room)} of memory that can "
+                    "be had; lower clients_per_round or take a smaller task.model"
                 )
         self.clients.update(jobs)
         if self._mock == "perturbed":

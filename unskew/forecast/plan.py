@@ -19,7 +19,7 @@ from unskew.errors import ConfigError, ProtocolError, QuorumError, shortage
 from unskew.experiment.config import Experiment, Method
 from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.dry_run import PreparedMethod, dry_run, prepare
-from unskew.forecast.memory import device_limit, memory_parts, refuse, refuse_large_cohort, too_large
+from unskew.forecast.memory import device_limit, memory_parts, refuse, too_large
 from unskew.forecast.mock_executor import CodeResults, Mock
 from unskew.forecast.timing import Timer
 from unskew.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
@@ -37,7 +37,6 @@ def plan(experiment: Experiment) -> Forecast:
     """
     setup = run_setup.prepare(experiment)
     feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
-    refuse_large_cohort(experiment, setup, feds)
     for method in experiment.methods:
         run_setup.check_method(experiment, method, setup, feds)
     costs = forecast(experiment, setup, feds)

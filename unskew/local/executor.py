@@ -55,10 +55,18 @@ class EvalJob:
     rows: Tensor | None = None
 
 
+ROOM = 1 << 28
+"""Bytes that the models of clients at work together may take, where their replies are dropped one by one."""
+
+
 class Executor(Protocol):
     """Runs the steps of the clients asked in one exchange, and evaluates models."""
 
     name: str
+
+    def window(self, model_bytes: int) -> int:
+        """Number of clients worth giving to it together, if their replies, of a model each, are to be kept few."""
+        ...
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Run every step to its end; each client once, as it ends, in any order.
@@ -78,6 +86,11 @@ class Trainer(Protocol):
     def answer(self, me: Me, index: int, request: object) -> Any:
         """Answer a request; `index` counts the step's requests of this kind."""
         ...
+
+
+def room_for(model_bytes: int, least: int = 1) -> int:
+    """Return the number of models that have room at once, and `least` at least."""
+    return max(least, ROOM // max(model_bytes, 1))
 
 
 def untrained(job: Sgd, round: int, steps: int = 1) -> Fitted:

@@ -22,6 +22,10 @@ class Sequential:
     def __init__(self, trainer: LocalTrainer) -> None:
         self.trainer = trainer
 
+    def window(self, model_bytes: int) -> int:
+        """Return 1: together they would be no faster."""
+        return 1
+
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Run every step to its end, one after the other."""
         for c, job in jobs.items():

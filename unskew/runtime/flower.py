@@ -48,7 +48,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -156,8 +156,8 @@ class FlowerTransport:
         """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
         return set(self.grid.get_node_ids())
 
-    def exchange(self, envelopes: "Mapping[Node, Envelope]", deadline_s: float) -> "dict[Node, Delivery]":
-        """Send all envelopes together; the deliveries in the same order."""
+    def exchange(self, envelopes: "Mapping[Node, Envelope]", deadline_s: float) -> "Iterator[tuple[Node, Delivery]]":
+        """Send all envelopes together; yield each node's delivery as it comes."""
         from unskew.runtime.message import Delivery
 
         end = time.monotonic() + deadline_s
@@ -171,24 +171,25 @@ class FlowerTransport:
             ids = list(self.grid.push_messages(messages))
         except Exception as error:  # the network's own errors have no common class
             gone = Delivery(None, f"client lost: nothing could be sent ({type(error).__name__})", sent=False)
-            return dict.fromkeys(envelopes, gone)
+            yield from dict.fromkeys(envelopes, gone).items()
+            return
         ids += [""] * (len(messages) - len(ids))  # none at all come back if all together were too large
-        deliveries = {n: Delivery(None, "client lost: the network does not know it", sent=False) for n in envelopes}
+        for n in (n for i, n in zip(ids, envelopes, strict=True) if not i):
+            yield n, Delivery(None, "client lost: the network does not know it", sent=False)
         waiting = {i: n for i, n in zip(ids, envelopes, strict=True) if i}
         broken: dict[str, str] = {}
         while waiting:
             came = self._pull(set(waiting), broken)
             for message_id, reply in came.items():
                 node = waiting.pop(message_id)
-                deliveries[node] = _outcome(reply, down[node])
+                yield node, _outcome(reply, down[node])
             if time.monotonic() >= end:
                 break
             if not came:
                 time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
         for message_id, node in waiting.items():
             unread = f"refused: its reply cannot be read ({broken[message_id]})" if message_id in broken else None
-            deliveries[node] = Delivery(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
-        return deliveries
+            yield node, Delivery(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
 
     def _pull(self, ids: set[str], broken: dict[str, str]) -> dict[str, Message]:
         """Pull the replies that have come, by the message they answer; one that fails now may come at the next poll."""

@@ -4,9 +4,11 @@ They do what a network would do and no more: a message reaches one client and a 
 when a message carries it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from types import GeneratorType
 from typing import Any, TypeVar
 
@@ -91,6 +93,7 @@ class InProcessClients:
         self.ids = population.clients
         self.memory, self.memory_type = Memory(), wire.memory_type(algorithm)
         self.steps, self.signatures = steps_of(algorithm), wire.signatures(algorithm)
+        self.model_bytes = sum(t.numel() * t.element_size() for t in population.initial.values())
 
     def begin(self, t: int) -> "_InProcessRound":
         """Open round `t`."""
@@ -140,13 +143,21 @@ class _InProcessRound:
         self.held: dict[Held, HeldValue] = {}
 
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer]]:
-        """Run the step on every client, and yield each answer as it ends."""
+        """Run the step on every client; of replies that are folded no more than an executor's window are alive."""
         delivered = {
             i: self.deliver(exchange.step, m) for i, m in {id(m): m for m in exchange.messages.values()}.items()
         }
         jobs = {c: self.job(exchange, c, delivered[id(m)]) for c, m in exchange.messages.items()}
-        for c, result in self.clients.executor.complete(jobs):
-            yield c, self.receive(exchange, jobs[c].me, result)
+        executor = self.clients.executor
+        together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
+        for first in range(0, len(jobs), together):
+            order = deque(islice(jobs, first, first + together))
+            waiting: dict[ClientId, Answer] = {}
+            for c, result in executor.complete({c: jobs[c] for c in order}):
+                waiting[c] = self.receive(exchange, jobs[c].me, result)
+                del result
+                while order and order[0] in waiting:
+                    yield order[0], waiting.pop(order.popleft())
 
     def deliver(self, step: str, message: Any) -> Any:
         """The message as a client sees it, with held values in place of their references."""
@@ -180,10 +191,6 @@ class _InProcessRound:
         if self.clients.codec:
             reply = wire.decode(wire.encode(reply), self.clients.signatures[exchange.step].reply)
         return Answer(reply, size, memory, me.n, result.examples, result.losses)
-
-    def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
-        """Find none: replies made in this process need no check."""
-        return {}
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
         """Find none: nobody lies in this process, and divergence is the method's own."""

@@ -8,8 +8,9 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from operator import itemgetter
 
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
@@ -156,7 +157,7 @@ class Membership:
         hello = {n: write("hello", Hello(self.run, self.expected.config, nonces[n])) for n in new}
         if not hello:
             return
-        for node, delivery in self.transport.exchange(hello, deadline_s).items():
+        for node, delivery in sorted(self.transport.exchange(hello, deadline_s), key=itemgetter(0)):
             self._admit(node, delivery, nonces[node], deadline_s)
 
     def settle(self, own: bool, data: str | None, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
@@ -217,12 +218,17 @@ class Membership:
                 )
             time.sleep(pause_s)
 
-    def exchange(self, envelopes: Mapping[ClientId, Envelope], deadline_s: float) -> dict[ClientId, Delivery]:
-        """Send each client its envelope; the deliveries in that order."""
-        nodes = {c: self._node[c] for c in envelopes if c in self._node}
-        answers = self.transport.exchange({n: envelopes[c] for c, n in nodes.items()}, deadline_s) if nodes else {}
-        absent = Delivery(None, "client lost: it is not connected", sent=False)
-        return {c: answers[nodes[c]] if c in nodes else absent for c in envelopes}
+    def exchange(
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        """Send each client its envelope; yield each delivery as it comes."""
+        clients = {self._node[c]: c for c in envelopes if c in self._node}
+        for c in envelopes:
+            if c not in self._node:
+                yield c, Delivery(None, "client lost: it is not connected", sent=False)
+        if clients:
+            for node, delivery in self.transport.exchange({n: envelopes[c] for n, c in clients.items()}, deadline_s):
+                yield clients[node], delivery
 
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
         if delivery.reply is None:

@@ -6,7 +6,7 @@ record of one of the types below and is built like any message, so nothing else 
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -293,8 +293,8 @@ class Transport(Protocol):
         """Nodes that are connected now."""
         ...
 
-    def exchange(self, envelopes: Mapping[Node, Envelope], deadline_s: float) -> dict[Node, Delivery]:
-        """Send all envelopes together and wait for the replies, at most `deadline_s` seconds."""
+    def exchange(self, envelopes: Mapping[Node, Envelope], deadline_s: float) -> Iterator[tuple[Node, Delivery]]:
+        """Send all envelopes together and wait at most `deadline_s` seconds; each node once, as its reply comes."""
         ...
 
 

@@ -13,8 +13,11 @@ import math
 import secrets
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any, TypeVar
 
 import torch
@@ -60,7 +63,17 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
-from unskew.runtime.validation import Validator, by_path, heavy_ones, limit_bytes, odd_ones, sizes_of, table_norms
+from unskew.runtime.validation import (
+    Outline,
+    Validator,
+    by_path,
+    heavy_ones,
+    limit_bytes,
+    odd_ones,
+    outline,
+    sizes_of,
+    table_norms,
+)
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel
@@ -70,6 +83,8 @@ S = TypeVar("S")
 ReplyCheck = Callable[[str, Any, Params, Layout], None]
 """A method's own check of a reply to a step, given the initial model and its layout; it raises WireError."""
 NO_HOP = -1
+SPOOL = 1 << 28
+"""Bytes of replies that wait in memory until all have come; what is more waits in a file."""
 GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
 
@@ -113,6 +128,7 @@ class RemoteClients:
         key: Root of all randomness.
         limits: Deadlines and bounds.
         seed_index: Place of the seed among the experiment's.
+        spool: Folder for replies that wait; None is the system's for temporary files.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -134,6 +150,7 @@ class RemoteClients:
         key: Key,
         limits: Limits,
         seed_index: int,
+        spool: Path | None,
     ) -> None:
         if getattr(algorithm, "pooled", False) and num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
@@ -148,7 +165,7 @@ class RemoteClients:
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = getattr(algorithm, "validate_reply", None)
-        self._begin = begin
+        self.spool, self._begin = spool, begin
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
         self._counts: dict[ClientId, int] = {}
@@ -178,7 +195,7 @@ class RemoteClients:
             head = EvaluationRequest(context, tuple(parts), model is not None, self.known(c), last, nonces[c])
             envelopes[c] = write("evaluate", head, *([] if model is None else [wire.encode(model)]))
         by_part: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
-        for c, delivery in self.transport("evaluate", t, NO_HOP, envelopes, None).items():
+        for c, delivery in sorted(self.transport("evaluate", t, NO_HOP, envelopes, None), key=itemgetter(0)):
             try:
                 head = self.open_reply(delivery, "evaluate", EvaluationReply, nonces[c], 0)
                 self.validator.check(head)
@@ -226,16 +243,22 @@ class RemoteClients:
     # ------------------------------------------------------------------ messages
     def transport(
         self, what: str, t: int, hop: int, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None
-    ) -> dict[ClientId, Delivery]:
-        """Send envelopes, and record what went to and fro."""
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        """Send envelopes, yield each delivery as it comes, and record what went to and fro."""
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
-        deliveries = self.membership.exchange(envelopes, self.limits.deadline_s if timeout_s is None else timeout_s)
-        for c, delivery in deliveries.items():
-            if delivery.sent:
-                self._sent.append(NetworkTransfer(t, hop, c, "down", what, envelopes[c].payload, delivery.down))
-            if delivery.reply is not None:
-                self._sent.append(NetworkTransfer(t, hop, c, "up", what, delivery.reply.payload, delivery.up))
-        return deliveries
+        sent: dict[ClientId, list[NetworkTransfer]] = {c: [] for c in envelopes}
+        try:
+            for c, delivery in self.membership.exchange(
+                envelopes, self.limits.deadline_s if timeout_s is None else timeout_s
+            ):
+                if delivery.sent:
+                    sent[c].append(NetworkTransfer(t, hop, c, "down", what, envelopes[c].payload, delivery.down))
+                if delivery.reply is not None:
+                    sent[c].append(NetworkTransfer(t, hop, c, "up", what, delivery.reply.payload, delivery.up))
+                yield c, delivery
+        finally:
+            for c in envelopes:
+                self._sent.extend(sent[c])
 
     def open_reply(self, delivery: Delivery, action: str, of: type, nonce: str, parts: int) -> Any:
         """Decode the head of the reply to a request.
@@ -280,7 +303,11 @@ class _RemoteRound:
         self.scale = _norm(clients.model.initial)  # norm of the largest model sent so far
 
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
-        """Run the step on every client, all at once."""
+        """Run the step on every client, all at once.
+
+        Replies can only be compared when all have come.  Until then those that are folded wait as bytes: beyond
+        `SPOOL` of them in a file.
+        """
         clients = self.clients
         encoded = {i: wire.encode(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         envelopes, nonces = {}, {}
@@ -291,12 +318,37 @@ class _RemoteRound:
                 self.context, exchange.step, exchange.hop, exchange.index, clients.known(c), moved, nonces[c]
             )
             envelopes[c] = write("ask", head, encoded[id(m)], *(exchange.values[h].data for h in moved))
-        deliveries = clients.transport("ask", self.t, exchange.hop, envelopes, exchange.timeout_s)
-        for c in envelopes:
-            try:
-                yield c, self.receive(exchange, c, deliveries[c], nonces[c])
-            except WireError as error:
-                yield c, Lost(printable(str(error)), deliveries[c].sent)  # it may quote the client
+        answers: dict[ClientId, Answer | Lost] = {}
+        outlines: dict[ClientId, Outline] = {}
+        norms: dict[ClientId, dict[str, float]] = {}
+        places: dict[ClientId, tuple[int, int]] = {}
+        with SpooledTemporaryFile(SPOOL, dir=None if clients.spool is None else str(clients.spool)) as spool:
+            for c, delivery in clients.transport("ask", self.t, exchange.hop, envelopes, exchange.timeout_s):
+                try:
+                    answer = self.receive(exchange, c, delivery, nonces[c])
+                except WireError as error:
+                    answers[c] = Lost(printable(str(error)), delivery.sent)  # it may quote the client
+                    continue
+                outlines[c], norms[c] = outline(answer.reply), table_norms(answer.reply)
+                if exchange.folds:
+                    assert delivery.reply is not None
+                    places[c] = spool.tell(), spool.write(delivery.reply.parts[0])
+                    answer = replace(answer, reply=None)
+                answers[c] = answer
+                del delivery, answer
+            odd = self.odd_ones(exchange, outlines, norms)
+            for c in exchange.messages:
+                checked = answers.pop(c)
+                if isinstance(checked, Answer) and c in odd:
+                    checked = replace(checked, refused=odd[c])
+                elif isinstance(checked, Answer) and exchange.folds:
+                    at, size = places[c]
+                    spool.seek(at)
+                    reply = wire.decode(spool.read(size), clients.signatures[exchange.step].reply)
+                    checked = replace(checked, reply=reply)
+                    del reply
+                yield c, checked
+                del checked
 
     def receive(self, exchange: Exchange, client: ClientId, delivery: Delivery, nonce: str) -> Answer:
         """Check a reply and the client's report of its work.
@@ -325,17 +377,20 @@ class _RemoteRound:
         size = Size(Bytes(len(data)), wire.kind(reply))
         return Answer(reply, size, remembered, head.n, head.examples, head.losses)
 
-    def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
+    def odd_ones(
+        self, exchange: Exchange, outlines: Mapping[ClientId, Outline], norms: Mapping[ClientId, dict[str, float]]
+    ) -> Mapping[ClientId, str]:
         """Find replies whose structure or size differs from the others'; the reason by client."""
-        if not replies:
+        came = [c for c in exchange.messages if c in outlines]
+        if not came:
             return {}
         message = next(iter(exchange.messages.values()))
-        odd = odd_ones(replies, self.sketch(exchange, message))
-        norms = {c: table_norms(reply) for c, reply in replies.items() if c not in odd}
+        odd = odd_ones({c: outlines[c] for c in came}, outline(self.sketch(exchange, message)))
+        norms = {c: norms[c] for c in came if c not in odd}
         self.scale = max([self.scale, *table_norms(message).values()])
         heavy = heavy_ones(norms, self.clients.limits.max_ratio, self.scale)
         self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
-        self.clients.warn_of_share([c for c in replies if c not in odd and c not in heavy])
+        self.clients.warn_of_share([c for c in came if c not in odd and c not in heavy])
         return odd | heavy
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
@@ -395,7 +450,7 @@ class _RemoteRound:
         envelopes = {
             c: write("fetch", FetchRequest(self.context, tuple(own), nonces[c])) for c, own in by_owner.items()
         }
-        deliveries = self.clients.transport("fetch", self.t, hop, envelopes, timeout_s)
+        deliveries = dict(self.clients.transport("fetch", self.t, hop, envelopes, timeout_s))
         values: dict[Held, HeldValue | Lost] = {}
         for c, own in by_owner.items():
             try:
@@ -429,7 +484,7 @@ class _RemoteRound:
         handles = list(values)
         refused: dict[Held, Lost] = {}
         for field, alike in fields.items():
-            odd = odd_ones(alike, sketches[field])
+            odd = odd_ones({i: outline(value) for i, value in alike.items()}, outline(sketches[field]))
             norms: dict[ClientId, dict[str, float]] = {}  # one vote an owner, however many of its values are fetched
             for i, value in alike.items():
                 if i not in odd:
@@ -470,6 +525,7 @@ class NetworkRuntime(Driver[S]):
         channel: Answers `Probe`.
         limits: Deadlines and bounds.
         seed_index: Place of the seed among the experiment's.
+        spool: Folder for replies that wait; None is the system's for temporary files.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -494,6 +550,7 @@ class NetworkRuntime(Driver[S]):
         channel: Channel | None = None,
         limits: Limits | None = None,
         seed_index: int = 0,
+        spool: Path | None = None,
     ) -> None:
         clients = RemoteClients(
             algorithm,
@@ -506,6 +563,7 @@ class NetworkRuntime(Driver[S]):
             key=Key(seed),
             limits=limits or Limits(),
             seed_index=seed_index,
+            spool=spool,
         )
         super().__init__(
             algorithm,

@@ -8,7 +8,7 @@ clients remember and counts who replied.  Only how a message reaches a client an
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -35,6 +35,7 @@ from unskew.protocol import (
     refuse_request,
     steps_of,
 )
+from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.tree import Params
@@ -147,12 +148,13 @@ class Answer:
     """A client's answer to a request for a step.
 
     Attributes:
-        reply: The reply, with references in place of the values that stay on the client.
+        reply: The reply, with references in place of the values that stay on the client; None once it is folded.
         size: Its size and kind.
         memory: The server's knowledge of the client's memory from now on, which is staged.
         n: Number of the client's training examples.
         examples: Number of examples processed in training.
         losses: Mean training loss of each local optimisation.
+        refused: Reason why the reply, although it came, does not count.
     """
 
     reply: Any
@@ -161,6 +163,7 @@ class Answer:
     n: int
     examples: int
     losses: tuple[float, ...]
+    refused: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +178,7 @@ class Exchange:
         moving: Values in a client's message that other clients hold, each once.
         values: All those values.
         timeout_s: Longest time the plan allows, seconds; None leaves it to the deployment.
+        folds: True if the driver drops each reply as soon as it has it, so that others should not wait in memory.
     """
 
     hop: int
@@ -184,17 +188,14 @@ class Exchange:
     moving: Mapping[ClientId, tuple[Held, ...]]
     values: Mapping[Held, HeldValue]
     timeout_s: float | None
+    folds: bool = False
 
 
 class ClientsInRound(Protocol):
     """The clients during one round, in which they hold values."""
 
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
-        """Run the step on every client of `exchange.messages`; each client once, as it ends, in any order."""
-        ...
-
-    def odd_ones(self, exchange: Exchange, replies: Mapping[ClientId, Any]) -> Mapping[ClientId, str]:
-        """Find replies that cannot count beside the others; the reason by client."""
+        """Run the step on every client of `exchange.messages`, and yield their answers in that order."""
         ...
 
     def suspects(self, before: Params | None, after: Params | None) -> Mapping[ClientId, str]:
@@ -417,30 +418,41 @@ class _Round:
         return refuse_request("plan", request)
 
     # ------------------------------------------------------------------ Ask
-    def ask(self, request: Ask) -> dict[ClientId, Any]:
+    def ask(self, request: Ask) -> dict[ClientId, Any] | Reduced[Any]:
         self.check(request)
         fates = {c: self.fate(request.step, c) for c in request.to}
         lost = {c: self.left_out[c] for c in request.to if c in self.left_out}
         reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable" and c not in lost}
         exchange = self.prepare(request, reached, lost)
-        # Looked through as they end, while others are still at work; recorded in the order asked.
-        answers = dict(self.clients.run(exchange))
+        places = {c: place for place, c in enumerate(request.to)}
+        folding = Folding(request.reduce) if request.reduce else None
+        replies: dict[ClientId, Any] = {}
+        answers: dict[ClientId, Answer | Lost] = {}
+        for c, answer in self.clients.run(exchange):
+            answers[c] = answer
+            if isinstance(answer, Answer):
+                answers[c] = replace(answer, reply=None)
+                if answer.refused or fates[c] is not None:  # a reply lost on its way, of which only its client knows
+                    continue
+                if folding is None:
+                    replies[c] = answer.reply
+                else:
+                    folding.add(places[c], c, answer.reply)
+            del answer  # while the next client trains, this reply is gone
         self.charge_messages(exchange, answers)
-        replies = self.record_answers(exchange, answers, fates, lost)
-        for c, reason in self.clients.odd_ones(exchange, replies).items():
-            del replies[c]
-            lost[c] = f"refused: {reason}"
+        self.record_answers(exchange, answers, fates, lost)
+        count = len(replies if folding is None else folding)
         lost = {c: lost.get(c) or str(fates[c]) for c in request.to if c in lost or fates[c] is not None}
         self.trace.failures.extend(LostReply(self.t, c, request.step, reason) for c, reason in lost.items())
         self.asked[request.step] += 1
         self.hop += 1
-        if len(replies) < request.at_least:
+        if count < request.at_least:
             first = next((f" (client {c}: {reason})" for c, reason in lost.items()), "")
             raise QuorumError(
-                f"round {self.t}, step {request.step!r}: {len(replies)} of {len(request.to)} clients replied, "
+                f"round {self.t}, step {request.step!r}: {count} of {len(request.to)} clients replied, "
                 f"{request.at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}{first}"
             )
-        return replies
+        return replies if folding is None else folding.finish()
 
     def check(self, request: Ask) -> None:
         """Refuse a request for a step or a client that does not exist."""
@@ -467,7 +479,8 @@ class _Round:
             if gone:
                 lost[c] = f"what it was to be sent could not be fetched: {gone[0]}"
         messages = {c: m for c, m in reached.items() if c not in lost}
-        return Exchange(self.hop, request.step, self.asked[request.step], messages, moving, values, request.timeout_s)
+        index, folds = self.asked[request.step], bool(request.reduce)
+        return Exchange(self.hop, request.step, index, messages, moving, values, request.timeout_s, folds)
 
     def charge_messages(self, exchange: Exchange, answers: Mapping[ClientId, Answer | Lost]) -> None:
         """Charge every message that was sent, and the values that came with it from their owners."""
@@ -486,9 +499,8 @@ class _Round:
         answers: Mapping[ClientId, Answer | Lost],
         fates: Mapping[ClientId, Any],
         lost: dict[ClientId, str],
-    ) -> dict[ClientId, Any]:
-        """Record each client's work and memory, and return the replies that arrived."""
-        replies: dict[ClientId, Any] = {}
+    ) -> None:
+        """Record each client's work and memory, and charge the replies that arrived."""
         for c in exchange.messages:
             answer = answers[c]
             if isinstance(answer, Lost):
@@ -498,10 +510,10 @@ class _Round:
             if answer.examples:
                 self.trace.work.append(Effort(self.t, self.hop, c, answer.examples))
             self.driver.memory.stage(c, answer.memory)
-            if fates[c] is None:  # otherwise the reply is lost on its way, and only its client knows of it
+            if fates[c] is None:
                 self.charge(node(c), SERVER, answer.size)
-                replies[c] = answer.reply
-        return replies
+                if answer.refused:
+                    lost[c] = f"refused: {answer.refused}"
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, request: Collect) -> list[Any]:

@@ -116,17 +116,24 @@ def sizes_of(classes: int, layout: Layout, model: Params) -> dict[str, int]:
     return {"classes": classes, **({"features": last.shape[1]} if last is not None and last.ndim == 2 else {})}
 
 
-def odd_ones(replies: Mapping[ClientId, Any], sketch: Any = None) -> dict[ClientId, str]:
+Outline = Mapping[str, tuple[str, ...]]
+"""Structure of a reply: by path, the names in each table of tensors, or an element type and number of dimensions."""
+
+
+def odd_ones(outlines: Mapping[ClientId, Outline], sketched: Outline | None = None) -> dict[ClientId, str]:
     """Find replies whose structure differs from the others' to the same request; the reason by client.
 
     One step sends the same parts of the model from every client, and in each field tensors of one element type and
     number of dimensions.  A reply that does not was made by something else, and averaging it would end the round.  A
     held tensor that is a whole value has the same shape on all clients.  The majority of those that fill a field
-    decides; in a tie, the side that names more tensors.  A `sketch`, the reply that the step makes without training,
-    has a vote too, so that a client that is alone cannot leave out parts of the model.
+    decides; in a tie, the side that names more tensors.  What is `sketched`, the reply that the step makes without
+    training, has a vote too, so that a client that is alone cannot leave out parts of the model.
+
+    Args:
+        outlines: `outline` of each client's reply.
+        sketched: `outline` of the sketch.
     """
-    outlines = {c: dict(_outline(r)) for c, r in replies.items()}
-    sketched = dict(_outline(sketch))
+    sketched = sketched or {}
     odd: dict[ClientId, str] = {}
     for path in dict.fromkeys(p for outline in outlines.values() for p in outline):
         present = {c: outline[path] for c, outline in outlines.items() if path in outline}
@@ -177,6 +184,11 @@ def heavy_ones(norms: Mapping[ClientId, Mapping[str, float]], ratio: float, scal
                 whose = "the round's median" if len(sizes) > 1 else "the model's"
                 heavy.setdefault(c, f"its tensors have the norm {size:.3g}, and {whose} is {median:.3g}")
     return heavy
+
+
+def outline(reply: Any) -> Outline:
+    """Return the structure of a reply, without its numbers."""
+    return dict(_outline(reply))
 
 
 def _outline(reply: Any, path: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -27,7 +27,7 @@ from torch.func import vmap
 
 from unskew.data.images import ByteImages
 from unskew.errors import UnskewError
-from unskew.local.executor import EvalJob, StepJob, StepResult
+from unskew.local.executor import EvalJob, StepJob, StepResult, room_for
 from unskew.local.stacked.fitter import Fitter, aux_key
 from unskew.local.stacked.network import NetworkTraits, probe
 from unskew.local.stacked.rows import Fit, Form
@@ -77,6 +77,10 @@ class Stacked:
         """Examples that go through models side by side when models are evaluated on so many each."""
         most = min(max(sizes), LocalTrainer.CHUNK)
         return most if not self._stackable else most * min(len(sizes), max(1, self._room // most))
+
+    def window(self, model_bytes: int) -> int:
+        """Return the number of clients whose models have room together."""
+        return room_for(model_bytes)
 
     # ------------------------------------------------------------------ lockstep
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.local.executor import EvalJob, StepJob, StepResult
+from unskew.local.executor import EvalJob, StepJob, StepResult, room_for
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.pool import Pool, ToWorker
 from unskew.protocol import ClientId, Keep, map_held
@@ -26,6 +26,10 @@ class Workers:
         self._pool, self._cell = pool, cell
         self._memory, self._held = wire.memory_type(algorithm), wire.held_type(algorithm)
         self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
+
+    def window(self, model_bytes: int) -> int:
+        """Return the number of clients whose models have room together, and four for each worker at least."""
+        return room_for(model_bytes, 4 * len(self._pool.workers))
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         """Run every step to its end, the largest clients first so that none is left over at the end."""
