@@ -104,6 +104,24 @@ def soak(
 
 
 @bench.command()
+def memory(
+    cohort: Annotated[
+        list[int] | None, typer.Option("--cohort", min=1, help="Clients in a round; repeat for several.")
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, help="Units of both hidden layers; 2800 is ten million numbers.")] = 2800,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Peak memory of a round by the number of its clients: with replies that are folded it should hardly grow.
+
+    [dim]unskew bench memory --cohort 10 --cohort 200[/]
+    """
+    from unskew.bench.cohort import measure
+
+    _show(measure(sorted(cohort or (10, 50, 200)), width, _say), out, as_json, "peak memory of one round")
+
+
+@bench.command()
 def auction(
     clients: Annotated[int, typer.Option(min=2, help="Clients, and as many models.")] = 1000,
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of what is fast.")] = 5,

@@ -31,7 +31,6 @@ from unskew.runtime.round import Trace
 from unskew.tree import Params
 from unskew.world.channel import Channel
 
-
 PARTIAL_MEANS = 3
 """Models that a mean in the making takes: sums of this chunk and of those before, and a first reply."""
 
@@ -65,7 +64,7 @@ def prepare(
     window = {
         "sequential": lambda _: 1,
         "workers": lambda model_bytes: room_for(model_bytes, 4 * workers),
-        "stacked": room_for,
+        "stacked": lambda model_bytes: room_for(model_bytes, device=setup.device.type),
     }[setup.executor]
     return PreparedMethod(method, seed, trainer, population, train is not fed, window, code or CodeResults())
 

@@ -55,7 +55,7 @@ class EvalJob:
     rows: Tensor | None = None
 
 
-ROOM = 1 << 28
+ROOM = {"cpu": 1 << 27, "cuda": 1 << 32}
 """Bytes that the models of clients at work together may take, where their replies are dropped one by one."""
 
 
@@ -88,9 +88,9 @@ class Trainer(Protocol):
         ...
 
 
-def room_for(model_bytes: int, least: int = 1) -> int:
+def room_for(model_bytes: int, least: int = 1, device: str = "cpu") -> int:
     """Return the number of models that have room at once, and `least` at least."""
-    return max(least, ROOM // max(model_bytes, 1))
+    return max(least, ROOM[device] // max(model_bytes, 1))
 
 
 def untrained(job: Sgd, round: int, steps: int = 1) -> Fitted:

@@ -80,7 +80,7 @@ class Stacked:
 
     def window(self, model_bytes: int) -> int:
         """Return the number of clients whose models have room together."""
-        return room_for(model_bytes)
+        return room_for(model_bytes, device=self.trainer.device.type)
 
     # ------------------------------------------------------------------ lockstep
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:

@@ -165,7 +165,11 @@ class Rows:
         self._cursor = integers(1)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._fits: list[Fit] = []
-        self._step = self._dense_step if spec.form == "bmm" else self._autograd_step
+
+    @property
+    def _step(self) -> Callable[..., None]:
+        """The step of this form.  Not an attribute: a cycle would keep all rows alive until Python looks for cycles."""
+        return self._dense_step if self._spec.form == "bmm" else self._autograd_step
 
     # ------------------------------------------------------------------ begin and end
     @torch.no_grad()

@@ -1,0 +1,167 @@
+"""Reductions: the arithmetic, the same bits wherever a chunk is folded, and that no cohort is held."""
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from recipe import simulator
+from torch import Tensor
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.errors import QuorumError
+from unskew.keys import Key
+from unskew.reduction import CHUNK, ByClient, Each, Folding, MeanOf, SumOf, Within, reduced, remaining, weighted_mean
+from unskew.tree import Params
+
+
+@dataclass(frozen=True)
+class Reply:
+    params: Params
+    n: int
+    loss: Each[float] = 0.0
+    group: Each[int] = 0
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    of: Reply
+    noise: Each[int]
+
+
+def reply(value: float, n: int = 1, **more: Any) -> Reply:
+    return Reply({"w": torch.tensor([value, -value])}, n, **more)
+
+
+def random_replies(count: int) -> dict[int, Reply]:
+    draws = torch.randn(count, 50, generator=Key(0).generator())
+    return {c: Reply({"w": row}, 1 + c % 7) for c, row in enumerate(draws)}
+
+
+# ---------------------------------------------------------------- arithmetic
+def test_a_mean_and_a_sum_by_hand() -> None:
+    """(1 * 1 + 3 * 5) / 4 = 4, equally weighted 3; the sum of n w is 16.  The weights are 4, 2 and 4."""
+    replies = {3: reply(1.0, 1), 1: reply(5.0, 3)}
+    answer = reduced([MeanOf("params", "n"), MeanOf("params"), SumOf("params", "n")], replies)
+    assert [value["w"].tolist() for value in answer.values] == [[4.0, -4.0], [3.0, -3.0], [16.0, -16.0]]
+    assert answer.weights == (4.0, 2.0, 4.0)
+    assert (answer.value, answer.weight) == (answer.values[0], 4.0)
+
+
+def test_table_and_weight_may_be_functions_of_client_and_reply() -> None:
+    """Tables 2 c and weights c + 1 for clients 0, 1, 2: (0 + 2 * 2 + 3 * 4) / 6 = 8 / 3."""
+    mean = MeanOf(lambda c, r: {"t": torch.tensor(2.0 * c)}, lambda c, r: c + 1)
+    assert float(reduced([mean], dict.fromkeys(range(3), reply(0.0))).value["t"]) == pytest.approx(8 / 3)
+
+
+def test_groups_have_means_of_their_own_and_some_replies_are_in_none() -> None:
+    replies = {c: reply(float(c), group=c % 2) for c in range(5)}
+    answer = reduced([MeanOf("params", by=lambda c, r: None if c == 4 else r.group)], replies)
+    assert {j: mean["w"][0].item() for j, mean in answer.value.items()} == {0: 1.0, 1: 2.0}
+    assert answer.weight == {0: 2.0, 1: 2.0}
+    assert reduced([MeanOf("params", by=lambda c, r: False)], replies).value == {}
+
+
+def test_a_mean_of_one_is_that_one_and_not_its_memory() -> None:
+    """x w / w need not be x: with w = 3 a third of all numbers change."""
+    lone = random_replies(1)[0].params
+    mean = weighted_mean([lone], [3.0])
+    assert mean["w"].tolist() == lone["w"].tolist()
+    assert mean["w"].data_ptr() != lone["w"].data_ptr()
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    """In half precision 2,048 + 1 is 2,048: the mean of 4,096 ones would be a half."""
+    ones = {c: Reply({"w": torch.ones(1, dtype=torch.float16)}, 1000) for c in range(4096)}
+    mean = reduced([MeanOf("params", "n")], ones).value["w"]
+    assert (mean.dtype, mean.item()) == (torch.float16, 1.0)
+
+
+def test_a_mean_of_nothing_is_refused_and_a_weight_of_nothing_is_left_out() -> None:
+    with pytest.raises(QuorumError, match="one client with training examples"):
+        reduced([MeanOf("params", "n")], {})
+    with pytest.raises(QuorumError, match="one client with training examples"):
+        reduced([MeanOf("params", "n")], {0: reply(1.0, 0)})
+    assert reduced([MeanOf("params", "n")], {0: reply(1.0, 0), 1: reply(2.0, 1)}).value["w"][0] == 2.0
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6, width=32), st.integers(1, 1 << 20)), min_size=1, max_size=70))
+def test_a_mean_is_the_mean_and_lies_between_the_smallest_and_the_largest(pairs: list[tuple[float, int]]) -> None:
+    values, n = zip(*pairs, strict=True)
+    mean = float(weighted_mean([{"w": torch.tensor([v])} for v in values], n)["w"])
+    size = max(map(abs, values))
+    assert mean == pytest.approx(np.average(values, weights=n), rel=1e-4, abs=1e-4 * size)
+    assert min(values) - 1e-4 * size <= mean <= max(values) + 1e-4 * size
+
+
+# ---------------------------------------------------------------- the bits
+@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
+@pytest.mark.parametrize("reduction", [MeanOf("params", "n"), SumOf("params"), MeanOf("params", by="group")])
+def test_a_chunk_that_is_folded_elsewhere_gives_the_same_bits(reduction: Any, count: int) -> None:
+    """As a worker or another machine would: partial results by chunk, merged in their order."""
+    replies = random_replies(count)
+    total = None
+    for first in range(0, count, CHUNK):
+        partial = reduction.start()
+        for c in range(first, min(first + CHUNK, count)):
+            partial = reduction.add(partial, c, replies[c])
+        total = partial if total is None else reduction.merge(total, partial)
+    here, there = reduced([reduction], replies).value, reduction.finish(total)[0]
+    torch.testing.assert_close(there, here, rtol=0, atol=0)
+
+
+def test_who_is_lost_moves_nobody_into_another_chunk() -> None:
+    """Chunks are places among those asked: without client 0 all others are summed with the same neighbours."""
+    replies = random_replies(2 * CHUNK)
+    folding, second = Folding([SumOf("params")]), Folding([SumOf("params")])
+    for c, r in replies.items():
+        if c != 0:
+            folding.add(c, c, r)
+        if c >= CHUNK:
+            second.add(c, c, r)
+    first = reduced([SumOf("params")], {c: r for c, r in replies.items() if 0 < c < CHUNK}).value["w"]
+    assert folding.finish().value["w"].tolist() == (first + second.finish().value["w"]).tolist()
+
+
+# ---------------------------------------------------------------- what a plan sees
+def test_only_marked_fields_of_single_replies_are_left_also_inside_another_record() -> None:
+    left = remaining(Wrapped(reply(1.0, 5, loss=0.25), 7))
+    assert left == Wrapped(Reply(None, None, 0.25, 0), 7)  # type: ignore[arg-type]
+    assert remaining({"w": torch.ones(1)}) is None
+    answer = reduced([Within(MeanOf("params", "n"), lambda r: r.of)], {4: Wrapped(reply(1.0, 5), 7)})
+    assert answer.value["w"].tolist() == [1.0, -1.0]
+    assert list(answer.replies) == [4]
+    assert answer.replies[4].of.params is None
+
+
+def test_a_small_value_of_every_reply_is_listed_by_client() -> None:
+    replies = {c: reply(float(c)) for c in range(CHUNK + 2)}
+    answer = reduced([ByClient(lambda c, r: r.params["w"][0].item() > 1.0)], replies)
+    assert answer.value == {c: c > 1 for c in range(CHUNK + 2)}
+    assert answer.weight == CHUNK + 2
+
+
+# ---------------------------------------------------------------- a round
+def test_a_round_of_means_holds_two_replies_however_many_clients_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is folded and the first of a chunk; before, there were as many as clients."""
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    most = 0
+    add = Folding.add
+
+    def watched(self: Folding, place: int, client: int, reply: Any) -> None:
+        nonlocal most
+        alive.update(reply.params.values())
+        add(self, place, client, reply)
+        most = max(most, len({id(t) for t in alive}))
+
+    monkeypatch.setattr(Folding, "add", watched)
+    sim = simulator("fedavg", "perceptron")
+    assert isinstance(sim.algorithm, FedAvg)
+    tensors = len(sim.population.initial)
+    sim.round(sim.start(), 1)
+    assert len(sim.population.clients) > 4
+    assert 0 < most <= 2 * tensors
