@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unskew.keys import Key
+from unskew.reduction import weighted_mean
 from unskew.tree import (
     Params,
     flat,
@@ -15,7 +16,6 @@ from unskew.tree import (
     map_params,
     squared_norm,
     unflat,
-    weighted_mean,
     weighted_sum,
     zeros_like,
 )
