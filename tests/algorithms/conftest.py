@@ -16,6 +16,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
 from unskew.runtime import in_process
+from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.task import Task, make_task
