@@ -1,5 +1,6 @@
 """The same plan with its clients in another process: every message crosses as bytes, and the bits must not change."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_two_processes_give_the_bits_and_the_bytes_of_the_simulator(
     line = Line(process)
     server = Server(case, network, SEED, line)
     state = server.algorithm.init(server.population.initial, server.federation(0))
-    for t, (moment, trace) in enumerate(recorded(case, network).rounds, start=1):
+    for t, (moment, trace) in enumerate(itertools.islice(recorded(case, network).rounds, 2), start=1):
         line.down = line.up = 0
         state = server.round(state, t)
         assert wire.encode(state) == moment.bits["state"]
