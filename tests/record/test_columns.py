@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from unskew.errors import RunError
+from unskew.data.dataset import checked
+from unskew.data.federated import federate, to_columns
+from unskew.data.manifest import read_manifest
+from unskew.data.split import ByGroup
+from unskew.errors import DataError, RunError
 from unskew.experiment.config import Experiment
+from unskew.keys import Key
 from unskew.record import columns, reader
 from unskew.record.logs import METRICS
 from unskew.run import loop
+from unskew.run.callbacks import NoCallback, Progress
 
 EVERYTHING = "evaluate=['global','personal','personal_on_global']"
 
@@ -104,3 +111,69 @@ def test_a_file_that_is_no_archive_is_refused(content: bytes, tmp_path: Path) ->
     (tmp_path / columns.FOLDER / "a.npz").write_bytes(content)
     with pytest.raises(RunError, match=r"a\.npz: it is no archive of columns"):
         list(columns.client_columns(tmp_path))
+
+
+# ---------------------------------------------------------------- who holds what
+def test_a_division_in_columns_reads_as_one_in_lists(both: tuple[Path, Path]) -> None:
+    rows, with_columns = map(reader.read, both)
+    assert with_columns.partitions == rows.partitions
+    assert reader.holdings(with_columns, 0) == reader.holdings(rows, 0)
+    card, lists = (json.loads((f / "partition.json").read_text())["seeds"]["0"] for f in reversed(both))
+    assert card["columns"] == "partition-seed0.npz"
+    assert "clients" not in card
+    sizes = lists["stats"]["sizes"]
+    assert {k: card["stats"][k] for k in ("num_clients", "smallest", "largest")} == {
+        "num_clients": 4,
+        "smallest": min(sizes),
+        "largest": max(sizes),
+    }
+    assert card["stats"]["labels"] == np.array(lists["stats"]["label_counts"]).sum(0).tolist()
+    assert card["sha256"] == lists["sha256"]
+
+
+def test_clients_of_one_domain_each_have_it_in_a_column(tmp_path: Path) -> None:
+    x = torch.arange(24.0).reshape(12, 2)
+    data = checked("toy", x, torch.arange(12) % 2, x[:2], torch.arange(2), domains=torch.arange(12) // 6)
+    columns.write(tmp_path / columns.partition_file(0), to_columns(federate(data, ByGroup(2), Key(0))))
+    assert columns.partition_columns(tmp_path, 0).domains.tolist() == [0, 0, 1, 1]
+
+
+def test_a_run_with_columns_is_resumed(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    experiment = tiny("rounds=2", "client_rows=3", "runtime.checkpoint_every=1")
+    whole = loop.start(experiment, tmp_path / "whole").summary["fingerprint"]
+
+    class Crashes(NoCallback):
+        def progress(self, progress: Progress) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loop.start(experiment, tmp_path / "run", Crashes())
+    assert loop.resume(tmp_path / "run").summary["fingerprint"] == whole
+
+
+def test_a_division_in_columns_is_no_manifest_and_says_what_to_do(both: tuple[Path, Path], tmp_path: Path) -> None:
+    card = json.loads((both[1] / "partition.json").read_text())["seeds"]["0"]
+    (tmp_path / "m.json").write_text(json.dumps(card))
+    with pytest.raises(DataError, match=r"are in partition-seed0\.npz; divide again with client_rows"):
+        read_manifest(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train_sizes": np.array([1, 1])}, "how many of train each client has"),
+        ({"train_sizes": np.array([-1, 3])}, "how many of train each client has"),
+        ({"label_counts": np.array([1, 2])}, "must be a table of counts"),
+        ({"label_counts": np.array([[1, -2]])}, "must be a table of counts"),
+        ({"domains": np.array([0])}, "domains one for each"),
+    ],
+)
+def test_divisions_that_no_run_writes_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    arrays = {"train": np.array([5, 1, 0]), "train_sizes": np.array([1, 2]), "label_counts": np.eye(2, dtype=np.int64)}
+    path = tmp_path / columns.partition_file(0)
+    columns.write(path, arrays)
+    assert list(columns.training_rows(tmp_path, 0)) == [[5], [1, 0]]
+    columns.partition_columns(tmp_path, 0)
+    columns.write(path, {**arrays, **changes})
+    with pytest.raises(RunError, match=said):
+        (columns.partition_columns(tmp_path, 0), columns.training_rows(tmp_path, 0))

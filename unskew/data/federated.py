@@ -210,15 +210,21 @@ def pooled(fed: FederatedData) -> FederatedData:
     return replace(fed, clients=clients, sha256=clients.sha256)
 
 
-def to_manifest(fed: FederatedData) -> dict[str, Any]:
-    """The division as JSON (schema 1): names, indices per client with their hash, statistics of the training parts."""
+def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any]:
+    """The division as JSON (schema 1): names, indices per client with their hash, statistics of the training parts.
+
+    Args:
+        fed: The division.
+        columns: Name of the file that holds what there is for each client (`to_columns`); it is left out here.
+    """
     counts = fed.label_counts
     measured = skew.summary(counts)
-    reached: dict[str, Any] = {} if fed.domains is None else {"domains": fed.domains}
+    reached: dict[str, Any] = {} if fed.domains is None or columns else {"domains": fed.domains}
     if fed.split["name"] == "entangled" and (bases := fed.split.get("bases")) in BASES:
         both = fed.entanglement(bases)
         reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}
-    return {
+    means = {"iid_distance": measured.iid_distance, "js": measured.js, "effective_classes": measured.effective_classes}
+    head = {
         "schema": SCHEMA,
         "dataset": fed.dataset.name,
         "dataset_sha256": fed.dataset.sha256,
@@ -228,16 +234,28 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
         "sha256": fed.sha256,
         "classes": list(fed.dataset.classes),
         "client_names": None if fed.client_names is None else list(fed.client_names),
-        "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.clients.lists()],
-        "stats": {
-            "sizes": counts.sum(1).tolist(),
-            "label_counts": counts.tolist(),
-            "iid_distance": measured.iid_distance,
-            "js": measured.js,
-            "effective_classes": measured.effective_classes,
-            **reached,
-        },
     }
+    if columns is not None:
+        sizes = {"num_clients": fed.num_clients, "smallest": measured.smallest, "largest": measured.largest}
+        return {**head, "columns": columns, "stats": {**sizes, "labels": counts.sum(0).tolist(), **means, **reached}}
+    return {
+        **head,
+        "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.clients.lists()],
+        "stats": {"sizes": counts.sum(1).tolist(), "label_counts": counts.tolist(), **means, **reached},
+    }
+
+
+def to_columns(fed: FederatedData) -> dict[str, npt.NDArray[Any]]:
+    """What a manifest has for each client, as arrays: the indices of each part end to end, their numbers, label counts.
+
+    Clients of one domain each have their `domains`.
+    """
+    kind = np.int32 if len(fed.dataset.y_train) < 2**31 else np.int64
+    parts = {name: getattr(fed.clients, name) for name in PARTS}
+    indices = {name: part.values.numpy().astype(kind) for name, part in parts.items()}
+    sizes = {f"{name}_sizes": part.sizes.astype(kind) for name, part in parts.items()}
+    domains = {} if fed.domains is None else {"domains": np.array(fed.domains, np.int64)}
+    return {**indices, **sizes, "label_counts": fed.label_counts.astype(kind), **domains}
 
 
 def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:

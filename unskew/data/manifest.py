@@ -58,6 +58,11 @@ def read_manifest(path: Path) -> Manifest:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         got = content.get("schema") if isinstance(content, dict) else type(content).__name__
         raise DataError(f"the manifest {path} must be a JSON object of schema {SCHEMA}, got {got}")
+    if "columns" in content:
+        raise DataError(
+            f"the manifest {path} has no lists of examples, they are in {content['columns']}; divide again with "
+            "client_rows at the number of clients or above, which keeps them as lists"
+        )
     kinds = {
         "dataset": str,
         "dataset_sha256": str,

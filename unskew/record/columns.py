@@ -8,6 +8,7 @@ A run writes them where there are more clients than its `client_rows`.
 
 import hashlib
 import io
+import itertools
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -47,9 +48,9 @@ class ClientColumns:
     weight: npt.NDArray[np.float64]
 
 
-def partition_file(folder: Path, seed: int) -> Path:
-    """The columns that belong to one seed's division in partition.json."""
-    return folder / f"partition-seed{seed}.npz"
+def partition_file(seed: int) -> str:
+    """The name of the file with the columns of one seed's division in partition.json."""
+    return f"partition-seed{seed}.npz"
 
 
 def write(path: Path, columns: Mapping[str, Array]) -> str:
@@ -70,8 +71,13 @@ def write(path: Path, columns: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def read(path: Path, kinds: Mapping[str, str]) -> dict[str, Array]:
+def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[str, Array]:
     """Columns by name, checked for their kinds: NumPy's letters, such as "i" for integers, "f", "U" for text.
+
+    Args:
+        path: The file.
+        kinds: The kind of each column that is read.
+        optional: Leave out those that are not there.
 
     Raises:
         RunError: If the file is missing or corrupt, or a column is missing or of another kind.
@@ -79,7 +85,9 @@ def read(path: Path, kinds: Mapping[str, str]) -> dict[str, Array]:
     try:
         # Opened here: np.load leaves its own handle open when the archive is broken.
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            columns = {name: _member(archive, name) for name in kinds}
+            there = set(archive.namelist())
+            wanted = [name for name in kinds if not optional or f"{name}.npy" in there]
+            columns = {name: _member(archive, name) for name in wanted}
     except FileNotFoundError:
         raise RunError(f"{path} is missing; restore it or run again") from None
     except KeyError as error:
@@ -87,9 +95,9 @@ def read(path: Path, kinds: Mapping[str, str]) -> dict[str, Array]:
         raise refusal(path, None, f"it has no column {missing}") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise refusal(path, None, f"it is no archive of columns: {error}") from None
-    for name, kind in kinds.items():
-        if columns[name].dtype.kind not in kind:
-            raise refusal(path, None, f"column {name} is of the kind {columns[name].dtype}")
+    for name, column in columns.items():
+        if column.dtype.kind not in kinds[name]:
+            raise refusal(path, None, f"column {name} is of the kind {column.dtype}")
     return columns
 
 
@@ -132,3 +140,39 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
                 raise refusal(path, None, f"{name} must have its clients in ascending order, each once")
             cell = (str(head["method"]), int(head["seed"]), int(head["round"]))
             yield ClientColumns(*cell, name, client, value, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionColumns:
+    """One seed's division: training examples by client and class, and the domain of each client of one domain."""
+
+    label_counts: npt.NDArray[np.int64]
+    domains: npt.NDArray[np.int64]
+
+
+def partition_columns(folder: Path, seed: int) -> PartitionColumns:
+    """The statistics of one seed's clients, from the columns beside partition.json.
+
+    Raises:
+        RunError: If the file is not as a run writes it.
+    """
+    path = folder / partition_file(seed)
+    label_counts = read(path, {"label_counts": "i"})["label_counts"]
+    domains = read(path, {"domains": "i"}, optional=True).get("domains", np.empty(0, np.int64))
+    if label_counts.ndim != 2 or (label_counts < 0).any() or len(domains) not in (0, len(label_counts)):
+        raise refusal(path, None, "label_counts must be a table of counts, and domains one for each of its rows")
+    return PartitionColumns(label_counts, domains)
+
+
+def training_rows(folder: Path, seed: int) -> Iterator[list[int]]:
+    """Indices of each client's training examples, from the columns beside partition.json.
+
+    Raises:
+        RunError: If the file is not as a run writes it.
+    """
+    path = folder / partition_file(seed)
+    rows, sizes = read(path, {"train": "i", "train_sizes": "i"}).values()
+    if rows.ndim != 1 or sizes.ndim != 1 or (sizes < 0).any() or sizes.sum() != len(rows):
+        raise refusal(path, None, "train_sizes must say how many of train each client has")
+    ends = sizes.cumsum().tolist()
+    return (rows[a:b].tolist() for a, b in itertools.pairwise([0, *ends]))

@@ -191,8 +191,8 @@ class RunCard(TypedDict):
 class SplitStats(TypedDict):
     """Statistics of the clients' training examples, in partition.json."""
 
-    sizes: list[Count]
-    label_counts: list[list[Count]]
+    sizes: NotRequired[list[Count]]
+    label_counts: NotRequired[list[list[Count]]]
     iid_distance: float
     js: float
     effective_classes: float
@@ -209,6 +209,7 @@ class SplitCard(TypedDict):
     sha256: str
     classes: NotRequired[list[str] | None]
     client_names: NotRequired[list[str] | None]
+    columns: NotRequired[str]
     stats: SplitStats
 
 
@@ -227,7 +228,7 @@ class Holding(TypedDict):
 class HoldingCard(TypedDict):
     """The part of a seed's division that says which client holds which examples."""
 
-    clients: list[Holding]
+    clients: NotRequired[list[Holding]]
 
 
 class HoldingCards(TypedDict):

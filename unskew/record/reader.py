@@ -332,7 +332,9 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     seeds = document(path, logs.HoldingCards)["seeds"]
     if str(seed) not in seeds:
         raise refusal(path, None, f"seeds.{seed} is missing")
-    return tuple(tuple(client["train"]) for client in seeds[str(seed)]["clients"])
+    clients = seeds[str(seed)].get("clients")
+    rows = columns.training_rows(record.folder, seed) if clients is None else (client["train"] for client in clients)
+    return tuple(map(tuple, rows))
 
 
 AnyRow = TypeVar("AnyRow")
@@ -464,10 +466,18 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
         if not seed.isdecimal():
             raise refusal(path, None, f"seeds must be named by whole numbers, got {seed!r}")
         stats = card["stats"]
-        clients, labels = len(stats["sizes"]), {len(counts) for counts in stats["label_counts"]}
-        if len(stats["label_counts"]) != clients or len(labels) > 1:
+        if "columns" in card:
+            arrays = columns.partition_columns(path.parent, int(seed))
+            label_counts, domains = arrays.label_counts.tolist(), arrays.domains.tolist()
+            sizes = arrays.label_counts.sum(1).tolist()
+        elif "sizes" in stats and "label_counts" in stats:
+            sizes, label_counts, domains = stats["sizes"], stats["label_counts"], stats.get("domains", [])
+        else:
+            raise refusal(path, None, f"seeds.{seed}.stats must have sizes and label_counts, or seeds.{seed} columns")
+        clients, labels = len(sizes), {len(counts) for counts in label_counts}
+        if len(label_counts) != clients or len(labels) > 1:
             raise refusal(path, None, f"label_counts must be a table with a row for each of {clients} clients")
-        domains, names, classes = stats.get("domains", []), card.get("client_names") or [], card.get("classes") or []
+        names, classes = card.get("client_names") or [], card.get("classes") or []
         for what, of in (("domains", domains), ("client_names", names)):
             if len(of) not in (0, clients):
                 raise refusal(path, None, f"{what} must have one for each of {clients} clients, got {len(of)}")
@@ -477,8 +487,8 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             n=card["n"],
             split=card["split"],
             sha256=card["sha256"],
-            sizes=tuple(stats["sizes"]),
-            label_counts=tuple(map(tuple, stats["label_counts"])),
+            sizes=tuple(sizes),
+            label_counts=tuple(map(tuple, label_counts)),
             iid_distance=stats["iid_distance"],
             js=stats["js"],
             effective_classes=stats["effective_classes"],

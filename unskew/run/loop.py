@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from unskew import info, machine, wire
-from unskew.data.federated import FederatedData, to_manifest
+from unskew.data.federated import FederatedData, to_columns, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.files import write_atomically
@@ -102,7 +102,8 @@ def start(
         folder,
         {
             "config.toml": to_toml(experiment),
-            "partition.json": _partition(feds),
+            "partition.json": _partition(feds, experiment.client_rows),
+            **_partition_columns(feds, experiment.client_rows),
             "run.json": _run_card(experiment, setup, feds, command),
             **setup.inputs.files,
         },
@@ -152,11 +153,12 @@ def resume(
                 "use --force to resume all the same"
             )
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
-        if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(_partition(feds))):
+        partition = _partition(feds, experiment.client_rows)
+        if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(partition)):
             raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
         for name, sha256 in document_hashes(folder).items():
             if saved is not None and saved.position.documents.get(name) != sha256:
-                place = _first_difference(read_json(folder / name), json.loads(_partition(feds)))
+                place = _first_difference(read_json(folder / name), json.loads(partition))
                 where = f", first at {place}" if name == "partition.json" and place else ""
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
@@ -180,10 +182,31 @@ def _first_difference(a: Any, b: Any, path: str = "") -> str:
     return next((place for place in inner if place), "")
 
 
-def _partition(feds: dict[int, FederatedData]) -> str:
-    # Nothing is known of the examples of clients that keep their data to themselves.
-    known = {str(seed): to_manifest(fed) for seed, fed in feds.items() if fed.label_counts.any()}
-    return json.dumps({"schema": SCHEMA, "seeds": known})
+def _known(feds: Mapping[int, FederatedData]) -> dict[int, FederatedData]:
+    """The divisions that are known: nothing is of the examples of clients that keep their data to themselves."""
+    return {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
+
+
+def _partition(feds: Mapping[int, FederatedData], client_rows: int) -> str:
+    seeds = {
+        str(seed): to_manifest(fed, columns.partition_file(seed) if fed.num_clients > client_rows else None)
+        for seed, fed in _known(feds).items()
+    }
+    return json.dumps({"schema": SCHEMA, "seeds": seeds})
+
+
+def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, Callable[[Path], None]]:
+    """The files with the examples of clients that are too many for lists in partition.json."""
+
+    def writer(fed: FederatedData) -> Callable[[Path], None]:
+        def write(path: Path) -> None:
+            columns.write(path, to_columns(fed))
+
+        return write
+
+    return {
+        columns.partition_file(seed): writer(fed) for seed, fed in _known(feds).items() if fed.num_clients > client_rows
+    }
 
 
 def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
