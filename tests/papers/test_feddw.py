@@ -207,8 +207,15 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) ->
         assert all(f">{base}<" in svg.decode() for base in feddw.TABLE4)
 
 
-def test_accuracy_is_found_for_every_strength(tmp_path: Path) -> None:
-    result = feddw.mu(request("mu", tmp_path))
+@pytest.fixture(scope="module")
+def mu_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """The reproduction of several strengths, run once, and its folder."""
+    folder = tmp_path_factory.mktemp("mu")
+    return feddw.mu(request("mu", folder)), folder
+
+
+def test_accuracy_is_found_for_every_strength(mu_run: tuple[Result, Path]) -> None:
+    result, _ = mu_run
     methods = {"fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"}
     assert {(r.method, r.setting) for r in result.rows} == {(m, f"cifar10, {s}") for m in methods for s in SETTINGS}
     # Three strengths against FedAvg and the paper's against two others, under two settings.
@@ -216,8 +223,17 @@ def test_accuracy_is_found_for_every_strength(tmp_path: Path) -> None:
     assert [name for name, _ in result.figures] == ["mu.svg"]
 
 
-def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: Path) -> None:
-    result = feddw.consistency(request("consistency", tmp_path / "runs"))
+@pytest.fixture(scope="module")
+def consistency_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """The reproduction of distances, run once, and its folder."""
+    folder = tmp_path_factory.mktemp("consistency")
+    return feddw.consistency(request("consistency", folder)), folder
+
+
+def test_distances_are_those_of_every_round_and_the_figures_are_kept(
+    consistency_run: tuple[Result, Path], tmp_path: Path
+) -> None:
+    result, _ = consistency_run
     assert [(name, c.x) for name, c in result.curves.items()] == [
         (name, (1.0, 2.0, 3.0)) for name in ("fedavg, IID", "fedavg, non-IID", "feddw, non-IID", "feddw mu=10, non-IID")
     ]
@@ -235,15 +251,15 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: P
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
 
 
-def test_class_norms_stand_against_the_shares_of_the_last_cohort(tmp_path: Path) -> None:
+def test_class_norms_stand_against_the_shares_of_the_last_cohort(consistency_run: tuple[Result, Path]) -> None:
     """Half of the clients of seed 0 and 1 trained last; the norms are those of the models that were kept."""
-    feddw.consistency(request("consistency", tmp_path))
-    drawn = feddw.class_norms(tmp_path / "non-IID", "feddw")
+    _, folder = consistency_run
+    drawn = feddw.class_norms(folder / "non-IID", "feddw")
     assert len(drawn) == 2
     for seed, (shares, norms) in enumerate(drawn):
         assert sum(shares) == pytest.approx(1.0)
         assert max(shares) - min(shares) > 0.02
-        file = tmp_path / "non-IID" / "models" / f"feddw-seed{seed}.safetensors"
+        file = folder / "non-IID" / "models" / f"feddw-seed{seed}.safetensors"
         weight = safetensors.torch.load(file.read_bytes())["head.weight"]
         assert norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
 
@@ -313,12 +329,12 @@ def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path) -> None
     assert keep(result, tmp_path / "kept").is_dir()
 
 
-def test_a_reproduction_that_was_stopped_is_not_mixed_with_another(tmp_path: Path) -> None:
-    feddw.mu(request("mu", tmp_path))
-    again = feddw.mu(request("mu", tmp_path))
+def test_a_reproduction_that_was_stopped_is_not_mixed_with_another(mu_run: tuple[Result, Path]) -> None:
+    _, folder = mu_run
+    again = feddw.mu(request("mu", folder))
     assert {r.method for r in again.rows} == {"fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"}
     with pytest.raises(RunError, match="another experiment"):
-        feddw.mu(request("mu", tmp_path, strengths=[0.0, 0.1]))
+        feddw.mu(request("mu", folder, strengths=[0.0, 0.1]))
 
 
 # ---------------------------------------------------------------- overhead
