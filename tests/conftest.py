@@ -5,10 +5,12 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from markupsafe import Markup, escape
 
 from unskew.data import sources
 from unskew.experiment import config
@@ -44,6 +46,23 @@ def _one_thread() -> None:
     """
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures have their words and no lines: for tests of a page's text, of which drawing is nine tenths."""
+    from unskew.report import figures
+
+    def described(figure: Any, name: str, alt: str) -> Markup:
+        width, height = 72 * figure.get_size_inches()
+        return Markup(f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {width} {height}"></svg>')
+
+    monkeypatch.setattr(figures, "markup", described)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Asks for real figures where the others of a folder are undrawn."""
 
 
 OUTCOMES: list[tuple[str, str, str]] = []

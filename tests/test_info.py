@@ -53,6 +53,9 @@ class Friendly(FedAvg):
         return ClientGroups(groups=((0, 1), (2, 3))), Budget(0.5, (), {})
 
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
 def run(tmp_path: Path, **methods: Any) -> Path:
     simulate(methods, rounds=1, split=Dirichlet(alpha=1.0, num_clients=4), out=tmp_path / "run")
     return tmp_path / "run"

@@ -16,6 +16,7 @@ from unskew.experiment import config
 from unskew.report import write_comparison
 from unskew.run import loop
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 RNG = np.random.default_rng(5)
 CENTRES = RNG.normal(size=(3, 6)).astype(np.float32) * 2
 Y = np.arange(240) % 3

@@ -57,6 +57,7 @@ def test_a_plot_is_axes_with_a_line_for_each_method_that_has_the_metric(history:
         history.plot("nothing")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_where_there_is_no_global_model_the_clients_own_accuracy_is_drawn() -> None:
     alone = us.simulate(us.Independent(FAST), **TINY)
     assert alone.plot().get_ylabel() == "personal.accuracy.mean"
@@ -79,6 +80,7 @@ def test_a_run_that_is_not_kept_is_gone_with_its_history() -> None:
     assert not folder.parent.exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_kept_run_has_its_report_and_one_that_was_removed_says_so(tmp_path: Path) -> None:
     history = us.simulate(us.FedAvg(FAST), **TINY, out=tmp_path / "r")
     assert (tmp_path / "r" / "report.html").is_file()

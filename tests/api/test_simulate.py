@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import unskew as us
-from unskew import algorithms, report
+from unskew import algorithms
 from unskew.algorithms.fedavg import FedAvgState
 from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
 from unskew.experiment import config
@@ -25,6 +25,7 @@ from unskew.protocol import Federation, Plan
 from unskew.run import callbacks, loop
 from unskew.tree import Params
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SPLIT = us.Dirichlet(alpha=0.5, num_clients=4, min_samples=10)
 TINY: dict[str, Any] = {"split": SPLIT, "rounds": 2, "model": "logistic"}
 FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
@@ -198,11 +199,8 @@ QUICKLY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", algorithms.TABLE)
-def test_every_algorithm_made_in_python_is_written_as_what_makes_it_again(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_algorithm_made_in_python_is_written_as_what_makes_it_again(name: str, tmp_path: Path) -> None:
     """Else resume would go on with another algorithm: FedProx(mu=0.1) is a FedAvg with a term no file can hold."""
-    monkeypatch.setattr(report, "write_report", lambda folder: None)  # drawing takes longer than all the rest
     made = config.method(name, QUICKLY.get(name, {}))
     model = "mlp" if name in NEED_BODY else TINY["model"]
     kept = us.simulate(made.algorithm, **{**TINY, "rounds": 1, "model": model}, out=tmp_path / "r")

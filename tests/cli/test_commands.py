@@ -173,6 +173,7 @@ def test_a_method_that_ended_early_says_why(unskew: Unskew) -> None:
 
 
 # ---------------------------------------------------------------- report, compare
+@pytest.mark.usefixtures("drawn")
 def test_a_report_is_written_again_equal_to_the_run_s_own(unskew: Unskew, here: Path) -> None:
     unskew("run", "tiny.toml", "--out", "r", "-q")
     first = (here / "r" / "report.html").read_bytes()

@@ -1,6 +1,5 @@
 """`unskew plan`, `sweep` and `doctor`, called as from a shell."""
 
-import importlib
 import io
 import json
 import os
@@ -187,7 +186,6 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two points of many rounds: both are under way when the signal comes, both save, and the second call ends them."""
-    importlib.import_module("unskew.report")  # once here, and in no child
     monkeypatch.setattr(sweep.subprocess, "Popen", Forked)
     text = TINY.replace("rounds = 2", "rounds = 100\neval_every = 10").replace("seeds = [0, 1]", "seeds = [0]")
     (here / "s.toml").write_text(text + SWEEP)
