@@ -382,3 +382,39 @@ def test_a_client_that_has_its_even_share_gets_nothing_of_later_classes() -> Non
     )
     before = np.cumsum(counts, axis=1) - counts
     assert not counts[before >= 200].any()
+
+
+# ---------------------------------------------------------------- clients that fall short
+def repaired_by_search(counts: np.ndarray, wanted: np.ndarray, minimum: int, fixed: bool) -> np.ndarray | None:
+    """Every move from the richest client that can give, searched among all; None if nobody can."""
+    counts, sizes = counts.copy(), counts.sum(1)
+    for i in np.flatnonzero(sizes < minimum):
+        allowed = np.flatnonzero(wanted[i] > 0) if fixed else np.arange(counts.shape[1])
+        while sizes[i] < minimum:
+            spare = np.minimum(sizes - minimum, counts[:, allowed].sum(1))
+            spare[i] = 0
+            donor = int(np.argmax(np.where(spare > 0, sizes, -1)))
+            if spare[donor] <= 0:
+                return None
+            left = min(int(minimum - sizes[i]), int(spare[donor]))
+            for c in sorted(allowed, key=lambda c: (-wanted[i, c], -counts[donor, c], c)):
+                take = min(left, counts[donor, c])
+                counts[donor, c], counts[i, c], left = counts[donor, c] - take, counts[i, c] + take, left - take
+            sizes = counts.sum(1)
+    return counts
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6), st.booleans())
+def test_a_client_that_falls_short_is_given_to_by_the_richest_who_can(seed: int, minimum: int, fixed: bool):
+    """Up to a dozen clients, many of them equally rich or empty, four classes, some of which nobody wants."""
+    rng = (Key(seed) / "table").numpy()
+    counts = rng.integers(0, 6, (int(rng.integers(2, 13)), 4)) * (rng.random((1, 4)) < 0.8)
+    counts *= rng.random((len(counts), 1)) < 0.6
+    wanted = rng.integers(0, 3, counts.shape).astype(float)
+    expected = repaired_by_search(counts, wanted, minimum, fixed)
+    if expected is None:
+        with pytest.raises(DataError, match="are needed; lower min_samples"):
+            _repair(counts, wanted, minimum, fixed)
+    else:
+        _repair(counts, wanted, minimum, fixed)
+        assert counts.tolist() == expected.tolist()

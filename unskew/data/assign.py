@@ -9,6 +9,7 @@ Departures Counts are rounded by largest remainder, so no example is left over o
            "Draw again until every client has enough" may never end; here examples move from the richest client.
 """
 
+import heapq
 from pathlib import Path
 from typing import Any
 
@@ -259,20 +260,23 @@ def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
     brings a donor down to the minimum or empties it of these classes, so the number of moves is bounded by the table.
     """
     sizes = counts.sum(1)
+    # Richest first, of equals the first; who has given is put back, so that only the sizes of today are on the heap.
+    richest = [(-size, i) for i, size in enumerate(sizes.tolist()) if size > minimum]
+    heapq.heapify(richest)
     for i in np.flatnonzero(sizes < minimum):
         allowed = np.flatnonzero(wanted[i] > 0) if fixed else np.arange(counts.shape[1])
+        out_of_reach = []  # have none of the classes that this client takes
         while sizes[i] < minimum:
-            stock = counts[:, allowed].sum(1)
-            spare = np.minimum(sizes - minimum, stock)
-            spare[i] = 0
-            # The richest of those who can give; the rest are out of reach of argmax.
-            donor = int(np.argmax(np.where(spare > 0, sizes, -1)))
-            if spare[donor] <= 0:
+            while richest and not counts[richest[0][1], allowed].any():
+                out_of_reach.append(heapq.heappop(richest))
+            if not richest:
                 raise DataError(
                     f"client {i} can have only {sizes[i]} samples of its classes {allowed.tolist()}, {minimum} are "
                     f"needed; lower min_samples or num_clients, or raise classes_per_client"
                 )
-            move = min(int(minimum - sizes[i]), int(spare[donor]))
+            donor = heapq.heappop(richest)[1]
+            spare = min(sizes[donor] - minimum, counts[donor, allowed].sum())
+            move = min(int(minimum - sizes[i]), int(spare))
             order = allowed[np.lexsort((-counts[donor, allowed], -wanted[i, allowed]))]
             before = np.cumsum(counts[donor, order]) - counts[donor, order]
             take = np.clip(move - before, 0, counts[donor, order])
@@ -280,6 +284,10 @@ def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
             counts[i, order] += take
             sizes[donor] -= move
             sizes[i] += move
+            if sizes[donor] > minimum:
+                heapq.heappush(richest, (-int(sizes[donor]), donor))
+        for one in out_of_reach:
+            heapq.heappush(richest, one)
 
 
 def _deal(counts: Ints, pools: Ints, key: Key) -> tuple[Ints, ...]:
