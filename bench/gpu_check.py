@@ -41,7 +41,7 @@ from unskew.models.recurrent import lstm_rows
 from unskew.models.resnet import resnet18
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 from unskew.tree import leaves
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -18,7 +18,7 @@ from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.run.folder import Logs
 from unskew.runtime.in_process import Population, Simulator
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 
 NETWORKS = {"mlp": ("fcn", (1, 28, 28)), "cnn": ("cnn_w3", (3, 32, 32))}
 

@@ -19,7 +19,7 @@ from unskew.runtime import in_process
 from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves
 from unskew.world.outage import Outage
 

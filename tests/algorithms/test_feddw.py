@@ -55,7 +55,7 @@ from unskew.protocol import Sgd, SgdConfig, drive, run, step
 from unskew.runtime import in_process
 from unskew.runtime.in_process import Population, Simulator
 from unskew.server import privacy
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)

@@ -14,7 +14,7 @@ from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.protocol import Batch, SgdConfig
 from unskew.runtime.in_process import Population, Simulator
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 

@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "fraction as text": ({"fraction": "a", "clients_per_round": 3}, ConfigError, "^fraction must be a number"),
     "two cohort sizes": ({"fraction": 0.5, "clients_per_round": 3}, ConfigError, "exclude each other"),
     "stop": ({"stop": 0.9}, ConfigError, r"^stop must be a table, got 0\.9$"),
-    "stop.accuracy": ({"stop": us.Stop(accuracy=2.0)}, ConfigError, r"^stop\.accuracy must be <= 1"),
+    "stop.metric": ({"stop": us.Stop(metric=2.0)}, ConfigError, r"^stop\.metric must be a value of accuracy in"),
     "world": ({"world": us.Outage()}, ConfigError, r"^unknown key world\."),
     "outage": ({"world": us.World(us.Outage(unreachable=2.0))}, ConfigError, r"^world\.outage\.unreachable"),
     "runtime": ({"runtime": "cpu"}, ConfigError, '^runtime must be a table, got "cpu"'),

@@ -185,7 +185,9 @@ class Deployed:
             return tuple(self.starts)
 
         p = self.population
-        model = ServerModel(p.histograms.shape[1], p.layout, p.initial, p.initialise)
+        model = ServerModel(
+            p.histograms.shape[1], p.layout, p.initial, p.initialise, measures=self.trainer.task.measures
+        )
         return NetworkRuntime(
             self.algorithm,
             model,

@@ -43,7 +43,7 @@ from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.server.graphs import Complete
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves
 
 SIZES = (9, 4, 12, 6, 2, 7)

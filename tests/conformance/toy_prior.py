@@ -26,7 +26,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 
 CLASSES = 3
 ALPHA = torch.linspace(0.9, 0.1, 10)

@@ -81,7 +81,7 @@ def refusal(*overrides: str, text: str = TEXT) -> str:
             "unknown key world.outage.latte; did you mean late? (world.outage has: unreachable, ",
         ),
         ("runtime.thread=1", "unknown key runtime.thread; did you mean threads? "),
-        ("stop.accurracy=1", "unknown key stop.accurracy; did you mean accuracy? "),
+        ("stop.metrics=1", "unknown key stop.metrics; did you mean metric? "),
         (
             'local.lr_schedule={name="exponential", dekay=1}',
             "unknown key local.lr_schedule.dekay; did you mean decay? (exponential has: decay, name)",
@@ -176,7 +176,10 @@ def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
         ("task.model_options=3", "task.model_options must be a table, got 3"),
         ("task.model_options.hidden=[nan]", "task.model_options.hidden.0 must be a finite number, got nan"),
         ("stop.megabytes=0", "stop.megabytes must be > 0, got 0"),
-        ("stop.accuracy=1.01", "stop.accuracy must be <= 1, got 1.01"),
+        (
+            "stop.metric=1.01",
+            "stop.metric must be a value of accuracy in (0, 1], got 1.01",
+        ),
         ("world=3", "world must be a table, got 3"),
         ("world.outage=3", "world.outage must be a table, got 3"),
         ("world.outage.late=2", "world.outage.late must be <= 1, got 2"),
@@ -435,8 +438,8 @@ def test_a_cohort_larger_than_the_population_is_refused() -> None:
 
 
 def test_accuracy_as_a_reason_to_stop_brings_validation_data() -> None:
-    assert parsed("stop.accuracy=0.9").val_fraction == 0.1
-    assert parsed("stop.accuracy=0.9", "val_fraction=0.3").val_fraction == 0.3
+    assert parsed("stop.metric=0.9").val_fraction == 0.1
+    assert parsed("stop.metric=0.9", "val_fraction=0.3").val_fraction == 0.3
     assert parsed().val_fraction == 0.0
 
 
@@ -479,7 +482,7 @@ optimisations = st.fixed_dictionaries(
             "seeds": st.lists(st.integers(0, 99), min_size=1, unique=True),
             "fraction": floats,
             "name": st.text(max_size=9).filter(lambda s: s.isprintable() and s.strip()),
-            "stop": st.fixed_dictionaries({}, optional={"accuracy": floats, "seconds": floats}),
+            "stop": st.fixed_dictionaries({}, optional={"metric": floats, "seconds": floats}),
             "task": st.fixed_dictionaries({}, optional={"loss": st.just("multi_margin"), "data_dir": st.text()}),
             "runtime": st.fixed_dictionaries({}, optional={"threads": st.integers(1, 4)}),
             "world": st.just({"outage": {"late": 0.25}}),

@@ -21,7 +21,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.models import LOSS, build
 from unskew.models.network import Network
 from unskew.protocol import Fold, Me, Sgd, SgdConfig
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 from unskew.tree import Params
 
 CLASSES, SHAPE = 4, (1, 8, 8)

@@ -23,7 +23,7 @@ from unskew.local.stacked.rows import Form, Rows
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Exponential, Fitted, Me, SgdConfig, fit, fold, run
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves, map_params
 
 CLASSES, SHAPE = 4, (1, 8, 8)

@@ -20,7 +20,7 @@ from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 from unskew.tree import Params
 
 SIZES = (14, 9, 13)

@@ -19,7 +19,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, map_params, squared_norm
 
 CLASSES = 3

@@ -28,6 +28,7 @@ from unskew.protocol import Federation, Layout, Plan, probe
 from unskew.run import loop
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Effort
+from unskew.tasks.measure import ACCURACY
 from unskew.units import Bytes
 from unskew.world.channel import Even
 from unskew.world.energy import Energy
@@ -469,7 +470,7 @@ def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
 # ---------------------------------------------------------------- the summary of costs
 def recorded(curves: dict[tuple[str, int], dict[int, float]], folder: Path) -> RecordedRun:
     trainings = tuple(Training(m, s, training(m, s, fedavg(4, 2)).sent) for m, s in curves)
-    return RecordedRun(folder, "made up", trainings, curves, "iid", MODEL, None)
+    return RecordedRun(folder, "made up", trainings, ACCURACY, curves, "iid", MODEL, None)
 
 
 def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) -> None:
@@ -506,7 +507,7 @@ def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -
     curves = {("a", 0): {1: 0.5, 4: 0.8}, ("a", 1): {1: 0.1, 3: 0.71}, ("b", 0): {4: 0.7}, ("b", 1): {4: 0.6}}
     four, three = (training("a", 0, fedavg(rounds, 2)).sent for rounds in (4, 3))
     trainings = tuple(Training(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
-    run = RecordedRun(folder, "made up", trainings, curves, "iid", MODEL, None, finished=False)
+    run = RecordedRun(folder, "made up", trainings, ACCURACY, curves, "iid", MODEL, None, finished=False)
     found = cost_summary(run, price(run.trainings))
     rows = {(r["method"], r["metric"]): r for r in found.rows}
     assert rows["a", "accuracy"]["seeds"] == [0.8]
@@ -517,9 +518,9 @@ def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -
 def test_fedavgs_peak_is_that_of_its_own_seed(folder: Path) -> None:
     run = read(folder)
     wanted = targets(run, "fedavg-peak")
-    assert wanted == {s: max(run.accuracy["fedavg", s].values()) for s in (0, 1)}
+    assert wanted == {s: max(run.curves["fedavg", s].values()) for s in (0, 1)}
     first = reached(run, wanted)
-    assert all(run.accuracy["fedavg", s][first["fedavg", s]] == wanted[s] for s in (0, 1))  # type: ignore[index]
+    assert all(run.curves["fedavg", s][first["fedavg", s]] == wanted[s] for s in (0, 1))  # type: ignore[index]
 
 
 def test_without_fedavg_its_peak_is_refused(folder: Path) -> None:
@@ -539,7 +540,7 @@ def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Pa
 
 @pytest.mark.parametrize("target", ["0", "1.5", "nan", "-0.2", "fedavgpeak", "", "70%"])
 def test_a_target_that_is_no_accuracy_is_refused(folder: Path, target: str) -> None:
-    with pytest.raises(ConfigError, match=r"--target must be fedavg-peak or an accuracy in \(0, 1\]"):
+    with pytest.raises(ConfigError, match=r"--target must be fedavg-peak or a value of accuracy in \(0, 1\]"):
         targets(read(folder), target)
 
 

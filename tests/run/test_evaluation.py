@@ -28,7 +28,7 @@ from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
 from unskew.run.metrics import Metric
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 from unskew.tree import Params
 
 ALL = ("global", "personal", "personal_on_global")
@@ -45,6 +45,9 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(x)
         return out
+
+
+TASK = make_task(Linear, 2, head="head")
 
 
 def says(x_above: float | None) -> Params:
@@ -70,7 +73,6 @@ def world() -> FederatedData:
 
 
 def simulator(algorithm: Any, fed: FederatedData) -> Simulator[Any]:
-    task = make_task(Linear, 2, head="head")
     device_data = DeviceData(
         fed.dataset.x_train,
         fed.dataset.y_train,
@@ -79,8 +81,8 @@ def simulator(algorithm: Any, fed: FederatedData) -> Simulator[Any]:
         x_test=fed.dataset.x_test,
         y_test=fed.dataset.y_test,
     )
-    people = Population(torch.from_numpy(fed.label_counts), task.layout, says(1.0), task.init)
-    return Simulator(algorithm, people, Sequential(LocalTrainer(task, device_data, CPU)))
+    people = Population(torch.from_numpy(fed.label_counts), TASK.layout, says(1.0), TASK.init)
+    return Simulator(algorithm, people, Sequential(LocalTrainer(TASK, device_data, CPU)))
 
 
 def values(metrics: list[Metric]) -> dict[str, float]:
@@ -94,7 +96,7 @@ def test_one_model_for_all() -> None:
     """
     fed = world()
     sim = simulator(FedAvg(), fed)
-    found = values(evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ALL, last=False))
+    found = values(evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ALL, last=False))
     assert found["global.accuracy"] == 0.75
     assert found["personal.accuracy.mean"] == pytest.approx(2 / 3)
     assert found["personal.accuracy.weighted"] == pytest.approx(3 / 5)
@@ -111,7 +113,7 @@ def test_each_client_with_its_own_model() -> None:
     fed = world()
     sim = simulator(Independent(), fed)
     sim.memory = Memory(1, {0: says(1.0), 1: says(-1.0)})
-    metrics = evaluate(sim, sim.start(), 1, eval_set(fed, CPU), ALL, last=True)
+    metrics = evaluate(sim, sim.start(), 1, eval_set(TASK, fed, CPU), ALL, last=True)
     found = values(metrics)
     assert "global.accuracy" not in found
     assert found["personal.accuracy.mean"] == pytest.approx(5 / 6)
@@ -119,6 +121,7 @@ def test_each_client_with_its_own_model() -> None:
     assert found["personal_on_global.accuracy.mean"] == 0.5
     assert found["personal_on_global.accuracy.worst_decile"] == 0.25
     assert found["val.accuracy"] == 1.0
+    assert {type(m.weight) for m in metrics} == {float}  # 3 and 3.0 are two texts in metrics.jsonl
     own = {(m.name, m.client): (m.value, m.weight) for m in metrics if m.client is not None}
     assert own == {
         ("personal.accuracy", 0): (1.0, 2.0),
@@ -133,7 +136,7 @@ def test_the_loss_is_the_mean_over_examples() -> None:
     fed = world()
     sim = simulator(Independent(), fed)
     sim.memory = Memory(1, {0: says(None), 1: says(None)})
-    found = values(evaluate(sim, sim.start(), 1, eval_set(fed, CPU), ("personal_on_global",), last=False))
+    found = values(evaluate(sim, sim.start(), 1, eval_set(TASK, fed, CPU), ("personal_on_global",), last=False))
     assert found["personal_on_global.loss.mean"] == pytest.approx(1.3132617 - 0.75)
     assert found["personal_on_global.accuracy.mean"] == 0.75
 
@@ -141,7 +144,7 @@ def test_the_loss_is_the_mean_over_examples() -> None:
 def test_nothing_is_measured_that_was_not_asked_for() -> None:
     fed = world()
     sim = simulator(FedAvg(), fed)
-    names = {m.name for m in evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ("global",), last=True)}
+    names = {m.name for m in evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ("global",), last=True)}
     assert names == {"global.accuracy", "global.loss", "val.accuracy"}
 
 
@@ -151,7 +154,7 @@ def test_a_client_without_test_data_is_left_out() -> None:
     clients = ClientIndices.of([first, ClientIndex(second.train, second.val, second.test[:0])])
     fed = FederatedData(fed.dataset, clients, fed.split, 0, "")
     sim = simulator(FedAvg(), fed)
-    metrics = evaluate(sim, sim.start(), 0, eval_set(fed, CPU), ("personal",), last=True)
+    metrics = evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0
     assert [m.client for m in metrics if m.client is not None] == [0]
 
@@ -174,14 +177,14 @@ def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
         return graded
 
     monkeypatch.setattr(Sequential, "evaluate", counted)
-    together = evaluate(sim, state, 1, eval_set(fed, CPU), ALL, last=True)
+    together = evaluate(sim, state, 1, eval_set(TASK, fed, CPU), ALL, last=True)
     everything = len(fed.dataset.y_test)
     sizes = [sum(len(getattr(c, part)) for c in fed.clients) for part in ("test", "val")]
     assert sorted(sizes_evaluated) == sorted([everything, *sizes, everything])
     sizes_evaluated.clear()
     serve = FedAvg.serve
     monkeypatch.setattr(FedAvg, "serve", lambda self, s, c: dict(serve(self, s, c) or {}))
-    apart = evaluate(sim, state, 1, eval_set(fed, CPU), ALL, last=True)
+    apart = evaluate(sim, state, 1, eval_set(TASK, fed, CPU), ALL, last=True)
     assert len(sizes_evaluated) == 1 + 3 * fed.num_clients
     for one, other in zip(together, apart, strict=True):
         assert (one.name, one.client, one.weight) == (other.name, other.client, other.weight)
@@ -204,11 +207,11 @@ def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest
     """A hundred thousand clients of one model on one test set once took as many means."""
     means: list[int] = []
     score = evaluation._score
-    monkeypatch.setattr(evaluation, "_score", lambda scores: means.append(1) or score(scores))
+    monkeypatch.setattr(evaluation, "_score", lambda task, columns: means.append(1) or score(task, columns))
     scores = (torch.tensor([True, False]), torch.ones(2))
-    by_client = evaluation._on_all_rows({("global", 0): scores}, "global", {0: np.arange(50)})
+    by_client = evaluation._on_all_rows(TASK, {("global", 0): scores}, "global", {0: np.arange(50)})
     assert by_client.clients.tolist() == list(range(50))
-    assert [set(column.tolist()) for column in (by_client.accuracy, by_client.loss, by_client.n)] == [{0.5}, {1.0}, {2}]
+    assert [set(column.tolist()) for column in (*by_client.values.T, by_client.n)] == [{0.5}, {1.0}, {2}]
     assert len(means) == 1
 
 

@@ -245,10 +245,10 @@ def test_a_watcher_sees_every_round(tiny: Callable[..., Experiment], tmp_path: P
     first = callback.ticks[0]
     (accuracy,) = metrics(tmp_path / "run", method="fedavg", seed=3, round=1, name="global.accuracy")
     sent = [r["bytes"] for r in rows(tmp_path / "run" / "ledger.jsonl")]
-    assert first.accuracy == accuracy["value"]
+    assert first.value == accuracy["value"]
     assert first.megabytes == pytest.approx(sum(sent[: len(sent) // 8]) / 1e6, rel=0.2)
     (own,) = metrics(tmp_path / "run", method="fedper", seed=3, round=2, name="personal.accuracy.mean")
-    assert callback.ticks[3].accuracy == own["value"]
+    assert callback.ticks[3].value == own["value"]
 
 
 def test_a_run_works_outside_the_main_thread(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_stopping_by_accuracy_looks_at_validation_data_only(tiny: Callable[..., 
     curve = [r["value"] for r in metrics(whole, name="val.accuracy")]
     target = (curve[2] + curve[3]) / 2
     assert max(curve[:3]) < target <= curve[3]
-    outcome = loop.start(tiny(*settings, f"stop.accuracy={target}"), tmp_path / "early")
+    outcome = loop.start(tiny(*settings, f"stop.metric={target}"), tmp_path / "early")
     early = [r for r in metrics(outcome.folder) if r["name"] != "seconds"]
     until = [r for r in metrics(whole) if r["name"] != "seconds" and r["round"] <= 3]
     assert [r for r in early if "client" not in r] == until
@@ -276,7 +276,7 @@ def test_stopping_by_accuracy_looks_at_validation_data_only(tiny: Callable[..., 
 
 
 def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("stop.accuracy=0.9")
+    experiment = tiny("stop.metric=0.9")
     fed = run_setup.divide(experiment, run_setup.prepare(experiment).dataset, 0)
     val, test, train = (
         torch.cat([getattr(c, part) for c in fed.clients]).tolist() for part in ("val", "test", "train")
@@ -309,7 +309,7 @@ def test_a_run_that_ends_between_evaluations_is_evaluated_there(
 
 
 def test_a_target_that_is_met_at_once_trains_nothing(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    outcome = loop.start(tiny("stop.accuracy=1e-9"), tmp_path / "run")
+    outcome = loop.start(tiny("stop.metric=1e-9"), tmp_path / "run")
     assert {r["round"] for r in metrics(outcome.folder)} == {0}
     assert outcome.summary["stopped"]["fedavg/0"].endswith("after round 0")
 
@@ -322,7 +322,7 @@ def test_a_target_that_is_met_at_once_trains_nothing(tiny: Callable[..., Experim
         (DataError, ["task.data=npz:/nowhere/x.npz"], "there is no file /nowhere/x.npz"),
         (DataError, ["task.data=digitz"], "unknown data set 'digitz'; did you mean digits?"),
         (DataError, ["split.num_clients=1000"], "1000 clients x at least 2 samples = 2000, but there are 143"),
-        (DataError, ["stop.accuracy=0.5", "split={name='iid', num_clients=400}"], "stop.accuracy needs validation"),
+        (DataError, ["stop.metric=0.5", "split={name='iid', num_clients=400}"], "stop.metric needs validation"),
         (ConfigError, ["clients_per_round=5"], "clients_per_round must be at most the 4 clients, got 5"),
         (ConfigError, ["task.model=mlpp"], "unknown model mlpp; did you mean mlp?"),
         (ConfigError, ["task.model_options.hiden=[3]"], "model mlp has no option hiden; did you mean hidden?"),

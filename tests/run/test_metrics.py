@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.run.metrics import Metric, reduce_clients, sample_std, summarise
+from unskew.tasks.measure import ACCURACY
 
 
 def by_name(metrics: list[Metric]) -> dict[str, float]:
@@ -16,7 +17,7 @@ def by_name(metrics: list[Metric]) -> dict[str, float]:
 
 def test_the_four_reductions_of_two_clients() -> None:
     """(0.5, 30 examples) and (1.0, 10): mean 0.75; weighted (15 + 10) / 40 = 0.625; both deviate by 0.25."""
-    found = reduce_clients("personal.accuracy", [0.5, 1.0], [30.0, 10.0])
+    found = reduce_clients("personal.accuracy", [0.5, 1.0], [30.0, 10.0], higher=True)
     assert by_name(found) == {
         "personal.accuracy.mean": 0.75,
         "personal.accuracy.weighted": 0.625,
@@ -30,25 +31,30 @@ def test_the_four_reductions_of_two_clients() -> None:
 def test_the_worst_tenth_is_the_lowest_accuracies_and_the_highest_losses() -> None:
     """Of 0.00, 0.05, ..., 0.95 (20 clients) a tenth is two: mean of 0.00, 0.05 as accuracy, of 0.90, 0.95 as loss."""
     values, ones = [(7 * c % 20) * 0.05 for c in range(20)], [1.0] * 20
-    assert by_name(reduce_clients("val.accuracy", values, ones))["val.accuracy.worst_decile"] == pytest.approx(0.025)
-    assert by_name(reduce_clients("val.loss", values, ones))["val.loss.worst_decile"] == pytest.approx(0.925)
+    assert by_name(reduce_clients("val.accuracy", values, ones, True))["val.accuracy.worst_decile"] == pytest.approx(
+        0.025
+    )
+    assert by_name(reduce_clients("val.loss", values, ones, False))["val.loss.worst_decile"] == pytest.approx(0.925)
 
 
 @pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
 def test_a_tenth_is_rounded_up(clients: int, worst: int) -> None:
     """Accuracies 0, 1, 2, ...: the mean of the lowest w is (w - 1) / 2."""
-    found = by_name(reduce_clients("accuracy", [float(c) for c in range(clients)], [1.0] * clients))
+    found = by_name(reduce_clients("accuracy", [float(c) for c in range(clients)], [1.0] * clients, True))
     assert found["accuracy.worst_decile"] == (worst - 1) / 2
 
 
 def test_nobody_has_no_mean() -> None:
-    assert reduce_clients("personal.accuracy", [], []) == []
+    assert reduce_clients("personal.accuracy", [], [], True) == []
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1, 500)), min_size=1, max_size=40))
 def test_the_worst_tenth_is_never_better_than_the_mean(clients: list[tuple[float, float]]) -> None:
     values, examples = zip(*clients, strict=True)
-    accuracy, loss = (by_name(reduce_clients(name, values, examples)) for name in ("accuracy", "loss"))
+    accuracy, loss = (
+        by_name(reduce_clients(name, values, examples, higher))
+        for name, higher in (("accuracy", True), ("loss", False))
+    )
     assert accuracy["accuracy.worst_decile"] <= accuracy["accuracy.mean"] + 1e-12
     assert loss["loss.worst_decile"] >= loss["loss.mean"] - 1e-12
     low, high = min(values), max(values)
@@ -87,7 +93,7 @@ def test_last_best_mean_of_last_and_the_paired_difference() -> None:
         *accuracies("fedavg", 9, 0.1, 0.4, 0.3),
         *accuracies("other", 9, 0.1, 0.2, 0.3),
     ]
-    table = summarise(rows, ["fedavg", "other"], [7, 9], "iid, 2 clients", 2, "fedavg")
+    table = summarise(rows, ["fedavg", "other"], [7, 9], "iid, 2 clients", 2, "fedavg", ACCURACY)
     last = cell(table, "other", "global.accuracy")
     assert last["setting"] == "iid, 2 clients"
     assert last["seeds"] == [0.8, 0.3]
@@ -110,7 +116,7 @@ def test_bytes_and_seconds_are_summed_and_losses_are_the_last() -> None:
         row("m", 0, 1, "train.loss", 2.0),
         row("m", 0, 2, "train.loss", 1.0),
     ]
-    table = summarise(rows, ["m"], [0], "s", 5, None)
+    table = summarise(rows, ["m"], [0], "s", 5, None, ACCURACY)
     assert {r["metric"]: r["mean"] for r in table} == {
         "bytes.down": 20.0,
         "bytes.up": 10.0,
@@ -125,7 +131,7 @@ def test_bytes_and_seconds_are_summed_and_losses_are_the_last() -> None:
 def test_a_seed_without_the_number_is_left_out_and_pairs_are_kept() -> None:
     """Seed 1 of fedavg is missing: the difference is that of seed 2 alone, 0.5 - 0.2, not of unlike seeds."""
     rows = [*accuracies("m", 1, 0.9), *accuracies("m", 2, 0.5), *accuracies("fedavg", 2, 0.2)]
-    table = summarise(rows, ["fedavg", "m", "absent"], [1, 2], "s", 5, "fedavg")
+    table = summarise(rows, ["fedavg", "m", "absent"], [1, 2], "s", 5, "fedavg", ACCURACY)
     assert cell(table, "m", "global.accuracy")["seeds"] == [0.9, 0.5]
     assert cell(table, "m", "global.accuracy.minus_fedavg")["seeds"] == pytest.approx([0.3])
     assert not [r for r in table if r["method"] == "absent"]
@@ -136,6 +142,6 @@ def test_single_clients_stay_out_of_the_table() -> None:
         row("m", 0, 1, "personal.accuracy.mean", 0.5),
         *(row("m", 0, 1, "personal.accuracy", 0.5, client=c) for c in range(3)),
     ]
-    metrics = {r["metric"] for r in summarise(rows, ["m"], [0], "s", 5, None)}
+    metrics = {r["metric"] for r in summarise(rows, ["m"], [0], "s", 5, None, ACCURACY)}
     assert "personal.accuracy" not in metrics
     assert "personal.accuracy.mean.best" in metrics

@@ -198,9 +198,7 @@ def test_a_resumed_run_shows_what_one_that_was_not_stopped_shows(
             self.ticks = list[tuple[int, int, float | None, float | None, float]]()
 
         def progress(self, progress: Progress) -> None:
-            self.ticks.append(
-                (progress.round, progress.evaluated, progress.accuracy, progress.loss, progress.megabytes)
-            )
+            self.ticks.append((progress.round, progress.evaluated, progress.value, progress.loss, progress.megabytes))
 
     experiment = tiny("rounds=5", "eval_every=2")
     whole, rest = Sees(), Sees()

@@ -473,8 +473,8 @@ def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_pat
         own = sim.own_models(expected, sim.population.clients, t)
         for c, model in own.items():
             ((correct, loss),) = sim.executor.evaluate([wire_paper(model, there, c)])
-            assert found[c].accuracy == float(correct.double().mean())
-            assert found[c].loss == pytest.approx(float(loss.double().mean()), rel=1e-12)
+            assert found[c].values[0] == float(correct.double().mean())
+            assert found[c].values[1] == pytest.approx(float(loss.double().mean()), rel=1e-12)
             assert found[c].n == len(correct)
     assert sorted(own) == sorted(found)
 
@@ -912,8 +912,8 @@ def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> N
 def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     state, _ = there.runtime.round(there.runtime.start(), 1)
-    lies = [[["personal", 1.5, 0.1, 3]], [["secret", 0.5, 0.1, 3]], [["val", 0.5, 0.1, 0]], [["val", 0.5, 1e999, 1]]]
-    lies.append([["val", 0.5, 0.1, 10**400]])
+    lies = [[["personal", [1.5, 0.1], 3]], [["secret", [0.5, 0.1], 3]], [["val", [0.5, 0.1], 0]]]
+    lies += [[["val", [0.5, 1e999], 1]], [["val", [0.5, 0.1], 10**400]], [["val", [0.5], 3]], [["val", [None, 0.1], 3]]]
     for lie in lies:
 
         def boast(message: Message, honest: Handler, lie: Any = lie) -> Message:

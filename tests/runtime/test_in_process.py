@@ -36,7 +36,7 @@ from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import LostReply
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 from unskew.tree import Params
 from unskew.world.outage import Outage
 

@@ -45,7 +45,7 @@ from unskew.machine import cores
 from unskew.protocol import Sgd, SgdConfig
 from unskew.run.evaluation import EvalSet, evaluate
 from unskew.runtime.in_process import Population, Simulator
-from unskew.task import Task
+from unskew.tasks.task import Task
 
 MOMENTUM, LR = 0.9, 0.01
 TESTED, HELD_OUT = 10_000, 0.2
@@ -123,7 +123,7 @@ def _tests(case: str, workload: Workload, batch: int, clients: int, repeats: int
     population, test = world.population, Ragged.of(world.data.val)
     local = SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1)
     algorithms: dict[str, Any] = {"one model": FedAvg(local), "own models": Independent(local)}
-    examples = EvalSet(test, Ragged.of([rows[:0] for rows in test]), validates=False)
+    examples = EvalSet(world.task, test, Ragged.of([rows[:0] for rows in test]), validates=False)
     shares = []
 
     def open_setup(number: int) -> WorkerSetup:

@@ -39,7 +39,7 @@ from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Ask, Aux, Federation, Fold, Me, Sgd, SgdConfig, drive
 from unskew.runtime.in_process import Population
-from unskew.task import make_task
+from unskew.tasks.task import make_task
 from unskew.tree import Params
 
 BATCH = 128

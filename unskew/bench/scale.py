@@ -133,7 +133,7 @@ def _population(clients: int, cohorts: Sequence[int], reports: bool = True) -> I
                 state, _ = sim.round(state, t)
                 seconds.append(time.perf_counter() - began)
             yield row("round", seconds, cohort)
-        examples = eval_set(fed, setup.device)
+        examples = eval_set(setup.task, fed, setup.device)
         times = [timed(lambda: evaluate(sim, state, 3, examples, ("global", "personal"), last=False)) for _ in range(3)]
         yield row("evaluation", times)
         del fed, sim, examples

@@ -14,7 +14,7 @@ from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.runtime.in_process import Population
-from unskew.task import Task, make_task
+from unskew.tasks.task import Task, make_task
 
 BenchRow = dict[str, Any]
 Say = Callable[[str], None]

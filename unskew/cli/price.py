@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unskew.pricing.presets import PricingPreset
     from unskew.pricing.radio import Ledger
     from unskew.pricing.traffic import RecordedRun
+    from unskew.tasks.measure import Measure
 
 LEDGERS: "dict[str, Ledger]" = {"honest": "honest", "table3": "feddif_table3", "subframes": "feddif_subframes"}
 
@@ -44,7 +45,8 @@ def price(
         str, typer.Option(help="honest: our bytes; table3, subframes: as FedDif's two papers count.")
     ] = "honest",
     target: Annotated[
-        str | None, typer.Option(help="Also the cost to this accuracy, as 0.7, or to fedavg-peak.")
+        str | None,
+        typer.Option(help="Also the cost to this accuracy, as 0.7, or to fedavg-peak."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,8 +69,10 @@ def price(
     rows: list[Mapping[str, Any]] = []
     remarks: list[str] = []
     presets: dict[str, dict[str, Any]] = {}
+    headlines: dict[str, Measure] = {}
     for name, folder in zip(run_names(runs), runs, strict=True):
         run = read(folder)
+        headlines[run.headline.name] = run.headline
         at, preset = _preset(channel, ledger, run)
         costs = priced(run.trainings, preset.channel, preset.spectrum, preset.energy, LEDGERS[ledger], run.model_bytes)
         summary = cost_summary(run, costs, target)
@@ -84,14 +88,17 @@ def price(
     where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
     seeds = max(len(row["seeds"]) for row in rows)
     spread = f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}"
+    shown = tuple((m.axis.replace(",", ""), m.name) for m in headlines.values())
+    label = " and ".join(m.label for m in headlines.values())
+    scale = {m.name: m.scale for m in headlines.values()}
     for columns, title in (
-        ((("accuracy %", "accuracy"), *SENT), f"ledger {LEDGERS[ledger]}: {spread}"),
+        ((*shown, *SENT), f"ledger {LEDGERS[ledger]}: {spread}"),
         (ON_AIR, f"on the air, channel {where}"),
-        ((("rounds", "to_target.rounds"), *_until(SENT)), f"until accuracy {target} on the test set"),
-        (_until(ON_AIR), f"until accuracy {target}, on the air"),
+        ((("rounds", "to_target.rounds"), *_until(SENT)), f"until {label} {target} on the test set"),
+        (_until(ON_AIR), f"until {label} {target}, on the air"),
     ):
         if any(row["metric"] == metric for row in rows for _, metric in columns):
-            console.print(_table(rows, title, columns))
+            console.print(_table(rows, title, columns, scale))
     for remark in remarks:
         print(remark, file=sys.stderr)
 
@@ -113,22 +120,22 @@ def _until(columns: Shown) -> Shown:
     return tuple((heading, f"to_target.{metric}") for heading, metric in columns)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], title: str, columns: Shown) -> Table:
+def _table(rows: Sequence[Mapping[str, Any]], title: str, columns: Shown, scales: Mapping[str, float]) -> Table:
     by = {(r["method"], r["metric"]): r for r in rows}
     table = Table(title=escape(title), box=SIMPLE, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
     for heading, _ in columns:
         table.add_column(heading, justify="right")
     for method in dict.fromkeys(r["method"] for r in rows):
-        table.add_row(escape(in_lines(method)), *(_cell(by.get((method, metric))) for _, metric in columns))
+        table.add_row(escape(in_lines(method)), *(_cell(by.get((method, metric)), scales) for _, metric in columns))
     return table
 
 
-def _cell(row: Mapping[str, Any] | None) -> str:
+def _cell(row: Mapping[str, Any] | None, scales: Mapping[str, float]) -> str:
     if row is None:
         return "–"
     metric = row["metric"].removeprefix("to_target.")
-    scale = 100.0 if metric == "accuracy" else 1e-6 if metric == "hz_s" else 1.0
+    scale = scales.get(metric, 1e-6 if metric == "hz_s" else 1.0)
     mean, std = row["mean"] * scale, (row["std"] or 0.0) * scale
     if 0.0 < abs(mean) < 1e-3:
         return f"{mean:.3g}" + (f" ± {std:.1g}" if std else "")

@@ -252,7 +252,14 @@ class OverNetwork:
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         runtime: NetworkRuntime[Any] = NetworkRuntime(
             method.algorithm,
-            ServerModel(setup.task.num_classes, population.layout, population.initial, population.initialise, trainer),
+            ServerModel(
+                setup.task.num_classes,
+                population.layout,
+                population.initial,
+                population.initialise,
+                trainer,
+                setup.task.measures,
+            ),
             fed.num_clients,
             self.membership,
             Sequential(trainer),
@@ -279,8 +286,8 @@ class LogCallback:
 
     def progress(self, progress: callbacks.Progress) -> None:
         """Write how far a run is."""
-        accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.4f}"
-        self.note(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{accuracy}")
+        value = "" if progress.value is None else f", {progress.headline.label} {progress.value:.4f}"
+        self.note(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
 
     def note(self, text: str) -> None:
         """Write a line."""

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from annotated_types import Ge, Gt, Interval, MinLen
 
-from unskew import algorithms, models, schema
+from unskew import algorithms, models, schema, tasks
 from unskew.algorithms import presets
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.errors import ConfigError, did_you_mean
@@ -54,7 +54,9 @@ class TaskConfig:
         model: A name from `unskew list models`, or module:factory for a network of your own.
         model_options: The network's own settings.
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
-        loss: cross_entropy or multi_margin; by default the loss that the model is meant for.
+        kind: What is learned: classification.
+        loss: A loss of that kind: cross_entropy or multi_margin; by default the one the model is meant for, or else the
+            kind's first.
         augment: Applied to training batches only.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
@@ -62,10 +64,11 @@ class TaskConfig:
     data: str = "digits"
     model: str = "mlp"
     model_options: dict[str, Any] = field(default_factory=dict)
-    loss: Literal["cross_entropy", "multi_margin"] | None = None
+    loss: str | None = None
     augment: Literal["none", "crop", "flip", "crop+flip"] = "none"
     data_dir: str | None = None
     head: str | None = None
+    kind: str = "classification"
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,13 @@ class Stop:
     """Conditions under which a method's training ends before its last round.
 
     Attributes:
-        accuracy: Accuracy over all clients' validation examples reaches this fraction; the test set decides nothing.
+        metric: The task's headline metric over all clients' validation examples is this good: an accuracy as high as
+            this fraction, an error as low.  The test set decides nothing.
         megabytes: Everything sent so far, in 10^6 bytes.
         seconds: Wall-clock time of this method and seed; the round it falls in differs from run to run.
     """
 
-    accuracy: Annotated[float, Interval(gt=0.0, le=1.0)] | None = None
+    metric: float | None = None
     megabytes: Annotated[float, Gt(0.0)] | None = None
     seconds: Annotated[float, Gt(0.0)] | None = None
 
@@ -219,7 +223,15 @@ class Experiment:
                 raise ConfigError(f"track: no tracker is called {name!r}{near} (known: {', '.join(TRACKERS)})")
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
-        if self.stop.accuracy is not None and self.val_fraction == 0.0:
+        kind = tasks.kind_of(self.task.kind)
+        if self.task.loss is not None:
+            kind.loss(self.task.loss)
+        if self.stop.metric is not None and not kind.headline.reachable(self.stop.metric):
+            raise ConfigError(
+                f"stop.metric must be a value of {kind.headline.label} in {kind.headline.levels}, got "
+                f"{self.stop.metric:g}"
+            )
+        if self.stop.metric is not None and self.val_fraction == 0.0:
             object.__setattr__(self, "val_fraction", 0.1)
 
     def cohort(self, num_clients: int) -> int:

@@ -20,7 +20,7 @@ from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
 from unskew.info import Passes, whole
 from unskew.ledger import totals
-from unskew.local.executor import EvalJob, StepJob, StepResult, answer_untrained, room_for
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained, room_for
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Layout, drive
 from unskew.run import setup as run_setup
@@ -111,7 +111,7 @@ def dry_run(
     evaluation = executor.begin() if evaluated else None
     if evaluation is not None:
         began = time.monotonic()
-        examples = eval_set(fed, prepared.trainer.device)
+        examples = eval_set(prepared.trainer.task, fed, prepared.trainer.device)
         trained = () if prepared.pooled else {w.client for w in trace.work}
         clients = evaluated_clients(
             experiment.evaluate_clients, fed.num_clients, experiment.cohort(fed.num_clients), prepared.seed, trained
@@ -182,6 +182,6 @@ class _Untrained:
             answer = partial(answer_untrained, round=job.me.round)
             yield c, StepResult(drive(job.begin(job.me, job.message, job.memory), answer))
 
-    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Refused: nothing was trained."""
         raise NotImplementedError(f"{len(jobs)} models cannot be evaluated: nothing was trained")

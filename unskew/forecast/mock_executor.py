@@ -29,7 +29,7 @@ from unskew.forecast.mock_prior import MockPrior, PriorRequest
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import steps_of_job
-from unskew.local.executor import EvalJob, StepJob, StepResult, untrained
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, untrained
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Imagery, Local, Me, Run, Sgd, drive
 from unskew.tree import Params, leaves
@@ -137,13 +137,15 @@ class DryRunExecutor:
             self.client_bytes = max([self.client_bytes, *(size(client) for client in values[:10])])
         return iter(results.items())
 
-    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
-        """Return a wrong answer and zero loss for every example."""
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
+        """Return zeros for every example."""
         sizes = [self._trainer.size(job.part) if job.rows is None else len(job.rows) for job in jobs]
         gathered = [n for n, job in zip(sizes, jobs, strict=True) if job.rows is not None]
         self.requests.eval_sizes += sizes
         self.requests.gathered_rows = max([self.requests.gathered_rows, *gathered])
-        return [(torch.zeros(n, dtype=torch.bool), torch.zeros(n)) for n in sizes]
+        task = self._trainer.task
+        one = task.columns(torch.zeros(1, task.width), self._trainer.device_data.y[:1].cpu())
+        return [tuple(column.new_zeros(n, *column.shape[1:]) for column in one) for n in sizes]
 
     def _run(self, job: StepJob) -> StepResult:
         counts = {kind: itertools.count() for kind in (Sgd, Fold, Run)}

@@ -110,7 +110,7 @@ def forecast(
     if setup.executor not in ("sequential", "workers"):
         notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
     stop = experiment.stop
-    if stop.accuracy is not None or stop.megabytes is not None or stop.seconds is not None:
+    if stop.metric is not None or stop.megabytes is not None or stop.seconds is not None:
         notes.append("early stopping is on: these are the costs of all rounds")
     run = Forecast(
         run=experiment.name,

@@ -211,7 +211,7 @@ def evaluation_seconds(trainer: LocalTrainer, params: Mapping[str, Tensor], budg
     """(seconds per model, seconds per example) of evaluation, from as large a part of a chunk as the budget allows."""
 
     def once(n: int) -> None:
-        trainer.evaluate(dict(params), "test", torch.arange(n, device=trainer.device))[1].sum().item()
+        trainer.evaluate(dict(params), "test", torch.arange(n, device=trainer.device))[0].sum().item()
 
     return affine(once, min(trainer.size("test"), LocalTrainer.CHUNK), budget_s)
 

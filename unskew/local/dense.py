@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from unskew.local.optim import momentum_step
 from unskew.models.network import Network
 from unskew.protocol import SgdConfig
-from unskew.task import Task, cross_entropy
+from unskew.tasks.classification import cross_entropy
+from unskew.tasks.task import Task
 
 # Below this many multiply-adds a oneDNN call costs more than it saves.
 ONEDNN_FROM = 1_250_000

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from unskew.errors import ProtocolError
@@ -58,6 +59,14 @@ class EvalJob:
 ROOM = {"cpu": 1 << 27, "cuda": 1 << 32}
 """Bytes that the models of clients at work together may take, where their replies are dropped one by one."""
 
+Columns = tuple[Tensor, ...]
+"""What an evaluation keeps of each example, a tensor (n, ...) each, as `Task.columns` gives them."""
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The columns of all examples from those of parts of them, at least one, in order."""
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
 
 class Executor(Protocol):
     """Runs the steps of the clients asked in one exchange, and evaluates models."""
@@ -75,8 +84,8 @@ class Executor(Protocol):
         """
         ...
 
-    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
-        """(correct, loss) of each example of each job, (n,) bool and (n,)."""
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
+        """The columns of each job's examples."""
         ...
 
 

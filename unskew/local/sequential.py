@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from unskew.keys import Key
-from unskew.local.executor import EvalJob, StepJob, StepResult, Trainer
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, Trainer
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
 from unskew.tree import Params
@@ -31,7 +30,7 @@ class Sequential:
         for c, job in jobs.items():
             yield c, run_step(self.trainer, job)
 
-    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Evaluate one model after the other."""
         return [self.trainer.evaluate(job.params, job.part, job.rows) for job in jobs]
 

@@ -22,11 +22,12 @@ from unskew.errors import DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense, imagery
 from unskew.local.data import DeviceData, batches_of
+from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
 from unskew.protocol import SERVER_ID, Batch, Fitted, Fold, Imagery, Me, Run, Sgd, refuse_request, sees_features
-from unskew.task import Task, accuracy
+from unskew.tasks.task import Task
 from unskew.tree import Params
 
 
@@ -326,10 +327,8 @@ class LocalTrainer:
                 )
         return carry
 
-    def evaluate(
-        self, params: Params, part: Literal["test", "train"], rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """(correct, loss) on rows (None is all) of the global test set or of the training inputs."""
+    def evaluate(self, params: Params, part: Literal["test", "train"], rows: Tensor | None = None) -> Columns:
+        """The columns of rows (None is all) of the global test set or of the training inputs."""
         x, y = (
             (self.device_data.x, self.device_data.y)
             if part == "train"
@@ -344,18 +343,15 @@ class LocalTrainer:
         y = self.device_data.y if part == "train" else self.device_data.y_test
         return 0 if y is None else len(y)
 
-    def evaluate_on(
-        self, params: Params, x: Tensor | ByteImages, y: Tensor, rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """(correct, loss) of each example or of some rows, (n,) bool and (n,), in evaluation mode, not augmented."""
-        correct, losses = [], []
+    def evaluate_on(self, params: Params, x: Tensor | ByteImages, y: Tensor, rows: Tensor | None = None) -> Columns:
+        """The columns of each example or of some rows, in evaluation mode, not augmented."""
+        parts = []
         with torch.no_grad():
             for pick in _slices(len(y)) if rows is None else torch.split(rows, LocalTrainer.CHUNK):
                 xs, ys = x[pick], y[pick]
                 _, logits = self.refer(xs, params)
-                correct.append(accuracy(logits, ys))
-                losses.append(self._loss(logits, ys))
-        return torch.cat(correct), torch.cat(losses)
+                parts.append(self.task.columns(logits, ys))
+        return joined(parts)
 
 
 class _Local:

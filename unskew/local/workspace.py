@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unskew.errors import ConfigError
 from unskew.local.kernels import tune
 from unskew.protocol import Layout
-from unskew.task import Task
+from unskew.tasks.task import Task
 from unskew.tree import Params
 
 

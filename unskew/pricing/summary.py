@@ -1,4 +1,4 @@
-"""Costs of a run's methods and of reaching an accuracy: means over seeds, from the prices of single rounds."""
+"""Costs of a run's methods and of reaching a target: means over seeds, from the prices of single rounds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from unskew.run.metrics import first_reached, result_row
 FEDAVG_PEAK = "fedavg-peak"
 
 
-# ---------------------------------------------------------------- cost to an accuracy
+# ---------------------------------------------------------------- cost to a target
 def targets(run: RecordedRun, target: str) -> dict[int, float]:
-    """The accuracy to reach, by seed: a number, or `fedavg-peak`, the best of FedAvg's test curve under that seed.
+    """The value to reach, by seed: a number, or `fedavg-peak`, the best of FedAvg's test curve under that seed.
 
     This is reporting only, as in the papers: no choice depends on it.
 
@@ -26,24 +26,26 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
     seeds = tuple(dict.fromkeys(t.seed for t in run.trainings))
     if target == FEDAVG_PEAK:
         label = document(run.folder / "run.json", RunCard).get("baseline", "")
-        curves = {s: run.accuracy.get((label, s), {}) for s in seeds}
+        curves = {s: run.curves.get((label, s), {}) for s in seeds}
         if not all(curves.values()):
             raise ConfigError(
-                f"{run.folder} does not have FedAvg's accuracy under every seed; give a number, as in --target 0.7"
+                f"{run.folder} does not have FedAvg's {run.headline.label} under every seed; give a number, as in "
+                "--target 0.7"
             )
-        return {s: max(curve.values()) for s, curve in curves.items()}
+        return {s: run.headline.best(curve.values()) for s, curve in curves.items()}
     try:
         value = float(target)
     except ValueError:
         value = math.nan
-    if not 0.0 < value <= 1.0:
-        raise ConfigError(f"--target must be {FEDAVG_PEAK} or an accuracy in (0, 1], got {target!r}")
+    if not run.headline.reachable(value):
+        value_of = f"a value of {run.headline.label} in {run.headline.levels}"
+        raise ConfigError(f"--target must be {FEDAVG_PEAK} or {value_of}, got {target!r}")
     return dict.fromkeys(seeds, value)
 
 
 def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, int], int | None]:
-    """The first evaluated round in which each method and seed reached the accuracy; None if it never did."""
-    return {(method, seed): first_reached(curve, wanted[seed]) for (method, seed), curve in run.accuracy.items()}
+    """The first evaluated round in which each method and seed reached its target; None if it never did."""
+    return {(m, s): first_reached(curve, wanted[s], run.headline) for (m, s), curve in run.curves.items()}
 
 
 # ---------------------------------------------------------------- the table
@@ -53,7 +55,8 @@ class CostSummary:
 
     Attributes:
         rows: Rows as in `unskew run --json`: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
-            `accuracy` is the last round's; `to_target.X` is X until the target was reached, over seeds that reached it.
+            The headline metric, as `accuracy`, is the last round's; `to_target.X` is X until the target was reached,
+            over seeds that reached it.
         remarks: Anything the rows leave out, in sentences.
     """
 
@@ -62,7 +65,7 @@ class CostSummary:
 
 
 def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
-    """Means over seeds of the costs of a run's methods and of reaching an accuracy.
+    """Means over seeds of the costs of a run's methods and of reaching a target.
 
     In an unfinished run only the seeds that came as far as the furthest of their method count.
 
@@ -83,13 +86,13 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
     furthest = _furthest(run, costs)
     for method in dict.fromkeys(t.method for t in run.trainings):
         seeds = [t.seed for t in run.trainings if t.method == method and (method, t.seed) in furthest]
-        series = {s: run.accuracy[method, s] for s in seeds if run.accuracy[method, s]}
-        add(method, [{"accuracy": curve[max(curve)]} for curve in series.values()])
+        series = {s: run.curves[method, s] for s in seeds if run.curves[method, s]}
+        add(method, [{run.headline.name: curve[max(curve)]} for curve in series.values()])
         add(method, [measures(totals[method, s]) for s in seeds if (method, s) in totals])
         if target is None:
             continue
         if seeds and not series:
-            remarks.append(f"{method}: it has no global model, so it reaches no accuracy on the test set")
+            remarks.append(f"{method}: it has no global model, so it reaches no {run.headline.label} on the test set")
         when = {s: t for s in series if (t := first[method, s]) is not None}
         if len(when) < len(series):
             under = f"under {len(when)} of {len(series)} seeds, which alone count" if when else "under any seed"
@@ -107,7 +110,7 @@ def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
     cells = {(t.method, t.seed) for t in run.trainings}
     if run.finished:
         return cells
-    rounds = {cell: max(run.accuracy.get(cell, ()), default=0) for cell in cells}
+    rounds = {cell: max(run.curves.get(cell, ()), default=0) for cell in cells}
     for c in costs:
         rounds[c.method, c.seed] = max(rounds[c.method, c.seed], c.round)
     last = {method: max(rounds[m, s] for m, s in cells if m == method) for method, _ in cells}

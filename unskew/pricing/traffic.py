@@ -15,6 +15,7 @@ from unskew.ledger import Transfer
 from unskew.record import reader
 from unskew.record.logs import LEDGER, WORK, RowLog
 from unskew.runtime.round import Effort
+from unskew.tasks.measure import Measure
 from unskew.world.wireless import Radio
 
 Ints = npt.NDArray[np.int64]
@@ -91,7 +92,8 @@ class RecordedRun:
 
     Attributes:
         trainings: In the run's order.
-        accuracy: (method, seed) -> {round: accuracy on the global test set}; empty where there is no global model.
+        headline: The metric by which the run's models are compared.
+        curves: (method, seed) -> {round: its value on the global test set}; empty where there is no global model.
         setting: The run's setting, as its table names it.
         model_bytes: Size of the plain model, four bytes per trainable parameter.
         channel: The radio the run was made under; None if it had none.
@@ -101,7 +103,8 @@ class RecordedRun:
     folder: Path
     name: str
     trainings: tuple[Training, ...]
-    accuracy: Mapping[tuple[str, int], Mapping[int, float]]
+    headline: Measure
+    curves: Mapping[tuple[str, int], Mapping[int, float]]
     setting: str
     model_bytes: int
     channel: Radio | None
@@ -141,12 +144,12 @@ def read(folder: Path) -> RecordedRun:
         )
         for cell in record.cells
     )
-    accuracy = {at: record.series.get((*at, "global.accuracy"), {}) for at in cells}
+    curves = {at: record.series.get((*at, record.headline.shared), {}) for at in cells}
     if record.parameters is None:
         raise RunError(f"{folder / 'run.json'}: parameters is required; restore it or run again")
     return RecordedRun(
-        folder, record.name, trainings, accuracy, record.cells[0].setting, 4 * record.parameters,
-        _own_channel(record), record.finished,
+        folder, record.name, trainings, record.headline, curves, record.cells[0].setting,
+        4 * record.parameters, _own_channel(record), record.finished,
     )  # fmt: skip
 
 

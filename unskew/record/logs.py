@@ -19,6 +19,7 @@ from unskew import schema
 from unskew.errors import RunError
 from unskew.info import Count, Finite, adapter
 from unskew.ledger import Kind
+from unskew.tasks.measure import Direction
 
 SCHEMA = 1
 
@@ -174,6 +175,17 @@ class RunCell(TypedDict):
     bound: NotRequired[Bound | None]
 
 
+class MeasureCard(TypedDict):
+    """A metric of the run's task, as `unskew.tasks.measure.Measure` has it."""
+
+    name: str
+    label: str
+    direction: Direction
+    low: float | None
+    high: float | None
+    percent: bool
+
+
 class RunCard(TypedDict):
     """run.json: methods, machine, versions and data of the run."""
 
@@ -185,6 +197,7 @@ class RunCard(TypedDict):
     config_sha256: str
     parameters: NotRequired[Count]
     baseline: NotRequired[str]
+    measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

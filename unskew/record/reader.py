@@ -20,6 +20,7 @@ from unskew.info import TYPES, Count, Info, adapter, ignored_of, warnings_of
 from unskew.ledger import Direction, Kind, direction_of
 from unskew.record import columns, logs
 from unskew.record.logs import Bound, document, plain, read_text, refusal
+from unskew.tasks.measure import ACCURACY, Measure, described
 
 AnyInfo = TypeVar("AnyInfo", bound=Info)
 
@@ -129,7 +130,8 @@ class Record:
 
     Attributes:
         series: (method, seed, metric name) -> {round: value}, rounds ascending.
-        clients: (method, seed) -> {client: accuracy} of the last round that has rows for single clients.
+        headline: The metric by which the run's models are compared.
+        clients: (method, seed) -> {client: headline} of the last round that has rows for single clients.
         flows: (method, seed, direction, kind) -> sum over the ledger.
         models: (method, seed) -> {round: transfers that carried a model}.
         passes: (method, seed) -> {round: exchanges in which clients trained, one after the other}.
@@ -166,6 +168,7 @@ class Record:
     ignored: Mapping[str, int] = field(default_factory=dict)
     parameters: int | None = None
     baseline: str | None = None
+    headline: Measure = ACCURACY
 
     @property
     def finished(self) -> bool:
@@ -229,8 +232,9 @@ def read(folder: Path) -> Record:
             raise RunError(f"{folder / name} is missing though the run has a summary.json; restore it or run again")
 
     cut_short: list[str] = []
-    series, clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short))
-    clients |= _client_columns(folder, known)
+    headline = described(card["measures"][0]) if "measures" in card else ACCURACY
+    series, clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
+    clients |= _client_columns(folder, known, headline)
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
@@ -262,6 +266,7 @@ def read(folder: Path) -> Record:
         ignored=ignored,
         parameters=card.get("parameters"),
         baseline=card.get("baseline"),
+        headline=headline,
     )
 
 
@@ -373,7 +378,7 @@ def _cells(card: logs.RunCard, path: Path) -> tuple[Cell, ...]:
 
 
 def _metrics(
-    rows: _Rows[logs.MetricRow],
+    rows: _Rows[logs.MetricRow], headline: Measure
 ) -> tuple[dict[tuple[str, int, str], dict[int, float]], dict[tuple[str, int], dict[int, float]]]:
     series: dict[tuple[str, int, str], dict[int, float]] = {}
     clients: dict[tuple[str, int], dict[int, dict[int, float]]] = {}
@@ -381,7 +386,7 @@ def _metrics(
         method, seed, name, at, client = row["method"], row["seed"], row["name"], row["round"], row.get("client")
         if client is None:
             place, key = series.setdefault((method, seed, name), {}), at
-        elif name == "personal.accuracy":
+        elif name == f"personal.{headline.name}":
             place, key = clients.setdefault((method, seed), {}).setdefault(at, {}), client
         else:
             continue
@@ -392,12 +397,14 @@ def _metrics(
     return ordered, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}
 
 
-def _client_columns(folder: Path, known: set[tuple[str, int]]) -> dict[tuple[str, int], dict[int, float]]:
+def _client_columns(
+    folder: Path, known: set[tuple[str, int]], headline: Measure
+) -> dict[tuple[str, int], dict[int, float]]:
     clients = {}
     for c in columns.client_columns(folder):
         if (c.method, c.seed) not in known:
             raise refusal(folder / columns.FOLDER, None, f"run.json has no cell for method {c.method!r}, seed {c.seed}")
-        if c.name == "personal.accuracy":
+        if c.name == f"personal.{headline.name}":
             clients[c.method, c.seed] = dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
     return clients
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from unskew.data.federated import FederatedData
 from unskew.experiment.config import Experiment
 from unskew.run.setup import Setup
+from unskew.tasks.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,9 @@ class Progress:
         method, seed: The cell being run.
         round, rounds: The round just finished, and the number of rounds of this cell.
         cell, cells: Number of the cell, counted from 1, and the number of cells.
-        accuracy, loss: From the last evaluation: global, or the clients' mean where there is no global model.
+        headline: The task's headline metric.
+        value, loss: Its value and the loss, from the last evaluation: global, or the clients' mean where there is no
+            global model.
         own: True if they are the clients' mean, on their own data.
         evaluated: The round of that evaluation; 0 is the initial model's.
         clients_per_second: Client trainings per second in this round.
@@ -30,7 +33,8 @@ class Progress:
     rounds: int
     cell: int
     cells: int
-    accuracy: float | None
+    headline: Measure
+    value: float | None
     loss: float | None
     own: bool
     evaluated: int

@@ -1,4 +1,4 @@
-"""Evaluation of a state: three accuracies, distinguished by name.
+"""Evaluation of a state: three values of each of the task's measures, distinguished by name.
 
     global.*              the server's model on the global test set
     personal.*            each client's own model on its own held-out data
@@ -8,6 +8,7 @@ For a method with one global model a client's own model is that model.  Nothing 
 Remote clients test their own models themselves and send their scores.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,20 +16,19 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
 from unskew.keys import Key
-from unskew.local.executor import EvalJob
+from unskew.local.executor import Columns, EvalJob, joined
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
 from unskew.runtime.message import Score
 from unskew.runtime.round import Driver
+from unskew.tasks.measure import Measure
+from unskew.tasks.task import Task
 from unskew.tree import Params
 
-ExampleScores = tuple[Tensor, Tensor]
-"""Correctness (bool) and loss of each example."""
 OwnModels = Mapping[ClientId, Params]
 _AT_ONCE = 1 << 14  # examples averaged in one call
 
@@ -39,14 +39,13 @@ class ClientScores:
 
     Attributes:
         clients: Their numbers.
-        accuracy, loss: Means over the client's examples.
+        values: Values of the task's measures on the client's examples, (clients, measures); NaN where not defined.
         n: The number of these examples.
     """
 
     clients: npt.NDArray[np.int64]
-    accuracy: npt.NDArray[np.float64]
-    loss: npt.NDArray[np.float64]
-    n: npt.NDArray[Any]
+    values: npt.NDArray[np.float64]
+    n: npt.NDArray[np.float64]
 
 
 Scores = dict[str, ClientScores]
@@ -58,19 +57,21 @@ class EvalSet:
     """Training inputs each client is tested on: the rows of its personal test and validation parts, on the device.
 
     Attributes:
+        task: Says what is measured.
         test, val: Rows by client; empty where clients keep their data to themselves.
         validates: True if any client has validation rows.
     """
 
+    task: Task
     test: Ragged
     val: Ragged
     validates: bool
 
 
-def eval_set(fed: FederatedData, device: torch.device, validates: bool = False) -> EvalSet:
+def eval_set(task: Task, fed: FederatedData, device: torch.device, validates: bool = False) -> EvalSet:
     """The evaluation set of `fed`; `validates` if clients have validation rows that are not known here."""
     test, val = (part.to(device) for part in (fed.clients.test, fed.clients.val))
-    return EvalSet(test, val, validates or bool(val.sizes.any()))
+    return EvalSet(task, test, val, validates or bool(val.sizes.any()))
 
 
 def evaluated_clients(
@@ -119,14 +120,16 @@ def evaluate(
     metrics: list[Metric] = []
     if on_global is not None:
         metrics += [
-            Metric("global.accuracy", on_global.accuracy, on_global.n),
-            Metric("global.loss", on_global.loss, on_global.n),
+            Metric(f"global.{measure.name}", value, on_global.n)
+            for measure, value in zip(eval_set.task.measures, on_global.values, strict=True)
+            if _defined(measure, value)
         ]
     for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
-        metrics += _reduced(name, scores[name], last)
+        metrics += _reduced(name, eval_set.task, scores[name], last)
     if "val" in scores:
-        val = _reduced("val", scores["val"], last=False)
-        metrics += [Metric("val.accuracy", m.value, m.weight) for m in val if m.name == "val.accuracy.weighted"]
+        headline = f"val.{eval_set.task.headline.name}"
+        val = _reduced("val", eval_set.task, scores["val"], last=False)
+        metrics += [Metric(headline, m.value, m.weight) for m in val if m.name == f"{headline}.weighted"]
     return metrics
 
 
@@ -160,11 +163,11 @@ def _scores_from_clients(
     After the last round every client is asked, even if no score is needed, because it then stores its model.
     """
     model = remote.algorithm.serve(state, None) if "global" in wanted else None
-    on_global = None if model is None else _score(*remote.executor.evaluate([EvalJob(model, "test")]))
+    on_global = None if model is None else _score(eval_set.task, *remote.executor.evaluate([EvalJob(model, "test")]))
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
     by_part = remote.evaluate_on_clients(state, t, parts, last, None if last else clients) if parts or last else {}
     wanted_of = {part: {c: by_client[c] for c in clients if c in by_client} for part, by_client in by_part.items()}
-    return on_global, {part: _table(list(by_client), list(by_client.values())) for part, by_client in wanted_of.items()}
+    return on_global, {part: _table(eval_set.task, by_client) for part, by_client in wanted_of.items()}
 
 
 def _scores(
@@ -201,10 +204,11 @@ def _scores(
             jobs["personal_on_global", first] = EvalJob(own[first], "test")
     by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
 
-    on_global = None if model is None else _score(by_job["global", 0])
-    scores = {name: _on_own_rows(by_job, name, tested[name], rows.sizes) for name, rows in parts.items()}
+    task = eval_set.task
+    on_global = None if model is None else _score(task, by_job["global", 0])
+    scores = {name: _on_own_rows(task, by_job, name, tested[name], rows.sizes) for name, rows in parts.items()}
     if "personal_on_global" in wanted:
-        scores["personal_on_global"] = _on_all_rows(by_job, "personal_on_global", sharing)
+        scores["personal_on_global"] = _on_all_rows(task, by_job, "personal_on_global", sharing)
     return on_global, scores
 
 
@@ -217,62 +221,78 @@ def _sharing(own: OwnModels) -> dict[ClientId, npt.NDArray[np.int64]]:
 
 
 def _on_own_rows(
-    by_job: Mapping[tuple[str, ClientId], ExampleScores],
+    task: Task,
+    by_job: Mapping[tuple[str, ClientId], Columns],
     name: str,
     tested: Mapping[ClientId, npt.NDArray[np.int64]],
     sizes: npt.NDArray[np.int64],
 ) -> ClientScores:
     """Scores of clients that were tested on rows of their own, from their parts of the passes."""
     if not tested:
-        return _table([], [])
+        return _table(task, {})
     clients = np.concatenate(list(tested.values()))
-    correct, loss = (torch.cat(values) for values in zip(*(by_job[name, first] for first in tested), strict=True))
-    means = _segments((correct, loss), sizes[clients])
+    columns = joined([by_job[name, first] for first in tested])
+    means = [i for i, m in enumerate(task.measures) if m.each is not None]
+    values = np.empty((len(clients), len(task.measures)))
+    values[:, means] = _segments(columns[: len(means)], sizes[clients])
+    if len(means) < len(task.measures):
+        each_client = list(zip(*(torch.split(column, sizes[clients].tolist()) for column in columns), strict=True))
+        for i, measure in enumerate(task.measures):
+            if measure.each is None:
+                values[:, i] = [task.whole(measure, own) for own in each_client]
     order = np.argsort(clients)
-    return ClientScores(clients[order], means[order, 0], means[order, 1], sizes[clients[order]])
+    return ClientScores(clients[order], values[order], sizes[clients[order]].astype(np.float64))
 
 
 def _on_all_rows(
-    by_job: Mapping[tuple[str, ClientId], ExampleScores],
+    task: Task,
+    by_job: Mapping[tuple[str, ClientId], Columns],
     name: str,
     sharing: Mapping[ClientId, npt.NDArray[np.int64]],
 ) -> ClientScores:
     """Scores of clients whose models were tested on the same rows: one for all that share a model."""
     by_client: dict[ClientId, Score] = {}
     for first, clients in sharing.items():
-        by_client.update(dict.fromkeys(clients.tolist(), _score(by_job[name, first])))
-    return _table(list(by_client), list(by_client.values()))
+        by_client.update(dict.fromkeys(clients.tolist(), _score(task, by_job[name, first])))
+    return _table(task, by_client)
 
 
-def _table(clients: Sequence[ClientId], scores: Sequence[Score]) -> ClientScores:
-    order = np.argsort(np.array(clients, np.int64))
-    accuracy, loss, n = (np.array([s[k] for s in scores], np.float64)[order] for k in range(3))
-    return ClientScores(np.array(clients, np.int64)[order], accuracy, loss, n)
+def _table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
+    clients = sorted(by_client)
+    values = np.array([by_client[c].values for c in clients], np.float64).reshape(len(clients), len(task.measures))
+    return ClientScores(np.array(clients, np.int64), values, np.array([by_client[c].n for c in clients], np.float64))
 
 
-def _reduced(name: str, scores: ClientScores, last: bool) -> list[Metric]:
-    metrics = reduce_clients(f"{name}.accuracy", scores.accuracy, scores.n)
-    metrics += reduce_clients(f"{name}.loss", scores.loss, scores.n)
-    if last:
-        columns = (column.tolist() for column in (scores.accuracy, scores.n, scores.clients))
-        metrics += [Metric(f"{name}.accuracy", *row) for row in zip(*columns, strict=True)]
-    return metrics
+def _reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Metric]:
+    """The measures over the clients for which they are defined; after the last round the headline of each client."""
+    metrics: list[Metric] = []
+    for measure, values in zip(task.measures, scores.values.T, strict=True):
+        has = np.full(len(values), True) if measure.each is not None else ~np.isnan(values)
+        metrics += reduce_clients(f"{name}.{measure.name}", values[has], scores.n[has], measure.higher)
+        if last and measure is task.headline:
+            columns = (column[has].tolist() for column in (values, scores.n, scores.clients))
+            of_clients = [Metric(f"{name}.{measure.name}", *row) for row in zip(*columns, strict=True)]
+    return [*metrics, *of_clients] if last else metrics
 
 
-def _score(scores: ExampleScores) -> Score:
-    correct, loss = scores
-    return Score(float(correct.double().mean()), float(loss.double().mean()), float(len(correct)))
+def _defined(measure: Measure, value: float) -> bool:
+    """Return false for a measure of all examples together that these examples do not have, as AUROC of one class."""
+    return measure.each is not None or not math.isnan(value)
 
 
-def _segments(scores: ExampleScores, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Mean correctness and loss of consecutive parts of these sizes, (parts, 2).
+def _score(task: Task, columns: Columns) -> Score:
+    return Score(task.values(columns), float(len(columns[0])))
+
+
+def _segments(scores: Columns, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Means of columns over consecutive parts of these sizes, (parts, columns).
 
     Parts of one size are averaged in one call: a hundred thousand clients have a few hundred sizes.  On a CPU each mean
     has the bits of a call of its own; of large parts, which PyTorch may divide among threads, each has one.
     """
     length = torch.from_numpy(sizes)
     start = length.cumsum(0) - length
-    by_part = torch.empty(len(sizes), 2, dtype=torch.float64)
+    by_part = torch.empty(len(sizes), len(scores), dtype=torch.float64)
     for size in np.unique(sizes).tolist():
         parts = (length == size).nonzero()[:, 0]
         for some in torch.split(parts, max(1, _AT_ONCE // size)):

@@ -225,6 +225,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "config_sha256": fingerprint(experiment),
         "parameters": setup.parameters,
         "baseline": _baseline(experiment) or "",
+        "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
     }
     return json.dumps(card, indent=1)
@@ -362,6 +363,7 @@ class _Run:
             setting(experiment, next(iter(self.feds.values()))),
             experiment.mean_last,
             _baseline(experiment),
+            self.setup.task.headline,
         )
         summary = {
             "run": experiment.name,
@@ -395,19 +397,20 @@ class _Cell:
         self.sim: Driver[Any]
         self.sim, train = run.backend.runtime(experiment, self.method, setup, fed, index, run.pool)
         elsewhere = self.sim.clients.remote and experiment.val_fraction > 0.0
-        self.eval_set: EvalSet = eval_set(fed, setup.device, validates=elsewhere)
+        self.eval_set: EvalSet = eval_set(setup.task, fed, setup.device, validates=elsewhere)
         self.pooled = train is not fed
         self.bytes, self.cell_s = 0, 0.0
         self.round = self.at = 0  # the last finished round, and the one in progress
         self.state: Any  # at the end of the last finished round
         self.warned: set[str] = set()
-        self.accuracy: float | None = None
+        self.headline = setup.task.headline
+        self.value: float | None = None  # of the headline
         self.loss: float | None = None
-        self.is_personal = False  # whether accuracy and loss are of the clients' own models
+        self.is_personal = False  # whether value and loss are of the clients' own models
         self.trained: set[ClientId] = set()  # clients, in the round in progress or else the last one
         self.evaluated = 0
         self.own_models: OwnModels | None = None  # those of the last evaluation
-        self.val_accuracy: float | None = None
+        self.validation: float | None = None  # of the headline, over validation examples
         self.columns: str | None = None  # hash of the clients' numbers, where they are no rows of metrics.jsonl
         self.saved_at = time.monotonic()
 
@@ -507,7 +510,8 @@ class _Cell:
                 rounds=run.experiment.rounds,
                 cell=self.index + 1,
                 cells=len(run.cells),
-                accuracy=self.accuracy,
+                headline=self.headline,
+                value=self.value,
                 loss=self.loss,
                 own=self.is_personal,
                 evaluated=self.evaluated,
@@ -611,17 +615,20 @@ class _Cell:
 
     def notice(self, metrics: list[Metric], t: int) -> None:
         values = {m.name: m.value for m in metrics if m.client is None}
-        if "global.accuracy" in values or "personal.accuracy.mean" in values:
-            self.evaluated, self.is_personal = t, "global.accuracy" not in values
-        self.accuracy = values.get("global.accuracy", values.get("personal.accuracy.mean", self.accuracy))
+        shared, own = self.headline.shared, self.headline.own
+        if shared in values or own in values:
+            self.evaluated, self.is_personal = t, shared not in values
+        self.value = values.get(shared, values.get(own, self.value))
         self.loss = values.get("global.loss", values.get("personal.loss.mean", self.loss))
-        self.val_accuracy = values.get("val.accuracy", self.val_accuracy)
+        self.validation = values.get(f"val.{self.headline.name}", self.validation)
 
     def reached(self) -> str | None:
         """The reason why this cell may end early, if there is one."""
         stop = self.run.experiment.stop
-        if stop.accuracy is not None and self.val_accuracy is not None and self.val_accuracy >= stop.accuracy:
-            return f"validation accuracy {self.val_accuracy:.4f} >= {stop.accuracy:g} after round {self.round}"
+        headline, now = self.headline, self.validation
+        if stop.metric is not None and now is not None and headline.reaches(now, stop.metric):
+            sign = ">=" if headline.higher else "<="
+            return f"validation {headline.label} {now:.4f} {sign} {stop.metric:g} after round {self.round}"
         if stop.megabytes is not None and self.bytes >= stop.megabytes * 1e6:
             return f"{self.bytes / 1e6:.3f} MB sent >= {stop.megabytes:g} after round {self.round}"
         if stop.seconds is not None and self.cell_s >= stop.seconds:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import MetricRow
+from unskew.tasks.measure import Measure
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
@@ -37,18 +38,19 @@ class Metric:
     client: int | None = None
 
 
-def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike) -> list[Metric]:
+def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike, higher: bool) -> list[Metric]:
     """Mean, sample-weighted mean, standard deviation over clients, and mean of the worst tenth.
 
     Args:
         name: personal.accuracy, personal.loss, ...
         values: The value of each client.
         examples: Examples it was measured on.
+        higher: True if higher is better.
     """
     v, w = np.asarray(values), np.asarray(examples)
     if not len(v):
         return []
-    worst_first = np.sort(v) if name.endswith("accuracy") else -np.sort(-v)
+    worst_first = np.sort(v) if higher else -np.sort(-v)
     tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
     reduced = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
     return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, reduced, strict=True)]
@@ -71,9 +73,9 @@ def result_row(method: str, setting: str, metric: str, values: Sequence[float]) 
     }
 
 
-def first_reached(curve: Mapping[int, float], level: float) -> int | None:
-    """Return the first round in which a curve, {round: value}, is at or above a level; None if it never is."""
-    return min((t for t, value in curve.items() if value >= level), default=None)
+def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:
+    """Return the first round in which a curve, {round: value}, is at a level or better; None if it never is."""
+    return min((t for t, value in curve.items() if measure.reaches(value, level)), default=None)
 
 
 def summarise(
@@ -83,10 +85,11 @@ def summarise(
     setting: str,
     mean_last: int,
     baseline: str | None,
+    headline: Measure,
 ) -> list[dict[str, Any]]:
     """The table of results: one row per method and metric, with the value of each seed.
 
-    The headline is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
+    The result is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
     `.mean_last_k` averages the last k evaluations; `.minus_X` is the paired difference to method X, seed by seed.
 
     Args:
@@ -95,6 +98,7 @@ def summarise(
         setting: The run's setting, as its table names it.
         mean_last: k.
         baseline: Label of the method the others are compared with, if the run has it.
+        headline: The task's headline metric.
     """
     series: dict[tuple[str, int, str], list[float]] = {}
     for row in rows:
@@ -116,8 +120,8 @@ def summarise(
                 add(m, "seconds", {s: float(sum(v)) for s, v in by_seed.items()})
             else:
                 add(m, name, {s: v[-1] for s, v in by_seed.items()})
-                if name in ("global.accuracy", "personal.accuracy.mean"):
-                    add(m, f"{name}.best", {s: max(v) for s, v in by_seed.items()})
+                if name in (headline.shared, headline.own):
+                    add(m, f"{name}.best", {s: headline.best(v) for s, v in by_seed.items()})
                     add(
                         m,
                         f"{name}.mean_last_{mean_last}",

@@ -72,14 +72,11 @@ def how_skewed(measured: skew.Skew) -> str:
 
 def describe(progress: Progress) -> str:
     """One round in one line."""
-    accuracy = (
-        ""
-        if progress.accuracy is None
-        else f"  {'own data' if progress.own else 'accuracy'} {100 * progress.accuracy:5.1f} %"
-    )
+    label = "own data" if progress.own else progress.headline.label
+    value = "" if progress.value is None else f"  {label} {progress.headline.with_unit(progress.value):>7}"
     loss = "" if progress.loss is None else f"  loss {_number(progress.loss):>6}"
     return (
-        f"{progress.method} (seed {progress.seed})  round {progress.round}/{progress.rounds}{accuracy}{loss}"
+        f"{progress.method} (seed {progress.seed})  round {progress.round}/{progress.rounds}{value}{loss}"
         f"  {_when(progress)}{progress.clients_per_second:6.0f} clients/s  {progress.megabytes:8.2f} MB  "
         f"{duration(progress.left_s)} left"
     )
@@ -96,9 +93,7 @@ def _number(loss: float) -> str:
 
 def _when(progress: Progress) -> str:
     """The last evaluated round, if it is not the one just finished."""
-    return (
-        "" if progress.evaluated == progress.round or progress.accuracy is None else f"(round {progress.evaluated})  "
-    )
+    return "" if progress.evaluated == progress.round or progress.value is None else f"(round {progress.evaluated})  "
 
 
 def duration(seconds: float) -> str:
@@ -167,12 +162,11 @@ class Live:
     def progress(self, progress: Progress) -> None:
         """Move the bar."""
         done = (progress.cell - 1) * progress.rounds + progress.round
-        accuracy = (
-            "" if progress.accuracy is None else f"{'own' if progress.own else 'acc'} {100 * progress.accuracy:.1f} %  "
-        )
+        label = "own" if progress.own else progress.headline.label[:3]
+        value = "" if progress.value is None else f"{label} {progress.headline.with_unit(progress.value)}  "
         loss = "" if progress.loss is None else f"loss {_number(progress.loss)}  "
         numbers = (
-            f"{accuracy}{loss}{_when(progress)}{progress.clients_per_second:.0f} clients/s  "
+            f"{value}{loss}{_when(progress)}{progress.clients_per_second:.0f} clients/s  "
             f"{progress.megabytes:.1f} MB  {duration(progress.left_s)} left"
         )
         self._progress.update(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unskew import models, version
+from unskew import models, tasks, version
 from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset
@@ -38,7 +38,7 @@ from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
-from unskew.task import Task, check_network, make_task, parameter_count
+from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
 
 THREADS_FROM = 5_000_000
@@ -147,11 +147,13 @@ def network(
 
 def make_named_task(config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs = InMemoryInputs()) -> Task:
     """Make the network and loss that a configuration names, in the data's shape; a passed network comes first."""
+    kind = tasks.kind_of(config.kind)
     return make_task(
-        partial(network, config, dataset.input_shape, dataset.num_classes, inputs),
+        partial(network, config, dataset.input_shape, kind.width(dataset.num_classes), inputs),
         dataset.num_classes,
-        loss=config.loss or models.LOSS.get(config.model, "cross_entropy"),
+        loss=config.loss or (models.LOSS.get(config.model) if config.kind == "classification" else None),
         head=config.head or ("head" if config.model in models.TABLE else None),
+        kind=kind,
     )
 
 
@@ -164,9 +166,9 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     """
     key = Key(seed) / "data"
     fed = federate(dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction)
-    if experiment.stop.accuracy is not None and not fed.clients.val.sizes.any():
+    if experiment.stop.metric is not None and not fed.clients.val.sizes.any():
         raise DataError(
-            "stop.accuracy needs validation data, and no client has any; raise val_fraction or the clients' sizes"
+            "stop.metric needs validation data, and no client has any; raise val_fraction or the clients' sizes"
         )
     experiment.cohort(fed.num_clients)
     return fed

@@ -15,6 +15,7 @@ checkpoint; work for a server that did not finish its round is no longer part of
 
 import errno
 import hashlib
+import math
 import os
 import secrets
 import sys
@@ -471,6 +472,7 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
     for part in head.parts if _metrics(runtime, setup) else ():
         where, rows = setup.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))
         if model is not None and (rows is None or len(rows)):
-            correct, loss = setup.trainer.evaluate(model, where, rows)
-            scores.append((part, float(correct.double().mean()), float(loss.double().mean()), len(correct)))
+            columns = setup.trainer.evaluate(model, where, rows)
+            values = tuple(None if math.isnan(v) else v for v in setup.trainer.task.values(columns))
+            scores.append((part, values, len(columns[0])))
     return write("evaluate", EvaluationReply(tuple(scores), head.nonce))

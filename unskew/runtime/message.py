@@ -163,18 +163,20 @@ class FetchReply:
 
 
 class Score(NamedTuple):
-    """Mean accuracy and loss on n examples."""
+    """Values of the task's measures on n examples, in the task's order; NaN where one is not defined."""
 
-    accuracy: float
-    loss: float
+    values: tuple[float, ...]
     n: float
 
 
 @dataclass(frozen=True)
 class EvaluationReply:
-    """(part, accuracy, loss, number of examples) for each part that has examples."""
+    """(part, values of the task's measures, number of examples) for each part that has examples.
 
-    scores: tuple[tuple[str, float, float, int], ...]
+    None is the value of a measure that is not defined on them.
+    """
+
+    scores: tuple[tuple[str, tuple[float | None, ...], int], ...]
     nonce: str
 
 

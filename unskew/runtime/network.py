@@ -199,15 +199,30 @@ class RemoteClients:
             try:
                 head = self.open_reply(delivery, "evaluate", EvaluationReply, nonces[c], 0)
                 self.validator.check(head)
-                scores = {name: Score(a, loss, float(n)) for name, a, loss, n in head.scores}
-                if not scores.keys() <= set(parts) or any(not 0 <= s.accuracy <= 1 or s.n < 1 for s in scores.values()):
-                    raise WireError("scores must be accuracies in [0, 1] on at least one example of what was asked for")
+                scores = {part: self.score(part, values, n) for part, values, n in head.scores}
+                if not scores.keys() <= set(parts):
+                    raise WireError(f"scores must be of {', '.join(parts)}, got {', '.join(scores)}")
             except WireError as error:
                 self._failures.append(LostReply(t, c, "evaluate", printable(str(error))))
                 continue
             for name, score in scores.items():
                 by_part[name][c] = score
         return by_part
+
+    def score(self, part: str, values: Sequence[float | None], n: int) -> Score:
+        """A client's report on its own model.
+
+        Raises:
+            WireError: If it has not a value of each measure, in its range, on at least one example.
+        """
+        measures = self.model.measures
+        if len(values) != len(measures) or n < 1:
+            names = ", ".join(m.name for m in measures)
+            raise WireError(f"scores of {part} must be {names} on at least one example, got {len(values)} on {n}")
+        for measure, value in zip(measures, values, strict=True):
+            if not measure.allows(value):
+                raise WireError(f"{measure.name} of {part} must be {measure.range}, got {value}")
+        return Score(tuple(math.nan if value is None else float(value) for value in values), float(n))
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""

@@ -38,6 +38,7 @@ from unskew.protocol import (
 from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
+from unskew.tasks.measure import Measure
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel, Even
@@ -56,6 +57,7 @@ class ServerModel:
         initial: Initial model, which every client can build by itself.
         initialise: Makes a fresh model from a key.
         server_trainer: Does the server's own local training; None if it does none.
+        measures: What remote clients report of their own models; without it no report is accepted.
     """
 
     num_classes: int
@@ -63,6 +65,7 @@ class ServerModel:
     initial: Params
     initialise: Callable[[Key], Params]
     server_trainer: Trainer | None = None
+    measures: tuple[Measure, ...] = ()
 
 
 # ---------------------------------------------------------------- records of a round

@@ -27,13 +27,12 @@ from torch.func import vmap
 
 from unskew.data.images import ByteImages
 from unskew.errors import UnskewError
-from unskew.local.executor import EvalJob, StepJob, StepResult, room_for
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, joined, room_for
 from unskew.local.stacked.fitter import Fitter, aux_key
 from unskew.local.stacked.network import NetworkTraits, probe
 from unskew.local.stacked.rows import Fit, Form
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Batch, ClientId, Fitted, Fold, Run, Sgd
-from unskew.task import accuracy
 from unskew.tree import Params
 
 # Bytes of activations that models evaluated side by side may take.
@@ -202,14 +201,14 @@ class Stacked:
         return answers
 
     # ------------------------------------------------------------------ evaluation
-    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Evaluate models side by side, those of one part of the data together.
 
         Raises:
             DataError: If there is no global test set to evaluate on.
             ProtocolError: If a model lacks a tensor.
         """
-        results: list[tuple[Tensor, Tensor] | None] = [None] * len(jobs)
+        results: list[Columns | None] = [None] * len(jobs)
         groups: dict[tuple[str, bool], list[int]] = {}
         for i, job in enumerate(jobs):
             if self._stackable and self._fitter.fitting(job.params) and self.trainer.device_data.x_test is not None:
@@ -225,22 +224,22 @@ class Stacked:
         ]
 
     @torch.no_grad()
-    def _evaluate(self, jobs: Sequence[EvalJob], part: str) -> list[tuple[Tensor, Tensor]]:
+    def _evaluate(self, jobs: Sequence[EvalJob], part: str) -> list[Columns]:
         device_data, device = self.trainer.device_data, self.trainer.device
         x, y = (device_data.x, device_data.y) if part == "train" else (device_data.x_test, device_data.y_test)
         assert x is not None
         assert y is not None
         everything = torch.split(torch.arange(len(x), device=device), LocalTrainer.CHUNK)
         blocks = [everything if p.rows is None else torch.split(p.rows.to(device), LocalTrainer.CHUNK) for p in jobs]
-        results: list[list[tuple[Tensor, Tensor]]] = [[] for _ in jobs]
+        results: list[list[Columns]] = [[] for _ in jobs]
         for block in range(max(map(len, blocks))):
             now = [i for i in range(len(jobs)) if block < len(blocks[i])]
             picks = [blocks[i][block] for i in now]
             for i, pick, (_, logits) in zip(
                 now, picks, self._passes([jobs[i].params for i in now], x, picks), strict=True
             ):
-                results[i].append((accuracy(logits, y[pick]), self.trainer.task.loss(logits, y[pick])))
-        return [(torch.cat([c for c, _ in parts]), torch.cat([loss for _, loss in parts])) for parts in results]
+                results[i].append(self.trainer.task.columns(logits, y[pick]))
+        return [joined(parts) for parts in results]
 
     @property
     def _stackable(self) -> bool:

@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 
 from unskew.data.images import ByteImages
 from unskew.keys import Key
-from unskew.task import Task
+from unskew.tasks.task import Task
 
 # Constants of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
 _GOLDEN, _MIX_1, _MIX_2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.local.executor import EvalJob, StepJob, StepResult, room_for
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, joined, room_for
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.pool import Pool, ToWorker
 from unskew.protocol import ClientId, Keep, map_held
@@ -85,7 +85,7 @@ class Workers:
         memory = job.memory if answer["same"] else _read(parts["memory"], self._memory)
         return StepResult((reply, memory), losses, examples)
 
-    def evaluate(self, jobs: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Evaluate models in the workers; a large job is cut where `LocalTrainer` would cut it, so the bits stay."""
         if not jobs:
             return []
@@ -102,11 +102,10 @@ class Workers:
             for j, rows in enumerate(self._pieces(job))
         }
         answers = dict(self._pool.run(requests, "an evaluation"))
-        results: list[list[tuple[Tensor, Tensor]]] = [[] for _ in jobs]
+        results: list[list[Columns]] = [[] for _ in jobs]
         for i, j in sorted(answers):
-            correct, loss = _read(answers[i, j]["parts"]["evaluated"], tuple[Tensor, Tensor])
-            results[i].append((correct, loss))
-        return [(torch.cat([c for c, _ in parts]), torch.cat([v for _, v in parts])) for parts in results]
+            results[i].append(_read(answers[i, j]["parts"]["evaluated"], Columns))
+        return [joined(parts) for parts in results]
 
     def _pieces(self, job: EvalJob) -> list[Any]:
         """Divide rows into pieces of whole chunks, about one per worker; [piece, pieces] if all rows are meant."""

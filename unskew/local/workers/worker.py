@@ -16,7 +16,7 @@ from torch import Tensor
 from unskew import errors, wire
 from unskew.errors import MemoryShortage, ProtocolError, UnskewError, WorkerError
 from unskew.keys import Key
-from unskew.local.executor import StepJob
+from unskew.local.executor import Columns, StepJob
 from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.memory import JOBS_IN_FLIGHT, SharedBuffer, Slot
@@ -105,7 +105,7 @@ def _answer(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> tupl
     )
 
 
-def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> tuple[Tensor, Tensor]:
+def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> Columns:
     params = reader.read(head["params"], Params)
     rows = reader.read(head["rows"], Tensor | list[int])
     if not isinstance(rows, Tensor):  # (piece, pieces): that piece of all rows, in whole chunks

@@ -157,7 +157,8 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Expense
         for s in tables.counted(record, method)
         if s in aim.by_seed and (curve := record.series.get((method, s, ACCURACY)))
     }
-    first = {s: t for s, curve in curves.items() if (t := first_reached(curve, aim.by_seed[s])) is not None}
+    when = {s: first_reached(curve, aim.by_seed[s], record.headline) for s, curve in curves.items()}
+    first = {s: t for s, t in when.items() if t is not None}
 
     def upto(q: Expense) -> Spread | None:
         if not first or not all((method, s) in q.spent for s in first):

@@ -4,7 +4,8 @@ from torch import Tensor, nn
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.task import accuracy, check_network, cross_entropy, make_task, multi_margin, parameter_count
+from unskew.tasks.classification import correct, cross_entropy, multi_margin
+from unskew.tasks.task import check_network, make_task, parameter_count
 
 
 def batch_net() -> nn.Module:
@@ -99,7 +100,7 @@ def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
     ("build", "options", "text"),
     [
         (batch_net, {"head": "fc"}, r"task.head: Sequential has no layer 'fc'; it has 0, 1, 2"),
-        (batch_net, {"loss": "mse"}, r"task.loss must be one of cross_entropy, multi_margin, got 'mse'"),
+        (batch_net, {"loss": "mse"}, r"task.loss of classification must be one of cross_entropy, multi_margin, got"),
         (
             lambda: nn.Sequential(nn.Conv2d(1, 2, 3)),
             {},
@@ -215,7 +216,7 @@ def test_losses_by_hand() -> None:
 
 
 def test_accuracy_and_parameter_count() -> None:
-    assert accuracy(torch.tensor([[0.1, 0.9], [0.9, 0.1]]), torch.tensor([1, 1])).tolist() == [True, False]
+    assert correct(torch.tensor([[0.1, 0.9], [0.9, 0.1]]), torch.tensor([1, 1])).tolist() == [True, False]
     task = make_task(batch_net, 3)
     # conv 2*9+2, norm 2+2, linear 8*4+4, norm 4+4, head 4*3+3; statistics are not trained
     assert parameter_count(task.init(Key(0)), task.layout) == 20 + 4 + 36 + 8 + 15

@@ -1,31 +1,19 @@
-"""A task: a network, its loss, and which tensors play which part.  No data, no device, no optimiser."""
+"""A task: its kind, a network for it, and which tensors play which part.  No data, no device, no optimiser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.protocol import Layout
+from unskew.tasks.classification import CLASSIFICATION
+from unskew.tasks.kind import Loss, TaskKind
+from unskew.tasks.measure import Measure
 from unskew.tree import Params
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Negative log-likelihood of each example, (batch,)."""
-    return F.cross_entropy(logits, y, reduction="none")
-
-
-def multi_margin(logits: Tensor, y: Tensor) -> Tensor:
-    """Crammer and Singer's hinge of each example, (batch,): the linear SVM's loss."""
-    return F.multi_margin_loss(logits, y, reduction="none")
-
-
-LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "multi_margin": multi_margin}
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -36,12 +24,14 @@ class Task:
 
     Attributes:
         build: Makes a fresh network, drawing its initial values from PyTorch's ambient generator.
-        loss: Loss of each example from (logits, labels), (batch,).
-        num_classes: Width of the logits.
-        head: Name of the classification layer inside the network.
+        loss: Loss of each example from (outputs, targets), (batch,).
+        num_classes: Classes of the data.
+        head: Name of the layer inside the network that makes the outputs.
         layout: The tensors' names by role.
         batch_norm: True if some layer takes statistics over the batch, so that a batch needs two examples.
         random: True if training draws random numbers (dropout).
+        kind: What the outputs mean.
+        measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
     """
 
     build: Callable[[], nn.Module]
@@ -51,6 +41,39 @@ class Task:
     layout: Layout
     batch_norm: bool
     random: bool
+    kind: TaskKind
+    measures: tuple[Measure, ...]
+
+    @property
+    def headline(self) -> Measure:
+        """The measure by which models are compared."""
+        return self.kind.headline
+
+    @property
+    def width(self) -> int:
+        """Outputs of the network."""
+        return self.kind.width(self.num_classes)
+
+    def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """What an evaluation keeps of each example: its value in the measures that are means over examples.
+
+        Where a measure needs all examples at once, the outputs and targets follow.
+        """
+        values = tuple(m.each(outputs, y) for m in self.measures if m.each is not None)
+        return values if all(m.each for m in self.measures) else (*values, outputs, y)
+
+    def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
+        """The value of each measure from the columns of all examples; NaN where it is not defined for them."""
+        each = iter(columns)
+        return tuple(
+            float(next(each).double().mean()) if m.each is not None else self.whole(m, columns) for m in self.measures
+        )
+
+    def whole(self, measure: Measure, columns: Sequence[Tensor]) -> float:
+        """The value of a measure that needs all examples at once, from their columns."""
+        assert measure.whole is not None
+        outputs, y = (column.cpu().numpy() for column in columns[-2:])
+        return float(measure.whole(outputs.astype(np.float64), y))
 
     @property
     def min_batch(self) -> int:
@@ -74,22 +97,26 @@ def make_task(
     build: Callable[[], nn.Module],
     num_classes: int,
     *,
-    loss: str | Loss = "cross_entropy",
+    loss: str | Loss | None = None,
     head: str | None = None,
+    kind: TaskKind = CLASSIFICATION,
+    asked: Sequence[str] = (),
 ) -> Task:
     """Read a network's parts.
 
     Args:
         build: Makes a fresh network; called under a keyed generator.
-        num_classes: Width of the logits.
-        loss: A name in LOSSES, or a function from (logits, labels) to the loss of each example.
-        head: Name of the classification layer; by default the network's last linear layer.
+        num_classes: Classes of the data.
+        loss: A name in the kind's losses, by default the first, or a function from (outputs, targets) to the loss of
+            each example.
+        head: Name of the layer that makes the outputs; by default the network's last linear layer.
+        kind: What the outputs mean.
+        asked: Names of measures to report beside the headline and the loss.
 
     Raises:
-        ConfigError: If the loss or the head is unknown, or a tensor is shared between two names.
+        ConfigError: If the loss, the head or a measure is unknown, or a tensor is shared between two names.
     """
-    if isinstance(loss, str) and loss not in LOSSES:
-        raise ConfigError(f"task.loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+    function = loss if callable(loss) else kind.loss(loss)
     with Key(0).ambient():
         module = _without_counters(build())
     modules = dict(module.named_modules())
@@ -131,12 +158,14 @@ def make_task(
     )
     return Task(
         build,
-        LOSSES[loss] if isinstance(loss, str) else loss,
+        function,
         num_classes,
         head,
         layout,
         batch_norm=any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules.values()),
         random=any(_draws(m) for m in modules.values()),
+        kind=kind,
+        measures=kind.reported(asked, function),
     )
 
 
@@ -151,7 +180,7 @@ def check_network(task: Task, examples: Tensor) -> None:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
     """
     module = task.module().eval()
-    name, wanted = type(module).__name__, (len(examples), task.num_classes)
+    name, wanted = type(module).__name__, (len(examples), task.width)
     shapes = f"examples of shape {tuple(examples.shape[1:])}"
     try:
         with torch.no_grad(), Key(0).ambient():
@@ -171,7 +200,7 @@ def check_network(task: Task, examples: Tensor) -> None:
         raise ConfigError(
             f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes} and "
             f"{task.num_classes} classes, got {logits.dtype} of shape {tuple(logits.shape)}; give its last layer "
-            f"{task.num_classes} outputs" + (", two classes need two" if task.num_classes == 2 else "")
+            f"{task.width} outputs" + (", two classes need two" if task.width == 2 else "")
         )
 
 
@@ -195,8 +224,3 @@ def _without_counters(module: nn.Module) -> nn.Module:
 def parameter_count(params: Params, layout: Layout) -> int:
     """Trainable numbers in `params`."""
     return sum(params[n].numel() for n in layout.trainable)
-
-
-def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """1 where the largest logit is the label's, (batch,) bool."""
-    return logits.argmax(1) == y

@@ -1,0 +1,64 @@
+"""Tasks: what a network's outputs mean, what is minimised, what is reported, and what a prediction is.
+
+    from unskew import tasks
+
+    tasks.kind_of("classification").headline.label   # 'accuracy'
+
+A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` lists them, and an experiment names one with
+`task.kind`.  It says
+
+    width       outputs that a network has for so many classes: as many, or one (binary: one logit; regression: one
+                number).  A network is checked against it before any work; nothing is guessed from a layer.
+    targets     what a label is: a class (a whole number from 0) or a number
+    losses      by name, the first is the default: (outputs, targets) -> the loss of each example
+    measures    what is reported (`Measure`): name, label, direction, range, unit, and how it is taken, as a mean over
+                examples (accuracy, squared error) or from all of them at once (AUROC, R2, concordance).  The first is
+                the **headline**: early stopping, best rounds, comparisons, tables and figures go by it and its
+                direction.
+    predict     outputs -> predictions, as `unskew.predict` gives them
+
+A **task** (`Task`) is a kind with a network for it: `make_task` reads the network's parts, and binds the loss and the
+measures that the run reports: the headline, the loss, and those asked for.
+
+The way of a measure through a run:
+
+    trainer.evaluate        columns, one value an example (`Task.columns`), and where a measure needs all examples at
+                            once also the outputs and targets
+    run.evaluation          means over a client's examples, `whole` for the rest: global.NAME, personal.NAME.mean, ...
+    a remote client         sends values in the order of `task.measures`; the server checks them against their ranges
+    run.json                holds the measures' cards (`Measure.card`), the headline first
+    record, report, history read them there: a report needs no code of the task
+
+Tasks to come need no other place: survival gives two targets an example and the concordance index as a `whole` measure
+with one output; next token has outputs (batch, classes, positions) and counts positions; multi-label has `width`
+outputs and a target for each.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from unskew.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from unskew.tasks.kind import TaskKind
+
+TABLE: dict[str, str] = {
+    "classification": "unskew.tasks.classification:CLASSIFICATION",
+}
+
+ABOUT: dict[str, str] = {
+    "classification": "one of several classes; cross-entropy, accuracy",
+}
+
+
+def kind_of(name: str) -> "TaskKind":
+    """The kind of task of that name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if name not in TABLE:
+        raise ConfigError(f"unknown task.kind {name}{did_you_mean(name, TABLE)} (kinds: {', '.join(TABLE)})")
+    module, _, attribute = TABLE[name].partition(":")
+    task_kind: TaskKind = getattr(importlib.import_module(module), attribute)
+    return task_kind

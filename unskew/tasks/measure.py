@@ -1,0 +1,148 @@
+"""Measures of how good predictions are, and how their values are read and written.  No PyTorch is imported."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+Direction = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that says how good predictions are.
+
+    A run's folder holds all but the two functions, so that a report can show a measure without the code that took it.
+
+    Attributes:
+        name: Its name in metrics: `accuracy` makes global.accuracy and personal.accuracy.mean.
+        label: Its name in tables and on axes, as in "balanced accuracy".
+        direction: The better direction.
+        low, high: Its range; None where it has no end.  A client's value outside of it is refused.
+        percent: True for a fraction that is shown in percent.
+        each: Value of each example from (outputs, targets), (n,); their mean is the measure.
+        whole: Value of all examples together from (outputs, targets), NaN where it is not defined, as the area under
+            the curve of a single class.  A measure has one of the two.
+    """
+
+    name: str
+    label: str
+    direction: Direction = "higher"
+    low: float | None = 0.0
+    high: float | None = 1.0
+    percent: bool = True
+    each: "Callable[[Tensor, Tensor], Tensor] | None" = field(default=None, compare=False, repr=False)
+    whole: "Callable[[npt.NDArray[np.float64], npt.NDArray[Any]], float] | None" = field(
+        default=None, compare=False, repr=False
+    )
+
+    @property
+    def higher(self) -> bool:
+        """True if a higher value is better."""
+        return self.direction == "higher"
+
+    @property
+    def shared(self) -> str:
+        """Name of its value of the global model in metrics."""
+        return f"global.{self.name}"
+
+    @property
+    def own(self) -> str:
+        """Name of its mean over the clients' own models in metrics."""
+        return f"personal.{self.name}.mean"
+
+    @property
+    def worst(self) -> str:
+        """Name of its mean over the worst tenth of the clients in metrics."""
+        return f"personal.{self.name}.worst_decile"
+
+    @property
+    def across(self) -> str:
+        """Name of its standard deviation over the clients in metrics."""
+        return f"personal.{self.name}.std"
+
+    @property
+    def scale(self) -> float:
+        """Factor from a value to the number shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def axis(self) -> str:
+        """Its label with the unit, as in "accuracy, %"."""
+        return f"{self.label}, %" if self.percent else self.label
+
+    @property
+    def points(self) -> str:
+        """The unit of a difference of two values; empty where it has none."""
+        return "percentage points" if self.percent else ""
+
+    @property
+    def range(self) -> str:
+        """The values it may have, in words."""
+        ends = [f"at least {self.low:g}"] if self.low is not None else []
+        ends += [f"at most {self.high:g}"] if self.high is not None else []
+        return " and ".join(ends) or "a finite number"
+
+    def allows(self, value: float | None) -> bool:
+        """Return true if a value is one that the measure can have; None is that of a measure that is not defined."""
+        if value is None:
+            return self.each is None
+        inside = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        return inside and abs(value) <= sys.float_info.max
+
+    @property
+    def levels(self) -> str:
+        """The values that not every model reaches, as an interval."""
+        low = "(-inf" if self.low is None else f"{'(' if self.higher else '['}{self.low:g}"
+        high = "inf)" if self.high is None else f"{self.high:g}{']' if self.higher else ')'}"
+        return f"{low}, {high}"
+
+    def reachable(self, level: float) -> bool:
+        """Return true for a value that not every model reaches."""
+        return self.allows(level) and level != (self.low if self.higher else self.high)
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of some values, at least one."""
+        return max(values) if self.higher else min(values)
+
+    def reaches(self, value: float, level: float) -> bool:
+        """Return true if a value is at a level or better."""
+        return value >= level if self.higher else value <= level
+
+    def better(self, difference: float) -> bool:
+        """Return true if a difference of two values is an improvement."""
+        return difference > 0 if self.higher else difference < 0
+
+    def show(self, value: float, digits: int = 1) -> str:
+        """A value without its unit: in percent with so many decimals, or with four figures.
+
+        >>> ACCURACY.show(0.8614), Measure("mse", "MSE", "lower", high=None, percent=False).show(12.3456)
+        ('86.1', '12.35')
+        """
+        if not math.isfinite(value):
+            return "not finite"
+        return f"{100 * value:.{digits}f}" if self.percent else f"{value:.4g}"
+
+    def with_unit(self, value: float) -> str:
+        """A value with its unit, as in `86.1 %`."""
+        return self.show(value) + (" %" if self.percent else "")
+
+    def card(self) -> dict[str, Any]:
+        """The measure as a run's folder holds it."""
+        names = ("name", "label", "direction", "low", "high", "percent")
+        return {name: getattr(self, name) for name in names}
+
+
+def described(card: Mapping[str, Any]) -> Measure:
+    """The measure that a run's folder describes; it cannot be taken, only shown."""
+    return Measure(**card)
+
+
+ACCURACY = Measure("accuracy", "accuracy")
+"""The headline of classification, as reports know it."""
