@@ -318,6 +318,7 @@ def test_one_seed_allows_no_interval_and_says_so(tmp_path: Path) -> None:
     assert "nan" not in text.lower()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_contradicting_files_are_reported(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", rounds=4)
     summary = json.loads((folder / "summary.json").read_text())
@@ -349,6 +350,7 @@ def test_a_large_run_stays_under_two_megabytes(tmp_path: Path) -> None:
     assert "No method of this run is plain FedAvg" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "b", METHODS[:2], name="second")
     text = said(write_comparison([run, other], tmp_path / "out.html"))
@@ -362,6 +364,7 @@ def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, 
     assert f"demo / FedProx(mu=0.1) ({found})" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_shows_all_that_the_reports_of_its_runs_do(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / n, METHODS[:2], name=n, failures=n == "one") for n in ("one", "two")]
     card = json.loads((folders[1] / "run.json").read_text())
@@ -384,6 +387,7 @@ def test_a_comparison_shows_all_that_the_reports_of_its_runs_do(tmp_path: Path) 
     assert "Run cores device one 2 cpu two 64 NVIDIA H100" in environment
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_of_many_runs_opens_with_their_number(tmp_path: Path) -> None:
     """As of a sweep: the names stand in the tables, not in the lead."""
     folders = [make_run(tmp_path / f"run-{i}", METHODS[:1], seeds=[0], rounds=2, name=f"swept-{i}") for i in range(8)]
@@ -407,6 +411,7 @@ def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
     assert f"{first} and {second} share the highest" in summary_text.found(record)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Path) -> None:
     """The same numbers in one run of two methods and in two runs of one: the same differences and the same words."""
     whole = read(make_run(tmp_path / "whole", METHODS[:2]))
@@ -427,6 +432,7 @@ def settings(model: str, lr: float, label: str) -> str:
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_said(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
     (folders[0] / "config.toml").write_text(settings("mlp", 0.1, "FedAvg"))
@@ -445,6 +451,7 @@ def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_sa
     assert "Differences to" not in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_on_data_that_clients_kept_to_themselves_are_not_taken_for_comparable(tmp_path: Path) -> None:
     """A federation's clients declared data of their own: its partition.json has no seeds."""
     folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
@@ -474,6 +481,7 @@ def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round
     assert tables.paired(together, base=base) == ()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "b", METHODS[:2], seeds=(0, 1), rounds=10, dataset="usps")
     partition = json.loads((other / "partition.json").read_text())
@@ -495,6 +503,7 @@ def test_a_comparison_of_one_run_is_refused(run: Path, tmp_path: Path) -> None:
         write_comparison([run], tmp_path / "out.html")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_that_cannot_be_written_leaves_nothing(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_twenty_classes_and_five_methods_stay_small(tmp_path: Path) -> None:
     assert "Matrices are drawn for the first 4 methods." in pages.said(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_without_soft_labels_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run", {"fedavg": lambda s, t: {"epsilon": 1.0}})
     now = write_report(folder).read_bytes()

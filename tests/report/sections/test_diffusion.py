@@ -347,6 +347,7 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
     assert priced.words.startswith("Priced under this run’s own radio: of 106 resource blocks")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
     bare = write_report(make_run(tmp_path / "bare", kept=False))
     empty = make_run(tmp_path / "empty", kept=False)
@@ -360,6 +361,7 @@ def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
     assert len(svgs(bare)) == 4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_info_of_another_shape_bring_the_costs_and_no_diffusion(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", kept=False)
     row = {"method": "FedDif", "seed": 0, "round": 1, "type": "dict", "info": {"swaps": 3}}
@@ -369,6 +371,7 @@ def test_info_of_another_shape_bring_the_costs_and_no_diffusion(tmp_path: Path) 
     assert "Diffusion" not in titles
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_round_in_which_no_model_moves_has_no_path_to_draw(tmp_path: Path) -> None:
     text = pages.said(write_report(make_run(tmp_path / "run", [ROUND_2, ROUND_2])))
     assert "FedDif: 0 diffusion rounds per communication round on average" in text
@@ -396,6 +399,7 @@ def test_a_large_cell_stays_small_and_says_what_is_left_out(tmp_path: Path) -> N
     assert "The first 16 of 300 models." in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_warnings_stand_among_the_notes_and_ignored_bids_beside_the_lost_clients(tmp_path: Path) -> None:
     warned = {**ROUND_1, "warnings": ["nobody can send"]}
     again = {**ROUND_2, "warnings": ["nobody can send", "and <b>this</b>"],
@@ -491,6 +495,7 @@ def test_without_fedavg_the_target_is_the_lowest_of_the_peaks(tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------- what can be wrong with the log
+@pytest.mark.usefixtures("undrawn")
 def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     whole = (folder / "info.jsonl").read_bytes()

@@ -227,6 +227,7 @@ def test_a_method_of_one_round_has_one_mark(tmp_path: Path) -> None:
     assert 5 in drawn
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_mixtures_are_in_the_table_and_not_among_soft_labels(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", {"fedpft": lambda s, t: MIXTURES}))
     text = pages.said(page)
@@ -255,11 +256,13 @@ def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
     assert found.privacy.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "closest": {"0": None}})}))
     assert "not reported" in pages.said(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run", {"m": lambda s, t: {"epsilon": 1.0}})
     now = write_report(folder).read_bytes()
@@ -307,6 +310,7 @@ def test_what_is_near_and_not_joined_has_a_sign_of_its_own() -> None:
     assert "threshold 5: label 0 at 1 joined; label 1 at 3 apart." in chart.svg
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_common_label_nothing_is_drawn_and_that_is_said(tmp_path: Path) -> None:
     alone = {**ROUND, "pairs": [], "sets": [[i] for i in range(6)], "kept": list(range(6))}
     assert embeddings.alignment_chart("a", "feddistr", uploads(alone)) is None

@@ -197,6 +197,7 @@ def test_agreement_with_the_domains_is_as_worked_out_by_hand(folder: Path) -> No
     assert found.rand.mean == pytest.approx((0, 1, 0))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_there_is_no_agreement_without_domains_or_with_overlapping_groups(folder: Path, tmp_path: Path) -> None:
     assert _grouping(folder, "flsc").rand is None
     other = make_run(tmp_path / "run", split={"name": "dirichlet", "alpha": 0.1}, domains=())
@@ -217,6 +218,7 @@ def _row(folder: Path, method: str) -> str:
     return " ".join((section.tables[0].entries[0].name, *section.tables[0].entries[0].cells))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -264,6 +266,7 @@ def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_fr
     assert "round 1: everybody alone; round 3: clients 0, 1, 2." in flow
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: Path) -> None:
     """Clients 0, 1, 2 are in group 1, client 3 is alone; with 25 clients there is no room."""
     drawn = next(s for s in svgs(page) if "By client of hcct" in s)
@@ -279,6 +282,7 @@ def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: P
     assert "the groups’ numbers stand above" in pages.said(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_client_in_no_group_does_not_look_like_one_that_is_alone(page: Path, tmp_path: Path) -> None:
     left_out = [{"groups": [[0, 1, 2]], "utility": [0.5] * 4}]
     folder = make_run(tmp_path / "run", {"hcct": left_out})
@@ -306,6 +310,7 @@ def test_clients_and_classes_with_names_are_called_by_them(tmp_path: Path) -> No
     assert [m.name for m in join_summaries(read(folder))[0].members] == cities
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_says_which_clients_have_a_domain_in_common(page: Path, tmp_path: Path) -> None:
     assert "Clients with a domain in common: 0, 1; 2, 3." in pages.said(page)
     own = make_run(tmp_path / "run", domains=(3, 2, 0, 1))
@@ -329,12 +334,14 @@ def test_shades_are_blue_above_and_orange_below_zero_and_clear_where_nothing_is_
     assert pixels[1, :, 3].tolist() == [0, 0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_fixed_number_of_groups_is_told_as_the_reason_of_the_cut(tmp_path: Path) -> None:
     text = pages.said(write_report(make_run(tmp_path / "run", options="groups = 2")))
     assert "It is where the requested number of groups was reached, whatever the benefit." in text
     assert "Merges are made while their benefit is positive." not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) -> None:
     text = pages.said(write_report(make_run(tmp_path / "run", methods=("hcct", "flsc"))))
     assert "No method of this run trains every client alone, so the gain from joining is not known" in text
@@ -397,6 +404,7 @@ def test_a_hundred_restless_clients_make_a_small_page_and_a_thousand_leave_figur
     assert "Drawn are 16 of 20 rounds." in pages.said(tmp_path / "100" / "report.html")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_without_groups_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run", info={"hcct": [{"swaps": 3}] * 3})
     now = write_report(folder).read_bytes()
