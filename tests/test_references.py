@@ -139,7 +139,7 @@ def test_a_network_is_a_class_an_annotated_function_or_one_of_our_parameters(nam
 
 @pytest.mark.parametrize("name", ["other_names", "other", "annotated", "Mine"])
 def test_any_other_function_is_no_network(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"as in def net\(input_shape, num_classes\) -> nn.Module; it is "):
+    with pytest.raises(ConfigError, match=rf"-> nn.Module; {__name__}:{name} is "):
         models.build(f"{__name__}:{name}", (4,), 2)
 
 

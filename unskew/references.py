@@ -1,9 +1,10 @@
-"""References to code: `module.path:attribute`, by which a file names a method or a network that is in no table.
+"""References to code: `module.path:attribute`, by which a file names a piece that is in no table.
 
-What a file names is looked at before it is called.  A method is a class with `init`, `round` and `serve`, or a function
-annotated to return one; a network is a `torch.nn.Module` class, or a function annotated to return one.  Anything else,
-`os:system` for example, is refused and not called.  Importing a module runs it, though, so a file that may come from
-elsewhere is refused before that, unless its reader says `allow_code`: see `permit`.
+What a file names is looked at before it is called: each kind (`unskew.registry`) says what its pieces are.  A method is
+a class with `init`, `round` and `serve`, or a function annotated to return one; a network is a `torch.nn.Module` class,
+or a function annotated to return one.  Anything else, `os:system` for example, is refused and not called.  Importing a
+module runs it, though, so a file that may come from elsewhere is refused before that, unless its reader says
+`allow_code`: see `permit`.
 """
 
 import functools
@@ -21,8 +22,6 @@ from typing import Any
 from unskew.errors import ConfigError
 
 OURS = "unskew"
-METHODS_OF_OURS = ("unskew.algorithms.", "unskew.papers.")
-"""Packages of unskew whose classes a file may name as methods, besides what is in the tables."""
 PARTS = ("init", "round", "serve")
 SIZES = ("input_shape", "num_classes")
 
@@ -47,55 +46,34 @@ def permit(reference: str, place: str, where: str, registered: Collection[str]) 
         )
 
 
-def method(reference: str, what: str, registered: Collection[str]) -> Callable[..., Any]:
-    """Import a class or function that makes a method, without calling it.
+def find(reference: str, what: str, need: str, fits: Callable[[Any], bool], inside: tuple[str, ...] = ()) -> Any:
+    """Import what a file names as `module:attribute`, if it can be what its place needs; it is not called.
+
+    Args:
+        reference: The name.
+        what: Name of the piece, for messages.
+        need: End of the sentence "... must be ...".
+        fits: True if an object can be such a piece.
+        inside: Packages of unskew whose classes may be named.
 
     Raises:
-        ConfigError: If it cannot be imported, or is neither.
+        ConfigError: If it cannot be imported, or does not fit.
     """
-    need = (
-        f"{what} must be a class with {', '.join(PARTS)}, or a function annotated to return one, as in "
-        "def mine(mu: float = 0.1) -> Mine"
-    )
-    if reference in registered:
-        return load(reference, what)
-    _refuse_internal(reference, need, METHODS_OF_OURS)
+    need = f"{what} must be {need}"
+    _refuse_internal(reference, need, inside)
     target = load(reference, what)
-    if not _are(_is_method, target):
-        raise ConfigError(f"{need}; {reference} is {_described(target)}")
+    if not fits(target):
+        raise ConfigError(f"{need}; {reference} is {described(target)}")
     if _package(reference) == OURS and not inspect.isclass(target):
         raise ConfigError(f"{need}; {reference} is a function inside unskew that is not in its table")
     return target
 
 
-def network(reference: str, registered: Collection[str]) -> Callable[..., Any]:
-    """Import a class or function that makes a network, without calling it.
-
-    A function without a return annotation is taken if its first parameters are input_shape and num_classes, and its
-    file is the user's own: not of Python and not an installed package's.
-
-    Raises:
-        ConfigError: If it cannot be imported, or is neither.
-    """
-    what = f"model {reference}"
-    need = (
-        f"{what} must be a torch.nn.Module class, or a function annotated to return one, as in "
-        "def net(input_shape, num_classes) -> nn.Module"
-    )
-    if reference in registered:
-        return load(reference, what)
-    _refuse_internal(reference, need, ())
-    target = load(reference, what)
-    if not (_are(_is_network, target) or _is_own_factory(target)):
-        raise ConfigError(f"{need}; it is {_described(target)}")
-    return target
-
-
-def load(reference: str, what: str) -> Callable[..., Any]:
+def load(reference: str, what: str) -> Any:
     """Import what a reference names, without looking at it: for tables, which hold nothing but what is meant.
 
     Raises:
-        ConfigError: If it cannot be imported, or cannot be called.
+        ConfigError: If it cannot be imported.
     """
     module, _, attribute = reference.partition(":")
     if not _importable(module):
@@ -106,10 +84,7 @@ def load(reference: str, what: str) -> Callable[..., Any]:
             target = getattr(target, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{what} cannot be imported from {reference}: {error}") from error
-    if not callable(target):
-        raise ConfigError(f"{what} must be a class or function, got {type(target).__name__} ({reference})")
-    made: Callable[..., Any] = target
-    return made
+    return target
 
 
 # ---------------------------------------------------------------- looking, not calling
@@ -129,7 +104,7 @@ def _refuse_internal(reference: str, need: str, allowed: tuple[str, ...]) -> Non
         raise ConfigError(f"{need}; {reference} is inside unskew and not in its table")
 
 
-def _are(kind: Callable[[Any], bool], target: Any) -> bool:
+def makes(kind: Callable[[Any], bool], target: Any) -> bool:
     """True if this class, or whatever this function is annotated to return, is of a kind."""
     if inspect.isclass(target):
         return kind(target)
@@ -138,13 +113,14 @@ def _are(kind: Callable[[Any], bool], target: Any) -> bool:
     return all(map(kind, typing.get_args(returned) if union else (returned,)))
 
 
-def _is_method(kind: Any) -> bool:
+def is_method(kind: Any) -> bool:
     """True if this is a class with the parts of a method; a generic one may have its parameter."""
     kind = typing.get_origin(kind) or kind
     return inspect.isclass(kind) and all(callable(getattr(kind, part, None)) for part in PARTS)
 
 
-def _is_network(kind: Any) -> bool:
+def is_network(kind: Any) -> bool:
+    """True if this is a class of networks."""
     from torch import nn
 
     return inspect.isclass(kind) and issubclass(kind, nn.Module)
@@ -170,7 +146,8 @@ def _returned(target: Any) -> Any:
         return None
 
 
-def _is_own_factory(target: Any) -> bool:
+def is_own_factory(target: Any) -> bool:
+    """True for a function of a user's own file that takes the sizes of a network, whatever it is annotated with."""
     if not inspect.isfunction(target) or "return" in target.__annotations__:
         return False
     function = inspect.unwrap(target)
@@ -192,9 +169,12 @@ def _installation() -> tuple[Path, ...]:
     return tuple(Path(root).absolute() for root in roots)
 
 
-def _described(target: Any) -> str:
+def described(target: Any) -> str:
+    """Describe an object that is not what was meant, for an error message."""
     if inspect.isclass(target):
         return f"the class {target.__qualname__}"
+    if not callable(target):
+        return f"a value of type {type(target).__name__}"
     name = getattr(target, "__qualname__", type(target).__qualname__)
     annotations = getattr(_plain_function(target), "__annotations__", None) or {}
     if "return" not in annotations:

@@ -12,7 +12,7 @@ import pytest
 from unskew import papers
 from unskew.algorithms import TABLE
 from unskew.data.sources import SOURCES
-from unskew.data.split import SPLITS
+from unskew.data.split import TABLE as SPLITS
 from unskew.models import TABLE as MODELS
 from unskew.papers import toolkit
 from unskew.run.callbacks import Progress
@@ -235,6 +235,8 @@ NAMES = {
     "datasets": {s.name for s in SOURCES},
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
+    "wrappers": {"dw"},
+    "channels": {"even", "radio"},
     "experiments": {"digits", "domains", "feddistr"},
     "reproductions": set(papers.TABLE),
 }

@@ -16,7 +16,6 @@ from unskew.data.manifest import index_sha256
 from unskew.data.skew import effective_classes, iid_distance, label_counts
 from unskew.data.split import (
     IID,
-    SPLITS,
     ByGroup,
     Dirichlet,
     FromManifest,
@@ -25,6 +24,9 @@ from unskew.data.split import (
     Quantity,
     Shards,
     Split,
+)
+from unskew.data.split import (
+    TABLE as SPLITS,
 )
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key

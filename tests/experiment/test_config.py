@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from unskew import algorithms, schema
 from unskew.algorithms.fedavg import FedAvg
-from unskew.data.split import SPLITS
+from unskew.data.split import TABLE as SPLITS
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, Stop

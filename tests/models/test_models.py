@@ -611,7 +611,7 @@ def test_one_pixel_less_than_the_smallest_image_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("lennet", {}, "unknown model lennet; did you mean lenet\\?"),
+        ("lennet", {}, "unknown model 'lennet'; did you mean lenet\\?"),
         (
             "mlp",
             {"hiden": (3,)},
@@ -709,7 +709,11 @@ def test_types_that_cannot_be_read_are_not_checked(mine: str) -> None:
         ("mine:raising", {}, "cannot be built for .*: RuntimeError: no such width"),
         ("mine:listing", {}, "model mine:listing must make a torch.nn.Module, got list"),
         ("mine:one_size", {}, "must take \\(input_shape, num_classes\\) or nothing, .*its parameters are \\(input_sha"),
-        ("mine:ROOT", {}, "model mine:ROOT must be a class or function, got PosixPath"),
+        (
+            "mine:ROOT",
+            {},
+            "model 'mine:ROOT' must be a torch.nn.Module class, .*; mine:ROOT is a value of type PosixPath",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_network_of_ones_own_is_one_sentence(

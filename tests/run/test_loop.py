@@ -324,7 +324,7 @@ def test_a_target_that_is_met_at_once_trains_nothing(tiny: Callable[..., Experim
         (DataError, ["split.num_clients=1000"], "1000 clients x at least 2 samples = 2000, but there are 143"),
         (DataError, ["stop.metric=0.5", "split={name='iid', num_clients=400}"], "stop.metric needs validation"),
         (ConfigError, ["clients_per_round=5"], "clients_per_round must be at most the 4 clients, got 5"),
-        (ConfigError, ["task.model=mlpp"], "unknown model mlpp; did you mean mlp?"),
+        (ConfigError, ["task.model=mlpp"], "unknown model 'mlpp'; did you mean mlp?"),
         (ConfigError, ["task.model_options.hiden=[3]"], "model mlp has no option hiden; did you mean hidden?"),
         (ConfigError, ["runtime.device=tpu"], "runtime.device must be auto, cpu or cuda[:n], got 'tpu'"),
         (ConfigError, ["runtime.device=mps"], "runtime.device must be auto, cpu or cuda[:n], got 'mps'"),

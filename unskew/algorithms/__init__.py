@@ -1,15 +1,11 @@
 """One file per paper.  TABLE lists the methods by the names used in experiment files; each is imported on first use."""
 
-import functools
-import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_origin
 
-from unskew import references
-from unskew.errors import ConfigError, did_you_mean
-
-GROUP = "unskew.algorithms"
+from unskew.references import PARTS, is_method, makes
+from unskew.registry import Registry
 
 
 class MethodEntry(NamedTuple):
@@ -202,56 +198,43 @@ TABLE: dict[str, MethodEntry] = {
     ),
 }  # fmt: skip
 
+METHODS = Registry(
+    "algorithm",
+    "unskew.algorithms",
+    {name: entry.target for name, entry in TABLE.items()},
+    f"a class with {', '.join(PARTS)}, or a function annotated to return one, as in def mine(mu: float = 0.1) -> Mine",
+    partial(makes, is_method),
+    about={name: entry.about for name, entry in TABLE.items()},
+    inside=("unskew.algorithms.", "unskew.papers."),
+    made_later=True,
+)
+
 ADDITIONS = {"dw": "unskew.algorithms.feddw:with_dw"}
 """Functions that wrap the constructor of NAME in NAME+WORD, by WORD."""
+
+WRAPPERS = Registry(
+    "wrapper",
+    "unskew.wrappers",
+    ADDITIONS,
+    "a function from the constructor of a method to another, as in def mine(method: Callable[..., Any]) -> "
+    "Callable[..., Any]",
+    lambda target: makes(_is_constructor, target),
+    about={"dw": "FedDW's regulariser and aggregation around another method, as in fedprox+dw"},
+)
 
 
 def resolve(name: str) -> Callable[..., Any]:
     """Find the class or function that makes the method called `name`; its keyword parameters are the options.
 
-    Looked up in TABLE, then among installed packages (entry points in the group "unskew.algorithms"); a name with a
-    colon is taken as "module.path:attribute", and looked at before anybody calls it.  NAME+WORD is NAME with an
-    addition, such as fedprox+dw.
+    Looked up as `unskew.registry` says.  NAME+WRAPPER is NAME with a wrapper around it, such as fedprox+dw.
 
     Raises:
         ConfigError: If there is no such name, if two distributions claim it, or if what it points to cannot be
             imported or makes no method.
     """
-    if "+" in name:
-        base, _, word = name.rpartition("+")
-        if word not in ADDITIONS:
-            raise ConfigError(f"no addition is called {word!r} (in {name!r}); there is: {', '.join(ADDITIONS)}")
-        made: Callable[..., Any] = references.load(ADDITIONS[word], f"+{word}")(resolve(base))
-        return made
-    if ":" in name:
-        return references.method(name, f"algorithm {name!r}", registered())
-    others = [e for e in installed(tuple(sys.path)) if e.name == name]
-    owners = [*(["unskew"] if name in TABLE else []), *(_owner(e) for e in others)]
-    if len(owners) > 1:
-        raise ConfigError(
-            f"algorithm {name!r} is provided by {' and by '.join(owners)}; uninstall one, or name the one you mean: "
-            f"{' or '.join([*([TABLE[name].target] if name in TABLE else []), *(e.value for e in others)])}"
-        )
-    if name in TABLE:
-        return references.load(TABLE[name].target, f"algorithm {name!r}")
-    if others:
-        return references.load(others[0].value, f"algorithm {name!r} of {owners[0]}")
-    known = [*TABLE, *sorted({e.name for e in installed(tuple(sys.path))} - set(TABLE))]
-    raise ConfigError(
-        f"unknown algorithm {name!r}{did_you_mean(name.lower(), known)} "
-        f"(there are: {', '.join(known)}; or give module.path:attribute)"
-    )
-
-
-@functools.lru_cache(1)
-def installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """List the methods of other distributions on `path`; read once, since it takes a twentieth of a second."""
-    return tuple(entry_points(group=GROUP))
-
-
-def registered() -> frozenset[str]:
-    """References to the methods of the table and of installed packages."""
-    return frozenset((*(e.target for e in TABLE.values()), *(e.value for e in installed(tuple(sys.path)))))
+    base, _, wrapper = name.rpartition("+")
+    made: Callable[..., Any] = WRAPPERS.resolve(wrapper)(resolve(base)) if base else METHODS.resolve(name)
+    return made
 
 
 def permit(name: str, place: str, where: str) -> None:
@@ -260,8 +243,11 @@ def permit(name: str, place: str, where: str) -> None:
     Raises:
         ConfigError: If so, with the option that allows it.
     """
-    references.permit(name.partition("+")[0], place, where, registered())
+    method, *wrappers = name.split("+")
+    METHODS.permit(method, place, where)
+    for wrapper in wrappers:
+        WRAPPERS.permit(wrapper, place, where)
 
 
-def _owner(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else f"the installed {entry.value}"
+def _is_constructor(kind: Any) -> bool:
+    return kind is Callable or get_origin(kind) is Callable

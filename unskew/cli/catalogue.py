@@ -6,16 +6,28 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from unskew import references
 from unskew.cli.options import AsJson, builtin_experiments
 from unskew.errors import ConfigError, did_you_mean
+from unskew.registry import Registry
 
-KINDS = ("methods", "datasets", "splits", "models", "experiments", "reproductions")
+REGISTRIES = {
+    "methods": "unskew.algorithms:METHODS",
+    "wrappers": "unskew.algorithms:WRAPPERS",
+    "splits": "unskew.data.split:SPLITS",
+    "models": "unskew.models:MODELS",
+    "channels": "unskew.world.channel:CHANNELS",
+}
+"""The registry of each kind."""
+
+KINDS = ("methods", "wrappers", "datasets", "splits", "models", "channels", "experiments", "reproductions")
 OTHER_NAMES = {
     "algorithms": "methods",
     "networks": "models",
     "data": "datasets",
     "partitions": "splits",
     "papers": "reproductions",
+    "radios": "channels",
 }
 
 
@@ -25,8 +37,8 @@ def list_(
 ) -> None:
     """Show what exists, one line each.
 
-    WHAT is one of methods, datasets, splits, models, experiments,
-    reproductions; everything by default.
+    WHAT is one kind of piece, everything by default.  What an installed
+    package adds is shown with the package it comes from.
 
     [dim]unskew list methods[/]
     """
@@ -49,22 +61,14 @@ def list_(
 
 def catalogue(kind: str) -> dict[str, str]:
     """Items of a kind, each with a one-line description, by name."""
-    if kind == "methods":
-        from unskew.algorithms import TABLE
-
-        return {name: entry.about for name, entry in TABLE.items()}
+    if kind in REGISTRIES:
+        registry: Registry = references.load(REGISTRIES[kind], kind)
+        own = {"module.path:factory": "a network of your own"} if kind == "models" else {}
+        return {**registry.describe(), **own}
     if kind == "datasets":
         from unskew.data.sources import SOURCES
 
         return {s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES}
-    if kind == "splits":
-        from unskew.data.split import SPLITS
-
-        return {name: (split.__doc__ or "").strip().split("\n")[0] for name, split in SPLITS.items()}
-    if kind == "models":
-        from unskew.models import ABOUT
-
-        return {**ABOUT, "module.path:factory": "a network of your own"}
     if kind == "experiments":
         return {
             name: path.read_text("utf-8").split("\n")[0].lstrip("# ") for name, path in builtin_experiments().items()

@@ -24,9 +24,13 @@ from unskew.data.split import (
     ByGroup,
     Dirichlet,
     Entangled,
+    Examples,
     FromManifest,
     HalfNormal,
+    Ints,
     Natural,
+    OurSplit,
+    OwnSplit,
     Pathological,
     Quantity,
     Shards,
@@ -36,7 +40,6 @@ from unskew.data.split import (
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -74,6 +77,8 @@ def assign(
     if labels.min() < 0 or labels.max() >= num_classes:
         i = int(np.flatnonzero((labels < 0) | (labels >= num_classes))[0])
         raise DataError(f"labels[{i}] is {labels[i]}, must be 0..{num_classes - 1} ({num_classes} classes)")
+    if isinstance(split, OwnSplit):
+        return _own(split, Examples(labels, num_classes, domains), key)
     if isinstance(split, FromManifest):
         return _by_manifest(split, n)
     if isinstance(split, ByGroup):
@@ -110,6 +115,23 @@ def _check_settings(split: Split) -> None:
         )
 
 
+def _own(split: OwnSplit, examples: Examples, key: Key) -> tuple[Ints, ...]:
+    """The clients of a split that is not ours, if they are such."""
+    name, n = record(split)["name"], len(examples.labels)
+    clients = tuple(np.sort(np.asarray(held)) for held in split.assign(examples, key))
+    for i, held in enumerate(clients):
+        if held.ndim != 1 or held.dtype.kind not in "iu" or not held.size or held[0] < 0 or held[-1] >= n:
+            raise DataError(
+                f"split {name!r} must give each client an array of at least one index in 0..{n - 1}, got "
+                f"{held.dtype} of shape {held.shape} for client {i}"
+            )
+    if not clients or (split.num_clients is not None and len(clients) != split.num_clients):
+        raise DataError(f"split {name!r} must make split.num_clients = {split.num_clients} clients, got {len(clients)}")
+    if int(np.bincount(np.concatenate(clients)).max()) > 1:
+        raise DataError(f"split {name!r} must give an example to one client at most, and gives one to several")
+    return tuple(held.astype(np.int64) for held in clients)
+
+
 def _plain(value: Any) -> Any:
     """A setting as a file would write it."""
     if isinstance(value, np.generic):
@@ -128,7 +150,7 @@ def _check_partition(clients: tuple[Ints, ...], n: int) -> None:
 # From counts to indices
 
 
-def _by_label(split: Split, labels: Ints, num_classes: int, key: Key) -> tuple[Ints, ...]:
+def _by_label(split: OurSplit, labels: Ints, num_classes: int, key: Key) -> tuple[Ints, ...]:
     """Draw counts (clients, pools), repair them, deal; a pool is a class, or everything where labels do not matter."""
     if isinstance(split, IID | Quantity | HalfNormal):
         pools = np.zeros_like(labels)

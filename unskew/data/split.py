@@ -6,10 +6,19 @@ Sources    dirichlet     T. H. Hsu et al. 2019 (by client); M. Yurochkin et al. 
            entangled     FedDistr (unskew/data/entanglement.py)
 """
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
+
+from unskew.keys import Key
+from unskew.registry import Registry
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -130,9 +139,36 @@ class FromManifest:
     min_samples: Annotated[int, Ge(1)] = 1
 
 
-Split = IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | Entangled | Natural | FromManifest
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The training examples to be divided.
 
-SPLITS: dict[str, type[Split]] = {
+    Attributes:
+        labels: (n,) in 0 .. num_classes - 1.
+        num_classes: Number of classes, those without an example included.
+        domains: (n,) domain of each example; None if the data have none.
+    """
+
+    labels: Ints
+    num_classes: int
+    domains: Ints | None = None
+
+
+@runtime_checkable
+class OwnSplit(Protocol):
+    """A split that is not ours: a frozen dataclass with these; its other fields are settings."""
+
+    @property
+    def num_clients(self) -> int | None:
+        """Number of clients; None if it follows from the data."""
+        ...
+
+    def assign(self, examples: Examples, key: Key) -> Sequence[Ints]:
+        """The examples of each client, as indices; each example at most once, no client without any."""
+        ...
+
+
+TABLE = {
     "iid": IID,
     "dirichlet": Dirichlet,
     "pathological": Pathological,
@@ -144,7 +180,31 @@ SPLITS: dict[str, type[Split]] = {
     "natural": Natural,
     "manifest": FromManifest,
 }
-"""Every split by the name a configuration uses."""
+"""Our splits by the name a configuration uses."""
+
+OurSplit = (
+    IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | Entangled | Natural | FromManifest
+)
+Split = OurSplit | OwnSplit
+
+
+def _is_split(kind: Any) -> bool:
+    return (
+        inspect.isclass(kind)
+        and is_dataclass(kind)
+        and (kind in TABLE.values() or callable(getattr(kind, "assign", None)))
+        and any(f.name == "num_clients" for f in fields(kind))
+    )
+
+
+SPLITS = Registry(
+    "split",
+    "unskew.splits",
+    {name: f"{__name__}:{kind.__name__}" for name, kind in TABLE.items()},
+    "a frozen dataclass with a field num_clients and a method assign(examples, key)",
+    _is_split,
+    about={name: (kind.__doc__ or "").partition("\n")[0] for name, kind in TABLE.items()},
+)
 
 
 def record(split: Split) -> dict[str, Any]:
@@ -153,5 +213,4 @@ def record(split: Split) -> dict[str, Any]:
     >>> record(IID(num_clients=3))
     {'name': 'iid', 'num_clients': 3, 'min_samples': 2}
     """
-    name = next(n for n, kind in SPLITS.items() if kind is type(split))
-    return {"name": name, **{f.name: getattr(split, f.name) for f in fields(split)}}
+    return {"name": SPLITS.name_of(type(split)), **{f.name: getattr(split, f.name) for f in fields(split)}}  # type: ignore[arg-type]

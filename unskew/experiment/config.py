@@ -33,12 +33,13 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from unskew import algorithms, models, schema, tasks
 from unskew.algorithms import presets
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
+from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError, did_you_mean
 from unskew.protocol import SgdConfig
+from unskew.registry import Registry
 from unskew.tree import is_record
-from unskew.world.channel import Even
+from unskew.world.channel import CHANNELS, Channel, Even
 from unskew.world.outage import Outage
-from unskew.world.wireless import Radio
 
 BOUNDS = ("independent", "fedavg", "centralised")
 LONGEST_LABEL = 60
@@ -117,11 +118,11 @@ class World:
 
     Attributes:
         outage: Probabilities that a round loses a client.
-        channel: Quality of the links, for methods that probe them: even, or radio.
+        channel: Quality of the links, for methods that probe them: a name from `unskew list channels`, its settings.
     """
 
     outage: Outage = Outage()
-    channel: Even | Radio = Even()
+    channel: Annotated[Channel, CHANNELS] = Even()
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ class Experiment:
     seeds: Annotated[tuple[int, ...], MinLen(1)] = (0,)
     name: str = "experiment"
     task: TaskConfig = TaskConfig()
-    split: Split = IID()
+    split: Annotated[Split, SPLITS] = IID()
     fraction: Annotated[float, Interval(gt=0.0, le=1.0)] | None = None
     clients_per_round: Annotated[int, Ge(1)] | None = None
     test_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.2
@@ -425,6 +426,14 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
         return Experiment(methods=tuple(methods), split=split, **kwargs)
 
 
+_PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
+    (models.MODELS, "task", "model"),
+    (SPLITS, "split", "name"),
+    (CHANNELS, "world", "channel", "name"),
+)
+"""Settings that name a piece by which code can be imported, besides methods: its registry, its path."""
+
+
 def _permit(raw: Mapping[str, Any], where: str) -> None:
     """Refuse an experiment that would import code that is not installed with unskew, before anything is."""
     methods = raw.get("methods")
@@ -433,10 +442,12 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str):
             algorithms.permit(name, f"{place}.name", where)
-    task = raw.get("task")
-    model = task.get("model") if isinstance(task, Mapping) else None
-    if isinstance(model, str):
-        models.permit(model, "task.model", where)
+    for registry, *path in _PIECES:
+        value: Any = raw
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str):
+            registry.permit(value, ".".join(path), where)
 
 
 def _of_tables() -> dict[str, str]:
@@ -505,20 +516,14 @@ def parse_split(raw: Any, where: str = "") -> Split:
     Raises:
         ConfigError: If its name or one of its fields is not known, or a value is not allowed.
     """
-    name = raw.get("name") if isinstance(raw, Mapping) else raw
-    if not isinstance(raw, Mapping) or not isinstance(name, str) or name not in SPLITS:
-        got = "none" if name is None else schema.show(name)
-        raise ConfigError(f"split.name must be one of {', '.join(SPLITS)}, got {got}{schema.in_file(where)}")
-    options = {k: v for k, v in raw.items() if k != "name"}
-    elsewhere = {**_of_splits(), **_of_the_experiment()}
-    split: Split = schema.build(SPLITS[name], options, "split", where, owner=name, elsewhere=elsewhere)
+    split: Split = SPLITS.build(raw, "split", where, elsewhere={**_of_splits(), **_of_the_experiment()})
     return split
 
 
 def _of_splits() -> dict[str, str]:
     """Sentences by setting of a split: which splits have it."""
     owners: dict[str, list[str]] = {}
-    for name, kind in SPLITS.items():
+    for name, kind in OUR_SPLITS.items():
         for f in dataclasses.fields(kind):
             owners.setdefault(f.name, []).append(f'"{name}"')
     return {setting: f"split.name = {' or '.join(names)} has it" for setting, names in owners.items()}

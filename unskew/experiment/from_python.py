@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 
 from unskew import algorithms, schema
-from unskew.data.split import SPLITS, Split
+from unskew.data.split import SPLITS, TABLE, Split
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Method
@@ -23,8 +23,8 @@ def split_of(split: object) -> Split:
     Raises:
         ConfigError: If it is none, or one of its settings is impossible.
     """
-    if type(split) not in SPLITS.values():
-        kinds = ", ".join(kind.__name__ for kind in SPLITS.values())
+    if not SPLITS.fits(type(split)):
+        kinds = ", ".join(kind.__name__ for kind in TABLE.values())
         raise ConfigError(f"split must be one of {kinds}, as in Dirichlet(alpha=0.1, num_clients=20), got {split!r}")
     checked: Split = schema.build(type(split), _settings(split), "split")
     return checked

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from unskew import references
 from unskew.errors import ConfigError, did_you_mean
+from unskew.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,6 +68,17 @@ ABOUT: dict[str, str] = {
     "shufflenet": "FedDW: ShuffleNet of 2 groups, then 256 and 128, batch or group norm; 8x8 and up",
     "mobilenet_v2": "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
 }
+
+MODELS = Registry(
+    "model",
+    "unskew.models",
+    TABLE,
+    "a torch.nn.Module class, or a function annotated to return one, as in def net(input_shape, num_classes) -> "
+    "nn.Module",
+    lambda target: references.makes(references.is_network, target) or references.is_own_factory(target),
+    about=ABOUT,
+    made_later=True,
+)
 
 IN_PYTHON = "made in Python:"
 """Prefix of the name of a model that no file describes, because `simulate` was given it as a value."""
@@ -152,35 +164,17 @@ def options_of(name: str) -> dict[str, object]:
 
 
 def _factory(name: str) -> "Callable[..., nn.Module]":
-    if name not in TABLE and ":" not in name:
-        raise ConfigError(
-            f"unknown model {name}{did_you_mean(name, TABLE)} (models: {', '.join(TABLE)}; "
-            "a network of your own is module.path:factory)"
-        )
     if name.startswith(IN_PYTHON):
         raise ConfigError(
             f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, and no file says how to make "
             "it again; a run whose model is module:factory can be resumed"
         )
-    factory = (
-        references.load(TABLE[name], f"model {name}")
-        if name in TABLE
-        else references.network(name, frozenset(TABLE.values()))
-    )
+    factory: Callable[..., nn.Module] = MODELS.resolve(name)
     try:
         inspect.signature(factory)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the parameters of model {name} cannot be read: {error}") from None
     return factory
-
-
-def permit(name: str, place: str, where: str) -> None:
-    """Refuse a model's name if it would import code that is not installed with unskew; see `references.permit`.
-
-    Raises:
-        ConfigError: If so, with the option that allows it.
-    """
-    references.permit(name, place, where, frozenset(TABLE.values()))
 
 
 def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:

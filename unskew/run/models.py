@@ -514,7 +514,7 @@ def _network(
             return given()
         try:
             if not allow_code:
-                models.permit(task.model, "model", str(path))
+                models.MODELS.permit(task.model, "model", str(path))
             return models.build(task.model, task.input_shape, len(task.classes), **task.model_options)
         except ConfigError as error:
             raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None

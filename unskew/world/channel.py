@@ -1,17 +1,22 @@
 """Channels between nodes, which a plan may probe."""
 
+import inspect
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from annotated_types import Gt
 from torch import Tensor
 
 from unskew.keys import Key
+from unskew.registry import Registry
 
 
 class Channel(Protocol):
-    """A pure function of its arguments, so that any recorded run can be priced again under another channel."""
+    """A pure function of its arguments, so that any recorded run can be priced again under another channel.
+
+    A channel is a frozen dataclass whose fields are settings, among them `name`, the name it is registered by.
+    """
 
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
         """Expected bit/s/Hz from each node to each, (nodes, nodes); node 0 is the base station.
@@ -31,3 +36,21 @@ class Even:
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
         """`gamma` between any two nodes."""
         return torch.full((nodes, nodes), self.gamma)
+
+
+def _is_channel(kind: Any) -> bool:
+    has_name = "name" in getattr(kind, "__dataclass_fields__", {})
+    return inspect.isclass(kind) and has_name and callable(getattr(kind, "spectral_efficiency", None))
+
+
+CHANNELS = Registry(
+    "channel",
+    "unskew.channels",
+    {"even": "unskew.world.channel:Even", "radio": "unskew.world.wireless:Radio"},
+    "a frozen dataclass with a field name and a method spectral_efficiency(key, round, hop, nodes)",
+    _is_channel,
+    about={
+        "even": "the same efficiency on every link",
+        "radio": "a cell: a base station and devices that reach it and each other",
+    },
+)
