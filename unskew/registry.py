@@ -207,5 +207,6 @@ def _owner(entry: EntryPoint) -> str:
 
 
 def _first_line(piece: Any) -> str:
-    about = getattr(piece, "about", None)
-    return about if isinstance(about, str) else (piece.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    if callable(piece):
+        return (piece.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    return str(getattr(piece, "about", ""))

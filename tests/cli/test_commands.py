@@ -17,6 +17,7 @@ from unskew.models import TABLE as MODELS
 from unskew.papers import toolkit
 from unskew.run.callbacks import Progress
 from unskew.run.progress import describe
+from unskew.tasks import KINDS
 from unskew.version import __version__
 
 from .conftest import Said, Unskew
@@ -236,6 +237,7 @@ NAMES = {
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {"dw"},
+    "tasks": set(KINDS.ours),
     "channels": {"even", "radio"},
     "experiments": {"digits", "domains", "feddistr"},
     "reproductions": set(papers.TABLE),

@@ -14,13 +14,14 @@ from unskew.registry import Registry
 REGISTRIES = {
     "methods": "unskew.algorithms:METHODS",
     "wrappers": "unskew.algorithms:WRAPPERS",
+    "tasks": "unskew.tasks:KINDS",
     "splits": "unskew.data.split:SPLITS",
     "models": "unskew.models:MODELS",
     "channels": "unskew.world.channel:CHANNELS",
 }
 """The registry of each kind."""
 
-KINDS = ("methods", "wrappers", "datasets", "splits", "models", "channels", "experiments", "reproductions")
+KINDS = ("methods", "wrappers", "tasks", "datasets", "splits", "models", "channels", "experiments", "reproductions")
 OTHER_NAMES = {
     "algorithms": "methods",
     "networks": "models",

@@ -224,7 +224,8 @@ class Experiment:
                 raise ConfigError(f"track: no tracker is called {name!r}{near} (known: {', '.join(TRACKERS)})")
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
-        kind = tasks.kind_of(self.task.kind)
+        with schema.errors_at("task.kind"):
+            kind = tasks.kind_of(self.task.kind)
         if self.task.loss is not None:
             kind.loss(self.task.loss)
         if self.stop.metric is not None and not kind.headline.reachable(self.stop.metric):
@@ -428,6 +429,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
 
 _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
     (models.MODELS, "task", "model"),
+    (tasks.KINDS, "task", "kind"),
     (SPLITS, "split", "name"),
     (CHANNELS, "world", "channel", "name"),
 )

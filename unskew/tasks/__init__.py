@@ -34,10 +34,9 @@ with one output; next token has outputs (batch, classes, positions) and counts p
 outputs and a target for each.
 """
 
-import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from unskew.errors import ConfigError, did_you_mean
+from unskew.registry import Registry
 
 if TYPE_CHECKING:
     from unskew.tasks.kind import TaskKind
@@ -51,14 +50,27 @@ ABOUT: dict[str, str] = {
 }
 
 
+def _is_kind(target: Any) -> bool:
+    from unskew.tasks.kind import TaskKind
+
+    return isinstance(target, TaskKind)
+
+
+KINDS = Registry(
+    "kind of task",
+    "unskew.tasks",
+    TABLE,
+    "a TaskKind",
+    _is_kind,
+    about=ABOUT,
+)
+
+
 def kind_of(name: str) -> "TaskKind":
     """The kind of task of that name.
 
     Raises:
         ConfigError: If there is none.
     """
-    if name not in TABLE:
-        raise ConfigError(f"unknown task.kind {name}{did_you_mean(name, TABLE)} (kinds: {', '.join(TABLE)})")
-    module, _, attribute = TABLE[name].partition(":")
-    task_kind: TaskKind = getattr(importlib.import_module(module), attribute)
-    return task_kind
+    kind: TaskKind = KINDS.resolve(name)
+    return kind
