@@ -54,7 +54,7 @@ SETTINGS = {
     "an unknown model": (["task.model=lgistic"], "ConfigError", "did you mean logistic?"),
     "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
     "an unknown algorithm": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
-    "an unknown split": (["split.name=dirichle"], "ConfigError", "split.name", "dirichlet", '"dirichle"'),
+    "an unknown split": (["split.name=dirichle"], "ConfigError", "split.name", "dirichlet", "did you mean dirichlet?"),
     "a name of nothing": (['name=""'], "ConfigError", "name must be a line that is not empty, got", '""'),
     "a name of two lines": (['name="a\\nb"'], "ConfigError", "name must be a line"),
     "an unknown data set": (["task.data=digit"], "DataError", "did you mean digits?"),
