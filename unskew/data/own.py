@@ -198,6 +198,8 @@ def _labels(values: Any, place: str) -> _Array:
 
 def _classes_of(name: str, labels: _Array) -> _Array:
     """Labels as words or whole numbers, as in the plain layout: booleans are words, whole floats are numbers."""
+    if labels.dtype.kind == "i":
+        return labels.astype(np.int64)
     plain = labels.tolist()
     for i, label in enumerate(plain):
         if label is None or not isinstance(label, str | bool | int | float) or label != label:
