@@ -20,6 +20,7 @@ from unskew.record import columns, reader
 from unskew.record.logs import METRICS
 from unskew.run import loop
 from unskew.run.callbacks import NoCallback, Progress
+from unskew.tasks.measure import ACCURACY
 
 EVERYTHING = "evaluate=['global','personal','personal_on_global']"
 
@@ -102,7 +103,7 @@ def test_columns_that_no_run_writes_are_refused(changes: dict[str, Any], said: s
     (tmp_path / columns.FOLDER).mkdir()
     columns.write(tmp_path / columns.FOLDER / "a.npz", {n: a for n, a in arrays.items() if a is not None})
     with pytest.raises(RunError, match=said):
-        reader._client_columns(tmp_path, {("fedavg", 0)})
+        reader._client_columns(tmp_path, {("fedavg", 0)}, ACCURACY)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04", b"\x93NUMPY"])
