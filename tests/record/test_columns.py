@@ -1,6 +1,8 @@
 """Numbers of many clients as columns: the same numbers as rows, and files that are no such columns are refused."""
 
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,3 +180,12 @@ def test_divisions_that_no_run_writes_are_refused(changes: dict[str, Any], said:
     columns.write(path, {**arrays, **changes})
     with pytest.raises(RunError, match=said):
         (columns.partition_columns(tmp_path, 0), columns.training_rows(tmp_path, 0))
+
+
+def test_a_column_that_claims_more_than_it_has_is_refused_before_room_is_made_for_it(tmp_path: Path) -> None:
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False, "shape": (1 << 50,)})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("train.npy", member.getvalue() + bytes(8))
+    with pytest.raises(RunError, match=r"a\.npz: .* column train has not the \(1125899906842624,\) values"):
+        columns.read(tmp_path / "a.npz", {"train": "i"})

@@ -9,6 +9,7 @@ A run writes them where there are more clients than its `client_rows`.
 import hashlib
 import io
 import itertools
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -63,7 +64,7 @@ def write(path: Path, columns: Mapping[str, Array]) -> str:
     with zipfile.ZipFile(archive, "w") as file:
         for name, column in columns.items():
             member = io.BytesIO()
-            np.lib.format.write_array(member, column, allow_pickle=False)
+            np.lib.format.write_array(member, np.asarray(column, order="C"), allow_pickle=False)
             digest.update(name.encode() + b"\0" + hashlib.sha256(member.getvalue()).digest())
             # ZipInfo has a fixed date, where NumPy's own archives have the time.
             file.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), zipfile.ZIP_DEFLATED, compresslevel=1)
@@ -103,8 +104,13 @@ def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[s
 
 def _member(archive: zipfile.ZipFile, name: str) -> Array:
     with archive.open(f"{name}.npy") as member:
-        array: Array = np.lib.format.read_array(member, allow_pickle=False)
-    return array
+        if np.lib.format.read_magic(member) != (1, 0):
+            raise ValueError(f"column {name} is of another version")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        values = member.read()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):  # NumPy would make room for it first
+        raise ValueError(f"column {name} has not the {shape} values of {dtype} that it says")
+    return np.frombuffer(values, dtype).reshape(shape)
 
 
 def write_clients(

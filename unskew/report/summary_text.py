@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from unskew.errors import RunError
 from unskew.record.logs import described
-from unskew.record.reader import Record
+from unskew.record.reader import Record, configured
 from unskew.report.tables import (
     Difference,
     Headline,
@@ -27,8 +28,22 @@ def what(record: Record) -> str:
     so_far = "" if record.finished else " so far"
     return (
         f"This run trained {trained}{also} on {_data(record)}, for {_number(rounds, 'round')}{so_far}, "
-        f"with {_number(len(record.seeds), 'seed')} ({_list([str(s) for s in record.seeds])})."
+        f"with {_number(len(record.seeds), 'seed')} ({_list([str(s) for s in record.seeds])}).{_evaluated(record)}"
     )
+
+
+def _evaluated(record: Record) -> str:
+    """A sentence on whose own models were evaluated, where that is not every client's."""
+    try:
+        setting = configured(record).get("evaluate_clients", "all")
+    except RunError:  # a report is written without its config.toml, too
+        return ""
+    if setting == "cohort":
+        return " Numbers of the clients' own models are of those clients that trained in the round."
+    clients = max((len(p.sizes) for p in record.partitions.values()), default=None)
+    if isinstance(setting, int) and (clients is None or setting < clients):
+        return f" Numbers of the clients' own models are of {_number(setting, 'client')}, drawn once for each seed."
+    return ""
 
 
 def found(record: Record, base: str | None = None) -> str:
