@@ -22,14 +22,13 @@ from unskew.record.logs import METRICS
 from unskew.run import loop
 from unskew.run.folder import read_json
 from unskew.run.models import load_model
+from unskew.tasks.measure import Measure, described
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
     from unskew.report.stats import Curve
-
-HEADLINES = ("global.accuracy", "personal.accuracy.mean")
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
@@ -80,6 +79,11 @@ class History:
         return folder
 
     @property
+    def headline(self) -> Measure:
+        """The metric by which the run's models are compared: its name, label, direction and unit."""
+        return described(self.summary.get("headline"))
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """Labels of the methods, in the run's order."""
         return tuple(dict.fromkeys(row["method"] for row in self.summary["rows"]))
@@ -97,13 +101,13 @@ class History:
         """
         return load_model(self.folder, method, client, seed, network=self._network)
 
-    def curve(self, method: str, name: str = "global.accuracy") -> list[tuple[int, float]]:
-        """(round, mean over seeds) of a metric, in the rounds that every seed reached.
+    def curve(self, method: str, name: str | None = None) -> list[tuple[int, float]]:
+        """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
 
         Raises:
             KeyError: If that method has no such metric.
         """
-        curve = self._curve(method, name)
+        curve = self._curve(method, name or self.headline.shared)
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
     def _curve(self, method: str, name: str) -> "Curve":
@@ -118,12 +122,13 @@ class History:
             raise KeyError(f"no {name} of {method}")
         return curve
 
-    def value(self, method: str, metric: str = "global.accuracy") -> float:
-        """Mean over seeds of a result; see the table of results for names.
+    def value(self, method: str, metric: str | None = None) -> float:
+        """Mean over seeds of a result, by default the global model's headline; see the table of results for names.
 
         Raises:
             KeyError: If that method has no such result.
         """
+        metric = metric or self.headline.shared
         for row in self.summary["rows"]:
             if (row["method"], row["metric"]) == (method, metric):
                 return float(row["mean"])
@@ -154,8 +159,8 @@ class History:
         """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
 
         Args:
-            metric: Name of a metric in `rows`; by default global.accuracy, or personal.accuracy.mean where no method
-                has a global model.
+            metric: Name of a metric in `rows`; by default global.accuracy (or whatever the headline is), or
+                personal.accuracy.mean where no method has a global model.
             ax: Matplotlib's axes to draw on; a new figure by default.
 
         Raises:
@@ -178,7 +183,8 @@ class History:
     def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:
         """The metric asked for, or else the headline, and the curves of the methods that have it."""
         names = {row["name"] for row in self.rows}
-        metric = metric or next((name for name in HEADLINES if name in names), HEADLINES[0])
+        shared, own = self.headline.shared, self.headline.own
+        metric = metric or (own if own in names and shared not in names else shared)
         curves = {}
         for method in self.methods:
             with suppress(KeyError):
@@ -225,32 +231,36 @@ class History:
             metric, curves = self._curves(None)
         except KeyError:
             return ""
-        title = {"global.accuracy": "Global accuracy by round"}.get(
-            metric, "Accuracy on clients' own test data by round"
-        )
+        measure = self.headline
+        title = f"Global {measure.label} by round"
+        if metric != measure.shared:
+            title = f"{measure.label[:1].upper()}{measure.label[1:]} on clients' own test data by round"
         looks = figures.looks([False] * len(curves))
         lines = [figures.Line(m, look, c) for (m, c), look in zip(curves.items(), looks, strict=True)]
         seeds = max(curve.seeds for curve in curves.values())
         caption = "Lines: mean over seeds; bands: lowest to highest seed." if seeds > 1 else "One seed: no band."
-        svg = figures.lines_chart(f"h{self.summary['fingerprint'][:8]}", lines, "round", "accuracy, %", 100.0, title)
+        svg = figures.lines_chart(
+            f"h{self.summary['fingerprint'][:8]}", lines, "round", measure.axis, measure.scale, title
+        )
         legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
         return svg_file.document(Chart(title, caption, svg, legend))
 
 
 def _table(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
-    lines = [("method", "global accuracy", "own test data", "MB")]
+    measure = described(summary.get("headline"))
+    lines = [("method", f"global {measure.label}", "own test data", "MB")]
     for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
-        shared, own_data = (_percent(by.get((m, name))) for name in HEADLINES)
+        shared, own_data = (_value(by.get((m, name)), measure) for name in (measure.shared, measure.own))
         lines.append((m, shared, own_data, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
 
-def _percent(row: Mapping[str, Any] | None) -> str:
+def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:
     if row is None:
         return "-"
-    return f"{100 * row['mean']:.1f} %" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
+    return measure.with_unit(row["mean"]) + ("" if row["std"] is None else f" ± {measure.show(row['std'])}")
 
 
 def history(outcome: loop.RunResult) -> History:

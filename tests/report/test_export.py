@@ -16,9 +16,9 @@ from unskew.errors import ConfigError
 from unskew.record.reader import Bound, Cell, Record, Summary
 from unskew.report import table
 from unskew.report.export import FORMATS
-from unskew.report.tables import PERSONAL, leader, paired
+from unskew.report.tables import leader, paired
 
-ACCURACY = "global.accuracy"
+ACCURACY, PERSONAL = "global.accuracy", "personal.accuracy.mean"
 
 
 def made(

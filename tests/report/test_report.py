@@ -407,7 +407,7 @@ def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
     first, second = record.methods
     assert f"{first} has the highest" in summary_text.found(record)
     for seed in record.seeds:
-        record.series[second, seed, tables.ACCURACY] = record.series[first, seed, tables.ACCURACY]
+        record.series[second, seed, record.headline.shared] = record.series[first, seed, record.headline.shared]
     assert f"{first} and {second} share the highest" in summary_text.found(record)
 
 

@@ -73,9 +73,9 @@ def accuracies(**by_method: list[list[float]]) -> dict[tuple[str, int, str], dic
 def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
     """Seeds end at .6 and .8: mean .7, std sqrt(.02) = .1414; best .9 and .8; last two (.9 + .6)/2 and (.7 + .8)/2."""
     (row,) = headline(record(accuracies(FedAvg=[[0.1, 0.9, 0.6], [0.1, 0.7, 0.8]])))
-    assert row.accuracy is not None
-    assert row.accuracy.mean == pytest.approx(0.7)
-    assert row.accuracy.std == pytest.approx(0.141421, abs=1e-6)
+    assert row.shared is not None
+    assert row.shared.mean == pytest.approx(0.7)
+    assert row.shared.std == pytest.approx(0.141421, abs=1e-6)
     assert row.best == Spread((0.9, 0.8))
     assert row.tail == Spread((pytest.approx(0.75), pytest.approx(0.75)))
     assert (row.personal, row.mb, row.rounds, row.seeds) == (None, {}, 2, (0, 1))
@@ -83,8 +83,8 @@ def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
 
 def test_one_seed_has_no_spread():
     (row,) = headline(record(accuracies(FedAvg=[[0.1, 0.9]])))
-    assert row.accuracy is not None
-    assert row.accuracy.std is None
+    assert row.shared is not None
+    assert row.shared.std is None
 
 
 def test_traffic_of_a_run_is_the_sum_over_its_rounds():

@@ -43,6 +43,7 @@ def compare(
         "run": " ".join(names),
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
+        "headline": records[0].headline.card(),
         "rows": rows,
     }
     if as_json:

@@ -23,7 +23,8 @@ from unskew.cli.options import (
     find_own_code,
     located,
 )
-from unskew.cli.tables import in_lines, in_percent, in_seconds
+from unskew.cli.tables import in_lines, in_seconds, with_spread
+from unskew.tasks.measure import described
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, PointResult
@@ -110,14 +111,17 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
     """A row for each point and method: its settings and the numbers of the last round."""
+    cards = [s.get("headline") for s in summaries.values()]
+    measure = described(cards[0] if cards else None)
+    unit = "percent, " if measure.percent else ""
     table = Table(
-        title=f"{escape(name)}: percent, mean ± standard deviation over seeds, last round",
+        title=f"{escape(name)}: {unit}mean ± standard deviation over seeds, last round",
         box=SIMPLE,
         padding=(0, 1),
     )
     for heading in ("point", "method"):
         table.add_column(heading, overflow="fold")
-    for heading in ("accuracy", "own data", "worst 1/10", "MB", "s"):
+    for heading in (escape(measure.label), "own data", "worst 1/10", "MB", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in (p for p in points if p.name in summaries):
         by = {(r["method"], r["metric"]): r for r in summaries[point.name]["rows"]}
@@ -126,11 +130,11 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
             table.add_row(
                 escape(in_lines(point.name)),
                 escape(method),
-                *(in_percent(by.get((method, m))) for m in METRICS),
+                *(
+                    with_spread(by.get((method, name)), measure)
+                    for name in (measure.shared, measure.own, measure.worst)
+                ),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",
                 in_seconds(seconds["mean"]) if seconds else "",
             )
     return table
-
-
-METRICS = ("global.accuracy", "personal.accuracy.mean", "personal.accuracy.worst_decile")

@@ -9,21 +9,24 @@ from rich.markup import escape
 from rich.table import Table
 
 from unskew.errors import RunError
+from unskew.tasks.measure import Measure, described
 
 
 def results(summary: dict[str, Any]) -> Table:
     """The table of results to print: last round first, best labelled as such."""
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
+    measure = described(summary.get("headline"))
     columns = [
-        ("accuracy", "global.accuracy"),
-        ("best*", "global.accuracy.best"),
-        ("own data", "personal.accuracy.mean"),
-        ("worst 1/10", "personal.accuracy.worst_decile"),
+        (measure.label, measure.shared),
+        ("best*", f"{measure.shared}.best"),
+        ("own data", measure.own),
+        ("worst 1/10", measure.worst),
     ]
+    unit = "percent, " if measure.percent else ""
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
-        title=f"{escape(summary['run'])}: percent, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
-        caption="accuracy: last round, global test set; *best round on the test set, optimistic; "
+        title=f"{escape(summary['run'])}: {unit}mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
+        caption=f"{measure.label}: last round, global test set; *best round on the test set, optimistic; "
         "own data: each client's model on its own test data",
         box=SIMPLE,
         padding=(0, 1),
@@ -32,11 +35,11 @@ def results(summary: dict[str, Any]) -> Table:
     )
     table.add_column("method", overflow="fold")
     for heading, _ in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(escape(heading), justify="right", no_wrap=True)
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for method in dict.fromkeys(r["method"] for r in summary["rows"]):
-        cells = [in_percent(by.get((method, metric))) for _, metric in columns]
+        cells = [with_spread(by.get((method, metric)), measure) for _, metric in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(
             escape(in_lines(method)),
@@ -75,8 +78,8 @@ def in_seconds(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
-def in_percent(row: Mapping[str, Any] | None) -> str:
+def with_spread(row: Mapping[str, Any] | None, measure: Measure) -> str:
     """A row's mean ± standard deviation for a table; a dash if not measured."""
     if row is None:
         return "–"
-    return f"{100 * row['mean']:.1f}" + ("" if row["std"] is None else f" ± {100 * row['std']:.1f}")
+    return measure.show(row["mean"]) + ("" if row["std"] is None else f" ± {measure.show(row['std'])}")

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import tomli_w
 
+from unskew import tasks
 from unskew.deploy import folders, launch, signing
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
@@ -22,6 +23,7 @@ from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
+from unskew.tasks.measure import ACCURACY, Measure
 
 ASK_EVERY_S = 20.0
 """Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
@@ -145,7 +147,9 @@ def wait_for_end(server: ServerProcesses, run: int, say: Say, nodes: Sequence[Su
         DeployError: If a program of the server ends.
         RunError: If the run failed.
     """
-    progress = ProgressDisplay(server.folder / "run", load(server.folder / "experiment.toml", allow_code=True).rounds)
+    experiment = load(server.folder / "experiment.toml", allow_code=True)
+    headline = tasks.kind_of(experiment.task.kind).headline
+    progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline)
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
@@ -200,11 +204,13 @@ class ProgressDisplay:
     Attributes:
         folder: Folder of the run.
         rounds: Rounds of each method and seed.
+        headline: The metric that is shown.
         read: Bytes of each log that have been read.
     """
 
     folder: Path
     rounds: int
+    headline: Measure = ACCURACY
     read: dict[str, int] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[str]:
@@ -213,8 +219,9 @@ class ProgressDisplay:
             if row["name"] == "seconds":
                 where = f"{row['method']}, seed {row['seed']}: round {row['round']} of {self.rounds}"
                 yield f"{where}, {row['value']:.1f} s"
-            elif row["name"] == "global.accuracy" and row["round"]:
-                yield f"{row['method']}, seed {row['seed']}: accuracy {row['value']:.4f} after round {row['round']}"
+            elif row["name"] == self.headline.shared and row["round"]:
+                value = f"{self.headline.label} {row['value']:.4f}"
+                yield f"{row['method']}, seed {row['seed']}: {value} after round {row['round']}"
         for row in self.rows("failures"):
             yield (
                 f"{row['method']}, seed {row['seed']}, round {row['round']}: client {row['client']}, "

@@ -268,6 +268,7 @@ class SummaryCard(TypedDict):
     fingerprint: str
     seconds: float
     peak_rss: NotRequired[float]
+    headline: NotRequired[MeasureCard]
     rows: list[ResultRow]
     stopped: NotRequired[dict[str, Any] | None]
 

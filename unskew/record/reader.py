@@ -232,7 +232,7 @@ def read(folder: Path) -> Record:
             raise RunError(f"{folder / name} is missing though the run has a summary.json; restore it or run again")
 
     cut_short: list[str] = []
-    headline = described(card["measures"][0]) if "measures" in card else ACCURACY
+    headline = described(card["measures"][0] if "measures" in card else None)
     series, clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
     clients |= _client_columns(folder, known, headline)
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))

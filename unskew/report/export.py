@@ -17,10 +17,7 @@ from unskew.ledger import DIRECTIONS
 from unskew.record.reader import Record
 from unskew.report.stats import Spread
 from unskew.report.tables import (
-    ACCURACY,
     BOUNDS,
-    PERSONAL,
-    WORST,
     Difference,
     Headline,
     amount,
@@ -90,15 +87,16 @@ def _latex(record: Record) -> str:
 def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], str]) -> Lines:
     """Head and rows as escaped text."""
     base, differences = reference(record), {d.method: d for d in paired(record)}
-    best = {metric: leader(record, metric) for metric in (ACCURACY, PERSONAL, WORST)}
-    head = ["method", "seeds", "round", "global accuracy, %"]
-    head += [f"minus {base}, points [95 %]"] if base is not None else []
-    head += ["personal accuracy, %", "mean of worst decile, %", "MB", "seconds"]
+    measure = record.headline
+    best = {metric: leader(record, metric) for metric in (measure.shared, measure.own, measure.worst)}
+    head = ["method", "seeds", "round", f"global {measure.axis}"]
+    head += [f"minus {base}{', points' if measure.percent else ''} [95 %]"] if base is not None else []
+    head += [f"personal {measure.axis}", f"mean of worst decile{', %' if measure.percent else ''}", "MB", "seconds"]
     lines = [[escape(_plain(title)) for title in head]]
     for row in headline(record):
 
-        def accuracy(metric: str, spread: Spread | None, method: str = row.method) -> str:
-            text = escape(with_spread(spread))
+        def value(metric: str, spread: Spread | None, method: str = row.method) -> str:
+            text = escape(with_spread(spread, measure))
             return bold(text) if best[metric] == method else text
 
         d = differences.get(row.method)
@@ -107,10 +105,10 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
                 escape(_plain(f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method)),
                 str(len(row.seeds)),
                 str(row.rounds),
-                accuracy(ACCURACY, row.accuracy),
+                value(measure.shared, row.shared),
                 *([escape("–" if d is None else bracket(d))] if base is not None else []),
-                accuracy(PERSONAL, row.personal),
-                accuracy(WORST, row.worst),
+                value(measure.own, row.personal),
+                value(measure.worst, row.worst),
                 escape(amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"),
                 escape(amount(row.seconds.mean) if row.seconds else "–"),
             ]
@@ -127,8 +125,8 @@ def _note(record: Record) -> str:
     """One line without markup that says what the numbers are."""
     unfinished = "" if record.finished else " The run is not finished."
     return (
-        "Last round; mean ± standard deviation over seeds. Bold: higher than every other method that is no bound, by "
-        f"the 95 % interval of paired differences, each pair by itself.{unfinished}"
+        f"Last round; mean ± standard deviation over seeds. Bold: {record.headline.direction} than every other "
+        f"method that is no bound, by the 95 % interval of paired differences, each pair by itself.{unfinished}"
     )
 
 
@@ -152,14 +150,14 @@ def _csv_row(record: Record, row: Headline, base: str | None, difference: Differ
         "bound": row.bound,
         "seeds": len(row.seeds),
         "round": row.rounds,
-        **_both("global_accuracy", row.accuracy),
-        **_both("global_accuracy_tail", row.tail),
-        **_both("global_accuracy_best_on_test", row.best),
+        **_both(f"global_{row.measure.name}", row.shared),
+        **_both(f"global_{row.measure.name}_tail", row.tail),
+        **_both(f"global_{row.measure.name}_best_on_test", row.best),
         "compared_with": base if difference else None,
         "difference": difference.mean if difference else None,
         "difference_low_95": difference.low if difference else None,
         "difference_high_95": difference.high if difference else None,
-        **_both("personal_accuracy", row.personal),
+        **_both(f"personal_{row.measure.name}", row.personal),
         **_both("worst_decile", row.worst),
         "spread_over_clients": row.across.mean if row.across else None,
         **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},

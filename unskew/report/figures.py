@@ -28,6 +28,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from unskew.report.stats import Curve
 from unskew.report.tables import Difference
+from unskew.tasks.measure import Measure
 
 COLOURS = 8
 MOST_CLIENTS = 100  # columns of the label chart
@@ -289,27 +290,29 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
     """Paired differences: one dot for each seed, the mean's marker, and its interval where there is one."""
     with style(name):
         figure, axes = _axes(54 + 34 * len(rows))
+        measure, scale = rows[0].measure, rows[0].measure.scale
         axes.axvline(0, color=INK, linewidth=0.9)
         for i, row in enumerate(rows):
             look = marks[row.method]
             if row.low is not None and row.high is not None:
-                axes.plot(
-                    [100 * row.low, 100 * row.high], [i, i], color=look.colour, linewidth=2.2, solid_capstyle="butt"
-                )
-            axes.plot([100 * v for v in row.values], [i + 0.2] * len(row.values), "|", color=look.colour, markersize=5)
-            axes.plot([100 * row.mean], [i], **{**drawn(look), "markersize": 8})
+                ends = [scale * row.low, scale * row.high]
+                axes.plot(ends, [i, i], color=look.colour, linewidth=2.2, solid_capstyle="butt")
+            seeds = [scale * v for v in row.values]
+            axes.plot(seeds, [i + 0.2] * len(row.values), "|", color=look.colour, markersize=5)
+            axes.plot([scale * row.mean], [i], **{**drawn(look), "markersize": 8})
         _named_rows(axes, [row.method for row in rows])
-        axes.set_xlabel(f"accuracy minus {_short(base)}, percentage points")
+        unit = ", percentage points" if measure.percent else ""
+        axes.set_xlabel(f"{measure.label} minus {_short(base)}{unit}")
         return markup(figure, name, alt)
 
 
-def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str) -> Markup:
-    """Per-client accuracies: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
+def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str, measure: Measure) -> Markup:
+    """Clients' values of a measure: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
     dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
     with style(name):
         figure, axes = _axes(54 + (44 if dots else 32) * len(rows))
         for i, (_, look, values) in enumerate(rows):
-            p10, p25, p50, p75, p90 = (100 * q for q in np.quantile(values, (0.1, 0.25, 0.5, 0.75, 0.9)))
+            p10, p25, p50, p75, p90 = (measure.scale * q for q in np.quantile(values, (0.1, 0.25, 0.5, 0.75, 0.9)))
             axes.plot([p10, p90], [i, i], color=look.colour, linewidth=1.2)
             box = Rectangle((p25, i - 0.13), p75 - p25, 0.26, facecolor=look.colour, alpha=0.3, edgecolor="none")
             axes.add_patch(box)
@@ -317,9 +320,11 @@ def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], a
             if dots:
                 # The golden ratio spreads dots evenly and needs no generator.
                 up = [i + 0.2 + 0.22 * ((j * 0.6180339887) % 1) for j in range(len(values))]
-                axes.plot([100 * v for v in values], up, "o", color=look.colour, markersize=2.4, alpha=0.55, mew=0)
+                axes.plot(
+                    [measure.scale * v for v in values], up, "o", color=look.colour, markersize=2.4, alpha=0.55, mew=0
+                )
         _named_rows(axes, [method for method, _, _ in rows])
-        axes.set_xlabel("accuracy of a client on its own test data, %")
+        axes.set_xlabel(f"{measure.label} of a client on its own test data{', %' if measure.percent else ''}")
         return markup(figure, name, alt)
 
 

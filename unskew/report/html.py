@@ -22,6 +22,7 @@ from unskew.report import figures, summary_text, tables
 from unskew.report.forecast_check import check_forecast
 from unskew.report.section import Chart, Section
 from unskew.report.sections import class_relations, cost, diffusion, embeddings, groups
+from unskew.tasks.measure import Measure
 
 _Marks = Mapping[str, figures.Look]
 
@@ -98,8 +99,6 @@ def _environment() -> jinja2.Environment:
         "bracket": tables.bracket,
         "breakable": _breakable,
         "count": tables.count,
-        "percent": tables.percent,
-        "points": tables.points,
         "described": described,
     }
     environment.filters.update(filters)
@@ -133,6 +132,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "found": summary_text.found(record),
         "notes": _notes(record),
         "rows": rows,
+        "measure": record.headline,
         "show_setting": len({r.setting for r in rows}) > 1,
         "last_k": tables.last_k(record),
         "swatches": {m: figures.swatch(look) for m, look in marks.items()},
@@ -181,6 +181,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
             ("" if name == row.method else name, row, figures.swatch(m))
             for (name, _, row), m in zip(parts, marks, strict=True)
         ],
+        "measure": records[0].headline,
         "base": base,
         "swatches": {label: figures.swatch(look) for label, look in looks.items()},
         **({"differences": []} if differing or base is None else _differences(together, looks, base)),
@@ -206,8 +207,8 @@ def _environments(runs: Mapping[str, Record]) -> dict[str, object]:
 def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, object]:
     differences = tables.paired(record, base=base)
     both = (
-        ("Global accuracy", differences),
-        ("Personal accuracy, mean over clients", tables.paired(record, tables.PERSONAL, base)),
+        (f"Global {record.headline.label}", differences),
+        (f"Personal {record.headline.label}, mean over clients", tables.paired(record, record.headline.own, base)),
     )
     return {
         "differences": [(what, rows) for what, rows in both if rows],
@@ -269,18 +270,22 @@ _Series = Sequence[tuple[Record, str, str, figures.Look]]
 
 
 def _curves(series: _Series) -> list[Chart]:
-    """Accuracy by round, by MB and by seconds, losses by round; a figure without data is left out."""
+    """The headline metric by round, by MB and by seconds, losses by round; a figure without data is left out."""
+    m = _measure(series)
     charts = [
-        _by_round("accuracy", series, tables.ACCURACY, "Global accuracy by round", "global test accuracy, %", 100.0),
+        _by_round(m.name, series, m.shared, f"Global {m.label} by round", f"global test {m.axis}", m.scale),
         _by_megabyte(series),
         _by_second(series),
-        _by_round(
-            "personal", series, tables.PERSONAL, "Personal accuracy by round", "mean personal accuracy, %", 100.0
-        ),
+        _by_round("personal", series, m.own, f"Personal {m.label} by round", f"mean personal {m.axis}", m.scale),
         _by_round("loss", series, "global.loss", "Global test loss by round", "global test loss, nat", 1.0),
         _by_round("train", series, "train.loss", "Training loss by round", "training loss, nat", 1.0),
     ]
     return [c for c in charts if c is not None]
+
+
+def _measure(series: _Series) -> Measure:
+    """The headline metric of the first run: runs of different tasks are not comparable, and the page says so."""
+    return series[0][0].headline
 
 
 def _by_round(name: str, series: _Series, metric: str, title: str, y: str, scale: float) -> Chart | None:
@@ -295,20 +300,21 @@ def _by_round(name: str, series: _Series, metric: str, title: str, y: str, scale
 def _by_megabyte(series: _Series) -> Chart | None:
     lines, flat = [], []
     for record, method, label, look in series:
-        cost, by_round = tables.cost_curve(record, method), tables.curve(record, method, tables.ACCURACY)
+        cost, by_round = tables.cost_curve(record, method), tables.curve(record, method, record.headline.shared)
         if cost is not None:
             lines.append(figures.Line(label, look, cost))
         elif by_round is not None:
             flat.append(figures.Line(label, look, by_round))
     if not lines:
         return None
-    title = "Global accuracy by traffic"
+    m = _measure(series)
+    title = f"Global {m.label} by traffic"
     svg = figures.lines_chart(
-        "traffic", lines, "sent up to that round (down + up + d2d), MB", "global test accuracy, %", 100.0,
-        _alt(title, [*lines, *flat], 100.0), flat,
+        "traffic", lines, "sent up to that round (down + up + d2d), MB", f"global test {m.axis}", m.scale,
+        _alt(title, [*lines, *flat], m.scale), flat,
     )  # fmt: skip
     level = (
-        f" Level: the last accuracy of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
+        f" Level: the last {m.label} of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
     )
     return Chart(title, f"{_band(lines)}{level}", svg, _legend([*lines, *flat]))
 
@@ -318,30 +324,31 @@ def _by_second(series: _Series) -> Chart | None:
     lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
     if not lines:
         return None
-    title = "Global accuracy by time"
+    m = _measure(series)
+    title = f"Global {m.label} by time"
     svg = figures.lines_chart(
-        "time", lines, "training and evaluation up to that round, s", "global test accuracy, %", 100.0,
-        _alt(title, lines, 100.0),
+        "time", lines, "training and evaluation up to that round, s", f"global test {m.axis}", m.scale,
+        _alt(title, lines, m.scale),
     )  # fmt: skip
     note = "By the clock of the machine that ran it: no measure of a real network."
     return Chart(title, f"{_band(lines)} {note}", svg, _legend(lines))
 
 
 def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
-    """Accuracy against sub-frames and joules; bounds are left out, whose traffic is not a method's."""
+    """The headline metric against sub-frames and joules; bounds are left out, whose traffic is not a method's."""
     if priced is None:
         return []
-    charts = []
+    charts, measure = [], _measure(series)
     for name in ("Sub-frames", "Energy"):
         spent = next(q for q in priced.quantities if q.name == name)
         curves = [(look, label, cost.curve(r, m, spent)) for r, m, label, look in series if r.cell(m).bound is None]
         lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
         if not lines:
             continue
-        title = f"Global accuracy by {name.lower()}"
+        title = f"Global {measure.label} by {name.lower()}"
         svg = figures.lines_chart(
-            f"price-{name.lower()}", lines, f"{name.lower()} up to that round, {spent.unit}", "global test accuracy, %",
-            100.0, _alt(title, lines, 100.0),
+            f"price-{name.lower()}", lines, f"{name.lower()} up to that round, {spent.unit}",
+            f"global test {measure.axis}", measure.scale, _alt(title, lines, measure.scale),
         )  # fmt: skip
         charts.append(Chart(title, f"{_band(lines)} {priced.words}", svg, _legend(lines)))
     return charts
@@ -369,25 +376,27 @@ def _differences_chart(rows: Sequence[tables.Difference], marks: _Marks, base: s
     rows = [d for d in rows if d.bound is None]  # bounds lie so far off that they would hide the rest
     if not rows or base is None:
         return None
-    alt = f"Accuracy minus {base}, percentage points: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
+    label = rows[0].measure.label
+    unit = ", percentage points" if rows[0].measure.percent else ""
+    alt = f"{label.capitalize()} minus {base}{unit}: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
     caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a difference."
-    return Chart(f"Global accuracy minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))
+    return Chart(f"Global {label} minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))
 
 
 def _spread(record: Record, marks: _Marks) -> Chart | None:
     rows = [(m, marks[m], a) for m in record.methods if (a := tables.client_accuracies(record, m))]
     if not rows:
         return None
-    title = "Spread over clients, last round"
+    title, measure = "Spread over clients, last round", record.headline
     description = "; ".join(
-        f"{m} median {100 * statistics.median(a):.1f} %, lowest {100 * min(a):.1f} %" for m, _, a in rows
+        f"{m} median {measure.with_unit(statistics.median(a))}, lowest {measure.with_unit(min(a))}" for m, _, a in rows
     )
     dots = "; dots: clients, all seeds" if sum(len(a) for _, _, a in rows) <= figures.MOST_DOTS else ""
     caption = (
         f"Box: middle half, with the median; line: 10th to 90th percentile{dots}. "
         "This spread is over clients, not seeds."
     )
-    return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {description}."))
+    return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {description}.", measure))
 
 
 def _labels(partition: DataSplit | None) -> Chart | None:

@@ -11,11 +11,11 @@ from unskew.report.tables import (
     bracket,
     headline,
     paired,
-    percent,
     reached,
     reference,
     with_spread,
 )
+from unskew.tasks.measure import Measure
 
 
 def what(record: Record) -> str:
@@ -53,7 +53,8 @@ def found(record: Record, base: str | None = None) -> str:
     """
     base = reference(record) if base is None else base
     rows = [d for d in paired(record, base=base) if d.bound is None]
-    best = _best(headline(record))
+    best, measure = _best(headline(record), record.headline), record.headline
+    unit = " points" if measure.percent else ""
     if base is None:
         return f"{best}No method here is plain FedAvg, so no difference to it is given."
     if not rows:
@@ -64,7 +65,7 @@ def found(record: Record, base: str | None = None) -> str:
     if all(len(d.seeds) < 2 for d in rows):
         return (
             f"{best}With fewer than two seeds no interval is possible: differences to {base} "
-            f"({_list([f'{d.method} {bracket(d)} points' for d in rows])}) may be chance."
+            f"({_list([f'{d.method} {bracket(d)}{unit}' for d in rows])}) may be chance."
         )
     sentences = [best]
     for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
@@ -79,21 +80,23 @@ def found(record: Record, base: str | None = None) -> str:
         sentences.append(f"For {_named(without)} no interval is possible: too few seeds, or no spread between them. ")
     n = sorted({len(d.seeds) for d in rows})
     return (
-        f"{''.join(sentences)}This is by the 95 % t-interval of paired differences in last-round accuracy over "
-        f"{' to '.join(map(str, n))} seeds, percentage points, each comparison by itself."
+        f"{''.join(sentences)}This is by the 95 % t-interval of paired differences in last-round {measure.label} over "
+        f"{' to '.join(map(str, n))} seeds, {'percentage points, ' * measure.percent}each comparison by itself."
     )
 
 
-def _best(rows: Sequence[Headline]) -> str:
-    means = {r.method: r.accuracy.mean for r in rows if r.accuracy is not None and r.bound is None}
+def _best(rows: Sequence[Headline], measure: Measure) -> str:
+    means = {r.method: r.shared.mean for r in rows if r.shared is not None and r.bound is None}
     if not means:
-        return "No method has a global accuracy. "
-    highest = max(means.values())
-    alike = [r for r in rows if means.get(r.method) == highest]
+        return f"No method has a global {measure.label}. "
+    best = measure.best(means.values())
+    extreme, unit = "highest" if measure.higher else "lowest", " %" if measure.percent else ""
+    alike = [r for r in rows if means.get(r.method) == best]
     if len(alike) > 1:
         names = _list([r.method for r in alike])
-        return f"{names} share the highest last-round global accuracy, {percent(highest)} %. "
-    return f"{alike[0].method} has the highest last-round global accuracy, {with_spread(alike[0].accuracy)} %. "
+        return f"{names} share the {extreme} last-round global {measure.label}, {measure.show(best)}{unit}. "
+    value = with_spread(alike[0].shared, measure)
+    return f"{alike[0].method} has the {extreme} last-round global {measure.label}, {value}{unit}. "
 
 
 def _named(rows: Sequence[Difference]) -> str:

@@ -18,12 +18,9 @@ from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
 from unskew.record.logs import Bound
 from unskew.record.reader import Flow, Record, configured
 from unskew.report.stats import Curve, Spread, curve_by_round, interval
+from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
 
-ACCURACY = "global.accuracy"
-PERSONAL = "personal.accuracy.mean"
-WORST = "personal.accuracy.worst_decile"
-ACROSS = "personal.accuracy.std"
 BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "pooled": "bound, pooled data"}
 
 
@@ -31,7 +28,8 @@ BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "poo
 class Headline:
     """One method's row.  Accuracies are fractions, traffic is MB over the run, None if not measured.
 
-    `across` is the standard deviation over the clients of their own accuracy (ddof 0: these are all there are).
+    `shared` is the global model's, `personal` the mean over the clients' own models, `worst` that of the worst tenth;
+    `across` is the standard deviation over the clients (ddof 0: these are all there are).
     `rounds` is the last round reached, the lowest over seeds; `planned` is the number of seeds asked for.
     """
 
@@ -41,7 +39,8 @@ class Headline:
     seeds: tuple[int, ...]
     planned: int
     rounds: int
-    accuracy: Spread | None
+    measure: Measure
+    shared: Spread | None
     tail: Spread | None
     best: Spread | None
     personal: Spread | None
@@ -62,6 +61,7 @@ class Difference:
     mean: float
     low: float | None
     high: float | None
+    measure: Measure = ACCURACY
 
     @property
     def verdict(self) -> Literal["higher", "lower", "undecided", "no interval"]:
@@ -106,7 +106,11 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
 def last_k(record: Record) -> int:
     """The number of evaluations that the summary's `mean_last_k` spans; 5 if the summary does not say."""
     metrics = {metric for _, metric in record.summary.means} if record.summary else set()
-    ks = [m[1] for metric in metrics if (m := re.fullmatch(r"global\.accuracy\.mean_last_(\d+)", metric))]
+    ks = [
+        m[1]
+        for metric in metrics
+        if (m := re.fullmatch(rf"{re.escape(record.headline.shared)}\.mean_last_(\d+)", metric))
+    ]
     return int(ks[0]) if len(ks) == 1 else 5
 
 
@@ -117,6 +121,7 @@ def headline(record: Record) -> tuple[Headline, ...]:
 
 def _headline(record: Record, method: str) -> Headline:
     seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
+    measure = record.headline
 
     def over(name: str, pick: Callable[[list[float]], float]) -> Spread | None:
         by_seed = [list(record.series.get((method, s, name), {}).values()) for s in seeds]
@@ -132,12 +137,13 @@ def _headline(record: Record, method: str) -> Headline:
         seeds=seeds,
         planned=sum(c.method == method for c in record.cells),
         rounds=min((reached(record, method, s) for s in seeds), default=0),
-        accuracy=over(ACCURACY, itemgetter(-1)),
-        tail=over(ACCURACY, lambda v: statistics.fmean(v[-k:])),
-        best=over(ACCURACY, max),
-        personal=over(PERSONAL, itemgetter(-1)),
-        worst=over(WORST, itemgetter(-1)),
-        across=over(ACROSS, itemgetter(-1)),
+        measure=measure,
+        shared=over(measure.shared, itemgetter(-1)),
+        tail=over(measure.shared, lambda v: statistics.fmean(v[-k:])),
+        best=over(measure.shared, measure.best),
+        personal=over(measure.own, itemgetter(-1)),
+        worst=over(measure.worst, itemgetter(-1)),
+        across=over(measure.across, itemgetter(-1)),
         mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
         seconds=over("seconds", math.fsum),
     )
@@ -158,13 +164,14 @@ def reference(record: Record) -> str | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def paired(record: Record, metric: str = ACCURACY, base: str | None = None) -> tuple[Difference, ...]:
+def paired(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:
     """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
 
-    Without `base` it is the reference.  In an unfinished run a seed counts only if both methods were evaluated last at
-    the same round.
+    Without `metric` it is the headline of the global model, without `base` the reference.  In an
+    unfinished run a seed counts only if both methods were evaluated last at the same round.
     """
     base = reference(record) if base is None else base
+    metric = metric or record.headline.shared
     rows = []
     for method in record.methods if base is not None else ():
         if method == base:
@@ -176,23 +183,26 @@ def paired(record: Record, metric: str = ACCURACY, base: str | None = None) -> t
             if ours and theirs and (record.finished or max(ours) == max(theirs)):
                 pairs[seed] = ours[max(ours)] - theirs[max(theirs)]
         if pairs:
-            rows.append(difference(method, pairs, record.cell(method).bound))
+            rows.append(difference(method, pairs, record.cell(method).bound, record.headline))
     return tuple(rows)
 
 
-def difference(method: str, by_seed: Mapping[int, float], bound: Bound | None = None) -> Difference:
+def difference(
+    method: str, by_seed: Mapping[int, float], bound: Bound | None = None, measure: Measure = ACCURACY
+) -> Difference:
     """A row of differences: one for each seed, at least one, with their mean and its interval."""
     values = tuple(by_seed.values())
     low, high = interval(values) or (None, None)
-    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high)
+    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high, measure)
 
 
-def leader(record: Record, metric: str = ACCURACY) -> str | None:
-    """The method that is higher than every other in `metric` by the interval of their paired differences.
+def leader(record: Record, metric: str | None = None) -> str | None:
+    """The method that is better than every other in `metric` by the interval of their paired differences.
 
-    Bounds do not take part.  None if there is no other method, or an interval is missing or reaches
-    zero.
+    Without `metric` it is the headline of the global model.  Bounds do not take part.  None if there is no
+    other method, or an interval is missing or reaches zero.
     """
+    metric = metric or record.headline.shared
     means = {}
     for method in record.methods:
         last = [record.series.get((method, s, metric), {}) for s in counted(record, method)]
@@ -200,9 +210,10 @@ def leader(record: Record, metric: str = ACCURACY) -> str | None:
             means[method] = statistics.fmean(v[max(v)] for v in last)
     if len(means) < 2:
         return None
-    top = max(means, key=lambda m: means[m])
-    lower = {d.method for d in paired(record, metric, top) if d.verdict == "lower"}
-    return top if lower >= means.keys() - {top} else None
+    top = record.headline.first(means)
+    verdict = "lower" if record.headline.higher else "higher"
+    worse = {d.method for d in paired(record, metric, top) if d.verdict == verdict}
+    return top if worse >= means.keys() - {top} else None
 
 
 def curve(record: Record, method: str, name: str) -> Curve | None:
@@ -210,20 +221,22 @@ def curve(record: Record, method: str, name: str) -> Curve | None:
     return curve_by_round([record.series.get((method, s, name), {}) for s in counted(record, method)])
 
 
-def cost_curve(record: Record, method: str, name: str = ACCURACY) -> Curve | None:
+def cost_curve(record: Record, method: str, name: str | None = None) -> Curve | None:
     """`curve` with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
 
     None if nothing travelled.
     """
-    return against(record, method, name, _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS]), MB)
+    return against(
+        record, method, name or record.headline.shared, _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS]), MB
+    )
 
 
-def time_curve(record: Record, method: str, name: str = ACCURACY) -> Curve | None:
+def time_curve(record: Record, method: str, name: str | None = None) -> Curve | None:
     """`curve` with x in seconds by the clock up to and including that round, the mean over the counted seeds.
 
     None if no time was recorded.
     """
-    return against(record, method, name, _spent(record, method, ["seconds"]), 1.0)
+    return against(record, method, name or record.headline.shared, _spent(record, method, ["seconds"]), 1.0)
 
 
 def _spent(record: Record, method: str, names: Sequence[str]) -> list[Mapping[int, float]]:
@@ -264,18 +277,18 @@ def discrepancies(record: Record) -> tuple[str, ...]:
     """Sentences about files of a finished run that contradict each other; empty when they agree."""
     if record.summary is None:
         return ()
-    sentences = []
+    sentences, what = [], record.headline.label
     for row in headline(record):
-        summarised = record.summary.means.get((row.method, ACCURACY))
-        if row.accuracy is None and summarised is not None:
+        summarised = record.summary.means.get((row.method, record.headline.shared))
+        if row.shared is None and summarised is not None:
             sentences.append(
-                f"{row.method}: summary.json gives a last-round accuracy of {summarised:.4f}, but metrics.jsonl has no "
-                "global accuracy of every seed: rows were removed; restore the file or run again."
+                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, but metrics.jsonl has no "
+                f"global {what} of every seed: rows were removed; restore the file or run again."
             )
-        if row.accuracy is not None and summarised is not None and abs(row.accuracy.mean - summarised) > 1e-6:
+        if row.shared is not None and summarised is not None and abs(row.shared.mean - summarised) > 1e-6:
             sentences.append(
-                f"{row.method}: summary.json gives a last-round accuracy of {summarised:.4f}, metrics.jsonl gives "
-                f"{row.accuracy.mean:.4f}; this report shows metrics.jsonl."
+                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, metrics.jsonl gives "
+                f"{row.shared.mean:.4f}; this report shows metrics.jsonl."
             )
         for d in DIRECTIONS if record.flows else ():
             booked = sum(record.flows.get((row.method, s, d, k), Flow()).bytes for s in row.seeds for k in KINDS)
@@ -408,7 +421,7 @@ def percent(value: float, digits: int = 1) -> str:
     >>> percent(0.8614)
     '86.1'
     """
-    return f"{100 * value:.{digits}f}" if math.isfinite(value) else "not finite"
+    return ACCURACY.show(value, digits)
 
 
 def points(value: float) -> str:
@@ -417,8 +430,7 @@ def points(value: float) -> str:
     >>> points(-0.0123), points(-0.00001)
     ('−1.23', '0.00')
     """
-    text = f"{100 * value:+.2f}"
-    return "0.00" if float(text) == 0 else text.replace("-", "−")
+    return ACCURACY.signed(value)
 
 
 def amount(value: float) -> str:
@@ -443,23 +455,24 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
-def with_spread(spread: Spread | None) -> str:
-    """Mean ± std of fractions in percent; just the mean for one seed, a dash if not measured.
+def with_spread(spread: Spread | None, measure: Measure = ACCURACY) -> str:
+    """Mean ± std of a measure's values, fractions in percent; just the mean for one seed, a dash if not measured.
 
     >>> with_spread(Spread((0.8, 0.9))), with_spread(Spread((0.8,))), with_spread(None)
     ('85.0 ± 7.1', '80.0', '–')
     """
     if spread is None:
         return "–"
-    return percent(spread.mean) + (f" ± {percent(spread.std)}" if spread.std is not None else "")
+    return measure.show(spread.mean) + (f" ± {measure.show(spread.std)}" if spread.std is not None else "")
 
 
 def bracket(difference: Difference) -> str:
-    """A difference with its interval, percentage points.
+    """A difference with its interval, percentage points for fractions.
 
     >>> bracket(Difference("A", None, (0, 1), (0.01, 0.03), 0.02, -0.107, 0.147))
     '+2.00 [−10.70, +14.70]'
     """
+    signed = difference.measure.signed
     if difference.low is None or difference.high is None:
-        return points(difference.mean)
-    return f"{points(difference.mean)} [{points(difference.low)}, {points(difference.high)}]"
+        return signed(difference.mean)
+    return f"{signed(difference.mean)} [{signed(difference.low)}, {signed(difference.high)}]"

@@ -370,6 +370,7 @@ class _Run:
             "fingerprint": self.fingerprint(),
             "seconds": self.seconds(),
             "peak_rss": machine.peak_resident(),
+            "headline": self.setup.task.headline.card(),
             "rows": table,
             "stopped": self.stopped or None,
             "executor_notes": self.notes or None,

@@ -41,6 +41,7 @@ from unskew.run import setup as run_setup
 from unskew.run.folder import explained, read_json
 from unskew.run.loop import Interrupted, stop_requests
 from unskew.run.setup import Setup
+from unskew.tasks.measure import described
 
 Status = Literal["done", "failed", "open"]
 
@@ -330,7 +331,7 @@ class SweepRunner:
         if child.process.returncode == 0 and (folder / "summary.json").exists():
             seconds = _run_seconds(folder)
             self.results[point.name] = PointResult(point.name, "done", folder, seconds)
-            self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_accuracy(folder)}")
+            self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_best(folder)}")
         elif self._stops:
             self.results[point.name] = PointResult(point.name, "open", folder, seconds)
             self.say(f"{self._counter()} {point.name}: stopped")
@@ -409,12 +410,15 @@ def _run_seconds(folder: Path) -> float:
     return float(read_json(folder / "summary.json").get("seconds", 0.0))
 
 
-def _accuracy(folder: Path) -> str:
-    """Describe the accuracy of the best method; empty if no model was evaluated."""
+def _best(folder: Path) -> str:
+    """Describe the headline metric of the best method; empty if no model was evaluated."""
     try:
-        rows = read_json(folder / "summary.json")["rows"]
+        summary = read_json(folder / "summary.json")
     except UnskewError:
         return ""
-    means = {r["method"]: r["mean"] for r in rows if r["metric"] == "global.accuracy"}
-    best = max(means, key=lambda m: means[m], default=None)
-    return "" if best is None else f", {best} {100 * means[best]:.1f} %"
+    measure = described(summary.get("headline"))
+    means = {r["method"]: r["mean"] for r in summary["rows"] if r["metric"] == measure.shared}
+    if not means:
+        return ""
+    best = measure.first(means)
+    return f", {best} {measure.with_unit(means[best])}"

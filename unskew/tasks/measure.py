@@ -111,6 +111,10 @@ class Measure:
         """The best of some values, at least one."""
         return max(values) if self.higher else min(values)
 
+    def first(self, by_name: Mapping[str, float]) -> str:
+        """The name of the best of some values, at least one."""
+        return (max if self.higher else min)(by_name, key=lambda name: by_name[name])
+
     def reaches(self, value: float, level: float) -> bool:
         """Return true if a value is at a level or better."""
         return value >= level if self.higher else value <= level
@@ -129,6 +133,15 @@ class Measure:
             return "not finite"
         return f"{100 * value:.{digits}f}" if self.percent else f"{value:.4g}"
 
+    def signed(self, difference: float) -> str:
+        """A difference of two values without its unit, signed: in percentage points, or with four figures.
+
+        >>> ACCURACY.signed(-0.0123), ACCURACY.signed(-0.00001)
+        ('−1.23', '0.00')
+        """
+        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.4g}"
+        return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
+
     def with_unit(self, value: float) -> str:
         """A value with its unit, as in `86.1 %`."""
         return self.show(value) + (" %" if self.percent else "")
@@ -139,10 +152,10 @@ class Measure:
         return {name: getattr(self, name) for name in names}
 
 
-def described(card: Mapping[str, Any]) -> Measure:
-    """The measure that a run's folder describes; it cannot be taken, only shown."""
-    return Measure(**card)
-
-
 ACCURACY = Measure("accuracy", "accuracy")
 """The headline of classification, as reports know it."""
+
+
+def described(card: Mapping[str, Any] | None) -> Measure:
+    """The measure that a run's folder describes, accuracy if it describes none; it cannot be taken, only shown."""
+    return ACCURACY if card is None else Measure(**card)

@@ -1,4 +1,4 @@
-"""Cost of each method up to a target accuracy: rounds, models, MB, and time and energy under a radio."""
+"""Cost of each method up to a target of the headline metric: rounds, models, MB, and time and energy under a radio."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from unskew.record.reader import Record, configured
 from unskew.report import figures, tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import Curve, Spread
-from unskew.report.tables import ACCURACY, amount, count
+from unskew.report.tables import amount, count
 from unskew.run.metrics import first_reached
 from unskew.units import MB
 from unskew.world import spectrum as spectra
@@ -39,7 +39,7 @@ class Expense:
 
 @dataclass(frozen=True)
 class Target:
-    """The accuracy to reach, a fraction for each seed, and where it comes from."""
+    """The value to reach, by seed, and where it comes from."""
 
     by_seed: Mapping[int, float]
     words: str
@@ -69,10 +69,10 @@ def target(record: Record) -> Target | None:
     base = tables.reference(record)
     methods = [m for m in record.methods if record.cell(m).bound is None]
     peaks = {
-        (m, s): max(record.series[m, s, ACCURACY].values())
+        (m, s): record.headline.best(record.series[m, s, record.headline.shared].values())
         for m in methods
         for s in tables.counted(record, m)
-        if record.series.get((m, s, ACCURACY))
+        if record.series.get((m, s, record.headline.shared))
     }
     if base is not None:
         base_peaks = {s: peak for (m, s), peak in peaks.items() if m == base}
@@ -155,7 +155,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Expense
     curves = {
         s: curve
         for s in tables.counted(record, method)
-        if s in aim.by_seed and (curve := record.series.get((method, s, ACCURACY)))
+        if s in aim.by_seed and (curve := record.series.get((method, s, record.headline.shared)))
     }
     when = {s: first_reached(curve, aim.by_seed[s], record.headline) for s, curve in curves.items()}
     first = {s: t for s, t in when.items() if t is not None}
@@ -203,13 +203,14 @@ def section(
         )
         for row in rows
     )
-    level = tables.with_spread(Spread(tuple(aim.by_seed.values())))
+    level = tables.with_spread(Spread(tuple(aim.by_seed.values())), record.headline)
+    unit = " %" if record.headline.percent else ""
     lead = (
-        f"The target is {aim.words}: {level} %, each seed its own. That is a reporting choice, as the papers do: it is "
-        "picked on the test data and no method knew of it."
+        f"The target is {aim.words}: {level}{unit}, each seed its own. That is a reporting choice, as the papers do: "
+        "it is picked on the test data and no method knew of it."
     )
     return Section("Cost to target", lead, (), (Table(
-        "Spent up to and including the first evaluated round at or above the target; mean ± standard deviation over "
+        "Spent up to and including the first evaluated round that reaches the target; mean ± standard deviation over "
         "the seeds that reached it",
         head, entries,
         "An iteration is one leg of local training: clients that train at the same time count once, clients that train "
@@ -230,8 +231,7 @@ def _mean_and_spread(spread: Spread | None, write: Callable[[float], str]) -> st
 
 
 def curve(record: Record, method: str, spent: Expense) -> Curve | None:
-    """Accuracy against the amount spent so far, the mean over the counted seeds; None if it was not recorded."""
+    """The headline by the amount spent so far, the mean over the counted seeds; None if it was not recorded."""
     rows = [spent.spent.get((method, s)) for s in tables.counted(record, method)]
-    return (
-        tables.against(record, method, ACCURACY, [row for row in rows if row is not None], 1.0) if all(rows) else None
-    )
+    spent_rows = [row for row in rows if row is not None]
+    return tables.against(record, method, record.headline.shared, spent_rows, 1.0) if all(rows) else None

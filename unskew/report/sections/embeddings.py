@@ -54,7 +54,6 @@ MOST_PANELS = 6  # clients whose latents are drawn
 MOST_LATENTS = 6_000  # images that a page encodes
 MOST_SPOKES = 100  # images drawn of a cluster
 
-OWN = "personal_on_global.accuracy.mean"
 
 Floats = npt.NDArray[np.float64]
 
@@ -209,7 +208,7 @@ def against_rounds(record: Record, methods: Sequence[str]) -> list[str]:
     theirs = None if base is None else tables.cost_curve(record, base)
     if base is None or theirs is None or base in methods:
         return []
-    by_round = tables.curve(record, base, tables.ACCURACY)
+    by_round = tables.curve(record, base, record.headline.shared)
     assert by_round is not None, "what has a cost has rounds"
     first = next((k for k, x in enumerate(theirs.x) if x > 0), None)
     if first is None:  # of a run that was stopped before it was evaluated
@@ -299,7 +298,9 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart |
             lines.append((method, curve, new))
             phrases.append(f"{method} {100 * curve.mean[new[-1]]:.1f} % at {_short(curve.x[new[-1]] * MB / 4)} numbers")
             continue
-        level = tables.curve(record, method, tables.ACCURACY) or tables.curve(record, method, OWN)
+        level = tables.curve(record, method, record.headline.shared) or tables.curve(
+            record, method, f"personal_on_global.{record.headline.name}.mean"
+        )
         if level is not None:
             flat.append((method, level.mean[-1]))
             phrases.append(f"{method} {100 * level.mean[-1]:.1f} % without sending any")
@@ -334,7 +335,7 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart |
         axes.set_xlabel("numbers sent up to that round (bytes / 4), log scale")
         axes.set_ylabel("global test accuracy, %")
         svg = figures.markup(figure, "one-round", f"Accuracy by numbers sent: {'; '.join(phrases)}.")
-    own = [m for m, _ in flat if tables.curve(record, m, tables.ACCURACY) is None]
+    own = [m for m, _ in flat if tables.curve(record, m, record.headline.shared) is None]
     seeds = max(curve.seeds for _, curve, _ in lines)
     caption = (
         "Each mark is an evaluated round in which something travelled; a method of one round has one. Further left is "
