@@ -18,6 +18,7 @@ from unskew.papers import toolkit
 from unskew.run.callbacks import Progress
 from unskew.run.progress import describe
 from unskew.tasks import KINDS
+from unskew.tasks.measure import ACCURACY
 from unskew.version import __version__
 
 from .conftest import Said, Unskew
@@ -76,12 +77,12 @@ def test_progress_without_a_terminal_is_plain_lines(unskew: Unskew) -> None:
 
 def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -> None:
     now = Progress(
-        "fedavg", 0, 7, 10, 1, 1, 0.5, 1.25, own=False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4
+        "fedavg", 0, 7, 10, 1, 1, ACCURACY, 0.5, 1.25, False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4
     )
     assert "own data  50.0 %" in describe(dataclasses.replace(now, own=True))
     assert "accuracy  50.0 %  loss  1.250  (round 5)  " in describe(now)
     assert "(round" not in describe(dataclasses.replace(now, evaluated=7))
-    assert "(round" not in describe(dataclasses.replace(now, accuracy=None, loss=None, evaluated=0))
+    assert "(round" not in describe(dataclasses.replace(now, value=None, loss=None, evaluated=0))
 
 
 def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:
