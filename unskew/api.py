@@ -194,7 +194,7 @@ def _dataset(
         return own.dataset(data, target=target, client=client, test=test, test_fraction=test_fraction)
     if test is not None or target is not None or client is not None:
         raise ConfigError(f"test, target and client go with data given as values, not with a name; got {task.data!r}")
-    return load(task.data, Path(task.data_dir) if task.data_dir else None)
+    return load(task.data, Path(task.data_dir) if task.data_dir else None, task.data_options or None)
 
 
 @contextmanager

@@ -46,8 +46,9 @@ class Registry:
         ours: Our own by name, each as "module:attribute".
         need: End of the sentence "split X must be ...".
         fits: True if an object can be such a piece; decided without calling it.
-        about: A line about each of ours.
+        about: A line about each of ours; where there is none, it is read from the piece.
         inside: Packages of unskew whose classes a file may name although they are in no table.
+        schemes: Words before a colon that are no module: "npz" in npz:PATH.
         made_later: What an installed package registers need not fit, because what it makes is checked.
     """
 
@@ -58,6 +59,7 @@ class Registry:
     fits: Callable[[Any], bool]
     about: Mapping[str, str] = field(default_factory=dict)
     inside: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
     made_later: bool = False
 
     # ------------------------------------------------------------ names
@@ -76,7 +78,7 @@ class Registry:
         Raises:
             ConfigError: If not, with the nearest known name; or if two distributions claim it.
         """
-        if not _is_reference(name):
+        if ":" not in name:
             self._entry(name)
 
     def permit(self, name: str, place: str, where: str) -> None:
@@ -85,6 +87,8 @@ class Registry:
         Raises:
             ConfigError: If so, with the option that allows it.
         """
+        if name.partition(":")[0] in self.schemes:
+            return
         references.permit(name, place, where, self._registered())
 
     def name_of(self, target: Any) -> str:
@@ -105,7 +109,7 @@ class Registry:
                 imported or is no such piece.
         """
         what = f"{self.kind} {name!r}"
-        if _is_reference(name):
+        if ":" in name:
             if name in self._registered():
                 return references.load(name, what)
             return references.find(name, what, self.need, self.fits, self.inside)
@@ -140,7 +144,8 @@ class Registry:
         lines: dict[str, str] = {}
         for entry in self.entries():
             if entry.owner == OURS:
-                lines[entry.name] = self.about.get(entry.name, "")
+                known = self.about.get(entry.name)
+                lines[entry.name] = _first_line(self.resolve(entry.name)) if known is None else known
                 continue
             try:
                 about = _first_line(self._fitting(entry.target, f"{self.kind} {entry.name!r}"))
@@ -196,10 +201,6 @@ def installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """List the pieces of other distributions on `path`; read once, since it takes a twentieth of a second."""
     of_all = entry_points()
     return tuple(e for group in of_all.groups if group.startswith(f"{OURS}.") for e in of_all.select(group=group))
-
-
-def _is_reference(name: str) -> bool:
-    return ":" in name
 
 
 def _owner(entry: EntryPoint) -> str:

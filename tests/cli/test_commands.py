@@ -238,6 +238,8 @@ NAMES = {
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {"dw"},
+    "executors": {"sequential", "workers", "stacked"},
+    "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),
     "channels": {"even", "radio"},
     "experiments": {"digits", "domains", "feddistr"},

@@ -17,11 +17,14 @@ REGISTRIES = {
     "tasks": "unskew.tasks:KINDS",
     "splits": "unskew.data.split:SPLITS",
     "models": "unskew.models:MODELS",
+    "datasets": "unskew.data.sources:DATA",
+    "executors": "unskew.local.executor:EXECUTORS",
+    "trackers": "unskew.experiment.config:TRACKERS",
     "channels": "unskew.world.channel:CHANNELS",
 }
 """The registry of each kind."""
 
-KINDS = ("methods", "wrappers", "tasks", "datasets", "splits", "models", "channels", "experiments", "reproductions")
+KINDS = (*REGISTRIES, "experiments", "reproductions")
 OTHER_NAMES = {
     "algorithms": "methods",
     "networks": "models",
@@ -29,6 +32,7 @@ OTHER_NAMES = {
     "partitions": "splits",
     "papers": "reproductions",
     "radios": "channels",
+    "callbacks": "trackers",
 }
 
 
@@ -66,10 +70,6 @@ def catalogue(kind: str) -> dict[str, str]:
         registry: Registry = references.load(REGISTRIES[kind], kind)
         own = {"module.path:factory": "a network of your own"} if kind == "models" else {}
         return {**registry.describe(), **own}
-    if kind == "datasets":
-        from unskew.data.sources import SOURCES
-
-        return {s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES}
     if kind == "experiments":
         return {
             name: path.read_text("utf-8").split("\n")[0].lstrip("# ") for name, path in builtin_experiments().items()

@@ -56,7 +56,7 @@ def show(forecast: "Forecast", console: Console) -> None:
     """Print the forecast as two tables and a few lines."""
     console.print(_costs(forecast))
     console.print(_memory(forecast))
-    trained = f"in {forecast.workers} worker processes" if forecast.executor == "workers" else "in this process"
+    trained = f"in {forecast.workers} worker processes" if forecast.in_processes else "in this process"
     time = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
     limit = "" if forecast.limit is None else f" of {human_bytes(forecast.limit)} to be had"
     peak = human_bytes(max(forecast.peak, forecast.everything))

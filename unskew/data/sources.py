@@ -32,9 +32,10 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,7 @@ import torch
 from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
+from unskew import schema
 from unskew.data import hub
 from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
@@ -51,8 +53,10 @@ from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import DataError, did_you_mean
+from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
+from unskew.references import makes
+from unskew.registry import Registry
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -130,10 +134,23 @@ SOURCES: tuple[Source, ...] = (
 )
 """Data sets that `load` knows, the offline default first."""
 
+SCHEMES = ("npz", "folder", "hub", "run")
+"""Beginnings of names, up to a colon, that say where data are; any other beginning is a module of the user's."""
+
+DATA = Registry(
+    "data set",
+    "unskew.data",
+    {s.name: f"{__name__}:load" for s in SOURCES},
+    "a function annotated to return a Dataset, as in def mine(noise: float = 0.1) -> Dataset",
+    partial(makes, lambda kind: kind is Dataset),
+    about={s.name: f"{s.what}; {s.shape}; {s.origin}" for s in SOURCES},
+    schemes=SCHEMES,
+)
+
 _NAMED = {s.name: s for s in SOURCES if ":" not in s.name}
 
 
-def load(source: str, data_dir: Path | str | None = None) -> Dataset:
+def load(source: str, data_dir: Path | str | None = None, options: Mapping[str, Any] | None = None) -> Dataset:
     """The data set called `source`: a name of `SOURCES`, `npz:PATH`, `folder:PATH` or, to download it, `hub:...`.
 
     A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
@@ -145,11 +162,18 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
     `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
     folder.
 
+    Any other name is that of a registered function, or module:function of your own; `options` are its settings.
+
     Raises:
+        ConfigError: If an option is not one of the function's, or there are options where the data have none.
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
             SHA-256 are shown), its content does not pass `checked`, or as in `hub.fetch`.
     """
     kind, colon, rest = source.partition(":")
+    if source not in _NAMED and kind not in SCHEMES:
+        return _made(source, options or {})
+    if options:
+        raise ConfigError(f"task.data_options must be left out, {source} has none, got {', '.join(options)}")
     if colon and kind == "hub":
         return _hub(hub.parse(source))
     if colon and kind == "run":
@@ -165,11 +189,6 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
         if not path.is_dir():
             raise DataError(f"{source}: there is no folder {path.absolute()}")
         return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True)
-    if source not in _NAMED:
-        raise DataError(
-            f"unknown data set {source!r}{did_you_mean(source, _NAMED, 0.5)} "
-            f"(known: {', '.join(s.name for s in SOURCES)})"
-        )
     if source == "digits":
         return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
@@ -180,6 +199,18 @@ def load(source: str, data_dir: Path | str | None = None) -> Dataset:
         )
     root = Path(folder).expanduser()
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
+
+
+def _made(source: str, options: Mapping[str, Any]) -> Dataset:
+    """The data set that a function of somebody else makes."""
+    try:
+        function = DATA.resolve(source)
+    except ConfigError as error:
+        raise DataError(str(error)) from error
+    dataset = schema.build(function, options, "task.data_options", owner=source)
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"data set {source!r} must make a Dataset, got {type(dataset).__name__}")
+    return dataset
 
 
 def _digits() -> _Arrays:

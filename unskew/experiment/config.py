@@ -24,6 +24,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,10 +33,13 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms, models, schema, tasks
 from unskew.algorithms import presets
+from unskew.data.sources import DATA
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.data.split import TABLE as OUR_SPLITS
-from unskew.errors import ConfigError, did_you_mean
+from unskew.errors import ConfigError
+from unskew.local.executor import AUTO, EXECUTORS
 from unskew.protocol import SgdConfig
+from unskew.references import makes
 from unskew.registry import Registry
 from unskew.tree import is_record
 from unskew.world.channel import CHANNELS, Channel, Even
@@ -43,7 +47,23 @@ from unskew.world.outage import Outage
 
 BOUNDS = ("independent", "fedavg", "centralised")
 LONGEST_LABEL = 60
-TRACKERS = ("tensorboard", "mlflow", "wandb")
+
+TRACKERS = Registry(
+    "tracker",
+    "unskew.trackers",
+    {
+        "tensorboard": "unskew.run.trackers:TensorBoard",
+        "mlflow": "unskew.run.trackers:MLflow",
+        "wandb": "unskew.run.trackers:Wandb",
+    },
+    "a class with scalars and close, or a function annotated to return one",
+    partial(makes, lambda kind: all(callable(getattr(kind, part, None)) for part in ("scalars", "close"))),
+    about={
+        "tensorboard": "event files in the run's folder",
+        "mlflow": "a run for the experiment and one for each method and seed, at MLFLOW_TRACKING_URI",
+        "wandb": "a run for each method and seed; offline unless WANDB_MODE says otherwise",
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,7 @@ class TaskConfig:
         data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
         model: A name from `unskew list models`, or module:factory for a network of your own.
         model_options: The network's own settings.
+        data_options: Settings of data that a registered function makes.
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
         kind: What is learned: classification.
         loss: A loss of that kind: cross_entropy or multi_margin; by default the one the model is meant for, or else the
@@ -65,6 +86,7 @@ class TaskConfig:
     data: str = "digits"
     model: str = "mlp"
     model_options: dict[str, Any] = field(default_factory=dict)
+    data_options: dict[str, Any] = field(default_factory=dict)
     loss: str | None = None
     augment: Literal["none", "crop", "flip", "crop+flip"] = "none"
     data_dir: str | None = None
@@ -94,22 +116,28 @@ class Runtime:
 
     Attributes:
         executor: auto chooses by rule: stacked on CUDA; on a CPU workers, or sequential where there is one core or
-            little to do.
+            little to do.  Or a name from `unskew list executors`.
         workers: Worker processes; by default one per core.
         device: auto takes a CUDA device if there is one.
         threads: PyTorch threads; by default one, and all cores for networks above five million parameters.
         deterministic: On CUDA, refuse kernels whose sums depend on timing.
         checkpoint_every: Rounds between checkpoints; 0 saves after about ten seconds' work instead.
         codec: Send every message through the wire's bytes and back, as a network would.
+        executor_options: The executor's own settings.
     """
 
-    executor: Literal["auto", "sequential", "workers", "stacked"] = "auto"
+    executor: str = AUTO
     workers: Annotated[int, Interval(ge=1, le=256)] | None = None
     device: str = "auto"
     threads: Annotated[int, Interval(ge=1, le=256)] | None = None
     deterministic: bool = False
     checkpoint_every: Annotated[int, Ge(0)] = 0
     codec: bool = False
+    executor_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.executor != AUTO:
+            EXECUTORS.check(self.executor)
 
 
 @dataclass(frozen=True)
@@ -177,7 +205,8 @@ class Experiment:
         stop: Early stopping.
         world: Losses and channel.
         runtime: Executor, device, checkpoints.
-        track: Trackers that also get the numbers: tensorboard, mlflow, wandb; none by default.
+        track: Trackers that also get the numbers, from `unskew list trackers`; none by default.
+        track_options: Settings of trackers, by name.
     """
 
     methods: tuple[Method, ...]
@@ -199,6 +228,7 @@ class Experiment:
     world: World = World()
     runtime: Runtime = Runtime()
     track: tuple[str, ...] = ()
+    track_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -219,9 +249,13 @@ class Experiment:
         if not self.name.strip() or not self.name.isprintable():
             raise ConfigError(f"name must be a line that is not empty, got {schema.show(self.name)}")
         for name in self.track:
-            if name not in TRACKERS:
-                near = did_you_mean(name, TRACKERS)
-                raise ConfigError(f"track: no tracker is called {name!r}{near} (known: {', '.join(TRACKERS)})")
+            with schema.errors_at("track"):
+                TRACKERS.check(name)
+        for name in self.track_options:
+            if name not in self.track:
+                raise ConfigError(
+                    f"track_options.{name} has settings of a tracker that is not in track ({', '.join(self.track)})"
+                )
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
         with schema.errors_at("task.kind"):
@@ -430,6 +464,8 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
 _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
     (models.MODELS, "task", "model"),
     (tasks.KINDS, "task", "kind"),
+    (DATA, "task", "data"),
+    (EXECUTORS, "runtime", "executor"),
     (SPLITS, "split", "name"),
     (CHANNELS, "world", "channel", "name"),
 )
@@ -444,6 +480,10 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str):
             algorithms.permit(name, f"{place}.name", where)
+    trackers = raw.get("track")
+    for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
+        if isinstance(name, str):
+            TRACKERS.permit(name, f"track.{i}", where)
     for registry, *path in _PIECES:
         value: Any = raw
         for key in path:
@@ -564,7 +604,7 @@ def written_fingerprint(path: Path) -> str:
 
 
 def _fingerprint(table: Mapping[str, Any]) -> str:
-    ignored = {"": ("name", "track"), "runtime": ("checkpoint_every", "codec"), "task": ("data_dir",)}
+    ignored = {"": ("name", "track", "track_options"), "runtime": ("checkpoint_every", "codec"), "task": ("data_dir",)}
     kept = {key: _without(value, ignored.get(key, ())) for key, value in _without(table, ignored[""]).items()}
     return hashlib.sha256(tomli_w.dumps(kept).encode()).hexdigest()
 

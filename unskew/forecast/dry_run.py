@@ -20,7 +20,7 @@ from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
 from unskew.info import Passes, whole
 from unskew.ledger import totals
-from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained, room_for
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Layout, drive
 from unskew.run import setup as run_setup
@@ -61,11 +61,10 @@ def prepare(
     if code is not None:
         code.next_seed()
     workers = experiment.runtime.workers or machine.cores()
-    window = {
-        "sequential": lambda _: 1,
-        "workers": lambda model_bytes: room_for(model_bytes, 4 * workers),
-        "stacked": lambda model_bytes: room_for(model_bytes, device=setup.device.type),
-    }[setup.executor]
+
+    def window(model_bytes: int) -> int:
+        return setup.executor_kind.window(model_bytes, workers, setup.device.type)
+
     return PreparedMethod(method, seed, trainer, population, train is not fed, window, code or CodeResults())
 
 

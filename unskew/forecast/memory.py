@@ -18,6 +18,7 @@ from unskew.forecast.prior_trial import working_bytes
 from unskew.forecast.values import Forecast, MemoryPart, Place
 from unskew.keys import Key
 from unskew.local import imagery
+from unskew.local.executor import CellParts
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.memory import SLOTS, common_bytes, slot_bytes, written_bytes
@@ -101,7 +102,7 @@ def memory_parts(
         tried: Says of a kind of prior call whether it could be tried.
         now: Bytes this process holds already.
     """
-    inside: Place = "device" if setup.device.type == "cuda" else "worker" if setup.executor == "workers" else "main"
+    inside: Place = "device" if setup.device.type == "cuda" else "worker" if setup.executor_kind.processes else "main"
     store: Place = "device" if setup.device.type == "cuda" else "main"
     data = setup.dataset
     example = math.prod(data.input_shape) * data.x_train.element_size()
@@ -114,7 +115,9 @@ def memory_parts(
     remembered = int(observed.memory_per_client * (reachable + min(len(observed.clients), reachable)))
     evaluation = observed.evaluation or RoundRequests()
     chunk = min(LocalTrainer.CHUNK, max(evaluation.eval_sizes, default=0))
-    stacked = Stacked(prepared.trainer) if setup.executor == "stacked" else None
+    cell = CellParts(prepared.trainer, prepared.method.algorithm)
+    executor = setup.executor_kind.make(cell) if setup.executor_kind.together else None
+    stacked = executor if isinstance(executor, Stacked) else None
     if stacked is not None and evaluation.eval_sizes:
         chunk = stacked.examples_at_once(evaluation.eval_sizes)
     dataset = data.nbytes

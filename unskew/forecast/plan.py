@@ -69,7 +69,7 @@ def forecast(
     limit = machine.available()
     notes: list[str] = []
     totals = _Totals(experiment, setup)
-    processes = (experiment.runtime.workers or machine.cores()) if setup.executor == "workers" else 1
+    processes = (experiment.runtime.workers or machine.cores()) if setup.executor_kind.processes else 1
     timer = Timer(setup, processes, time_s, patient, len(experiment.methods))
     parts: list[tuple[MemoryPart, ...]] = []
     until = time.monotonic() + drive_s
@@ -107,7 +107,7 @@ def forecast(
     timed = [c.seconds for c in costs if c.seconds is not None]
     around = [totals.around_s(m, timer) for m in experiment.methods]
     complete = len(timed) == len(costs)
-    if setup.executor not in ("sequential", "workers"):
+    if setup.executor_kind.together:
         notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
     stop = experiment.stop
     if stop.metric is not None or stop.megabytes is not None or stop.seconds is not None:

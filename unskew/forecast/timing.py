@@ -58,7 +58,7 @@ class Timer:
         """Time the kinds of jobs of one method that no method before it had."""
         self._timings.update(observed.timings)
         threads = torch.get_num_threads()
-        if self._setup.executor == "workers":
+        if self._setup.executor_kind.processes:
             torch.set_num_threads(1)  # as in a worker
         try:
             if self.evaluation is None:
@@ -140,7 +140,7 @@ class Timer:
         seconds = sum(self._seconds(kind, n, False) * times for (kind, n), times in requests.server_jobs.items())
         by_clients = {same for _, _, same, at_server in requests.prior_calls if not at_server and same is not None}
         for (kind, n, same, at_server), times in requests.prior_calls.items():
-            already_made = same in by_clients and self._setup.executor != "workers"  # in this process
+            already_made = same in by_clients and not self._setup.executor_kind.processes  # in this process
             if at_server and not already_made:
                 seconds += self._seconds(kind, n, False) * (times if same is None else 1)
         return seconds
@@ -152,7 +152,7 @@ class Timer:
 
     def handover(self, requests: RoundRequests) -> float:
         """Seconds the main process spends on giving jobs to workers."""
-        if self._setup.executor != "workers":
+        if not self._setup.executor_kind.processes:
             return 0.0
         return sum(requests.jobs.values()) * (HANDOVER_S + 4 * model_bytes(self._setup) / COPY_BYTES_PER_S)
 

@@ -100,6 +100,11 @@ class Forecast:
     notes: tuple[str, ...]
 
     @property
+    def in_processes(self) -> bool:
+        """True if clients train in worker processes."""
+        return any(part.place == "worker" for part in self.parts)
+
+    @property
     def peak(self) -> int:
         """Peak of the main process, bytes."""
         return max(self.reached, self.peak_of("main"))
@@ -107,7 +112,7 @@ class Forecast:
     @property
     def everything(self) -> int:
         """Main process and workers together while they train or evaluate, bytes."""
-        return self.peak_of("main") + (self.workers * self.peak_of("worker") if self.executor == "workers" else 0)
+        return self.peak_of("main") + self.workers * self.peak_of("worker")
 
     def peak_of(self, place: Place) -> int:
         """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unskew.errors import ProtocolError
 from unskew.protocol import ClientId, Fitted, Me, Sgd
+from unskew.registry import Registry
 from unskew.tree import Params
 
 
@@ -56,6 +57,9 @@ class EvalJob:
     rows: Tensor | None = None
 
 
+# Parameters times examples per client; the MLP on digits has 0.3 million, logistic regression on MNIST 3 million.
+WORKERS_FROM = 3_000_000
+
 ROOM = {"cpu": 1 << 27, "cuda": 1 << 32}
 """Bytes that the models of clients at work together may take, where their replies are dropped one by one."""
 
@@ -87,6 +91,74 @@ class Executor(Protocol):
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """The columns of each job's examples."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class CellParts:
+    """The parts that an executor of one method under one seed is made from.
+
+    Attributes:
+        trainer: The `LocalTrainer` that answers the steps' requests.
+        algorithm: The method.
+        pool, cell: The run's worker processes, and the number by which they know this method and seed; None and 0 for
+            a kind of executor without processes.
+    """
+
+    trainer: Any
+    algorithm: Any
+    pool: Any = None
+    cell: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutorKind:
+    """A kind of executor: everything that a run must know of it before one is made.
+
+    Attributes:
+        name: Its name in `runtime.executor`.
+        about: Description in one line.
+        make: Makes one from `CellParts`; its other parameters are the settings in `runtime.executor_options`.
+        processes: True if clients train in the run's worker processes.
+        together: True if several clients train at once in one process.
+        cpu_only: True if it cannot use another device.
+        window: `Executor.window` before there is an executor: from bytes of a model, workers, and type of device.
+    """
+
+    name: str
+    about: str
+    make: Callable[..., Executor]
+    processes: bool = False
+    together: bool = False
+    cpu_only: bool = False
+    window: Callable[[int, int, str], int] = lambda model_bytes, workers, device: 1
+
+
+AUTO = "auto"
+"""The name that leaves the choice to a rule of device, network and data."""
+
+EXECUTORS = Registry(
+    "executor",
+    "unskew.executors",
+    {
+        "sequential": "unskew.local.sequential:SEQUENTIAL",
+        "workers": "unskew.local.workers.executor:WORKERS",
+        "stacked": "unskew.local.stacked.executor:STACKED",
+    },
+    "an ExecutorKind",
+    lambda target: isinstance(target, ExecutorKind),
+)
+
+
+def by_rule(device: str, cores: int, parameters: int, examples_per_client: float) -> str:
+    """The executor that `auto` means: stacked on CUDA; on a CPU workers, if it has several cores and a client's
+    training is worth handing over.
+
+    A rule, not a timing: the same run, the same choice.
+    """
+    if device == "cuda":
+        return "stacked"
+    large = parameters * examples_per_client >= WORKERS_FROM
+    return "workers" if cores > 1 and large else "sequential"
 
 
 class Trainer(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unskew.keys import Key
-from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, Trainer
+from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, Trainer
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
 from unskew.tree import Params
@@ -33,6 +33,13 @@ class Sequential:
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Evaluate one model after the other."""
         return [self.trainer.evaluate(job.params, job.part, job.rows) for job in jobs]
+
+
+def _sequential(parts: CellParts) -> Sequential:
+    return Sequential(parts.trainer)
+
+
+SEQUENTIAL = ExecutorKind("sequential", "one client after the other, in this process", _sequential)
 
 
 def run_step(trainer: Trainer, job: StepJob) -> StepResult:

@@ -15,23 +15,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from unskew import models, tasks, version
+from unskew import models, schema, tasks, version
 from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
-from unskew.experiment.config import Experiment, Method, TaskConfig
+from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig
 from unskew.experiment.config import load as read
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData
-from unskew.local.executor import Executor
-from unskew.local.sequential import Sequential
-from unskew.local.stacked.executor import Stacked
+from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, by_rule
 from unskew.local.trainer import LocalTrainer, kernels
-from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
 from unskew.machine import cores, processor
@@ -42,8 +39,6 @@ from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
 
 THREADS_FROM = 5_000_000
-# Parameters times examples per client; the MLP on digits has 0.3 million, logistic regression on MNIST 3 million.
-WORKERS_FROM = 3_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +66,9 @@ class Setup:
         dataset: The examples, on the CPU.
         task: Network and loss.
         device: Device that trains and evaluates.
-        executor: Name of the executor the rule chose.
+        executor: Name of the executor, as chosen by the experiment or the rule.
         parameters: Trainable numbers of the network.
+        executor_kind: What makes it, with its settings.
         inputs: Data and model passed as values.
     """
 
@@ -81,6 +77,7 @@ class Setup:
     device: torch.device
     executor: str
     parameters: int
+    executor_kind: ExecutorKind
     inputs: InMemoryInputs = InMemoryInputs()
 
 
@@ -94,7 +91,9 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
     """
     device = choose_device(experiment.runtime.device)
     dataset = inputs.dataset or load(
-        experiment.task.data, Path(experiment.task.data_dir) if experiment.task.data_dir else None
+        experiment.task.data,
+        Path(experiment.task.data_dir) if experiment.task.data_dir else None,
+        experiment.task.data_options or None,
     )
     if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
         raise ConfigError(
@@ -107,12 +106,27 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
     if experiment.runtime.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    wanted = experiment.runtime.executor
-    if wanted == "workers" and device.type != "cpu":
-        raise ConfigError(f"runtime.executor = 'workers' needs the CPU, got {device}; leave it at auto")
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
-    executor = executor_by_rule(device, count, share) if wanted == "auto" else wanted
-    return Setup(dataset, task, device, executor, count, inputs)
+    executor, kind = choose_executor(experiment.runtime, device, count, share)
+    return Setup(dataset, task, device, executor, count, kind, inputs)
+
+
+def choose_executor(
+    runtime: Runtime, device: torch.device, parameters: int, examples_per_client: float
+) -> tuple[str, ExecutorKind]:
+    """The executor that the runtime names or the rule chooses, and its kind with the runtime's options.
+
+    Raises:
+        ConfigError: If there is none of that name, it cannot use the device, or an option is not one of its own.
+    """
+    wanted = runtime.executor
+    name = by_rule(device.type, cores(), parameters, examples_per_client) if wanted == AUTO else wanted
+    kind: ExecutorKind = EXECUTORS.resolve(name)
+    if kind.cpu_only and device.type != "cpu":
+        raise ConfigError(f"runtime.executor = {name!r} needs the CPU, got {device}; leave it at auto")
+    place = "runtime.executor_options"
+    options = schema.checked(kind.make, runtime.executor_options, place, skip=("parts",), owner=name)
+    return name, dataclasses.replace(kind, make=partial(kind.make, **options))
 
 
 def choose_device(name: str) -> torch.device:
@@ -225,11 +239,7 @@ def simulator(
 ) -> tuple[Simulator[Any], FederatedData]:
     """The simulator of one method and seed, and the clients it trains; `workers` is a pool and its cell's number."""
     trainer, population, train = clients(experiment, method, setup, fed, seed)
-    executor: Executor = Sequential(trainer)
-    if workers:
-        executor = Workers(*workers, method.algorithm)
-    elif setup.executor == "stacked":
-        executor = Stacked(trainer)
+    executor = setup.executor_kind.make(CellParts(trainer, method.algorithm, *(workers or ())))
     alone = _is_pooled(method)
     sim = Simulator(
         method.algorithm,
@@ -304,18 +314,7 @@ class InProcess:
 IN_PROCESS = InProcess()
 
 
-# ---------------------------------------------------------------- executors
-def executor_by_rule(device: torch.device, parameters: int, examples_per_client: float) -> str:
-    """Stacked on CUDA; on a CPU workers, if it has several cores and a client's training is worth handing over.
-
-    A rule, not a timing: the same run, the same choice.
-    """
-    if device.type == "cuda":
-        return "stacked"
-    large = parameters * examples_per_client >= WORKERS_FROM
-    return "workers" if cores() > 1 and large else "sequential"
-
-
+# ---------------------------------------------------------------- workers
 def cells(experiment: Experiment) -> list[tuple[int, Method]]:
     """Seed and method of each cell of a run, in the run's order."""
     return [(seed, method) for seed in experiment.seeds for method in experiment.methods]
@@ -347,7 +346,7 @@ def pool(
     note: Callable[[str], None],
 ) -> Pool | None:
     """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
-    if setup.executor != "workers":
+    if not setup.executor_kind.processes:
         return None
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
     recipe = Recipe("unskew.run.setup:opener_of", (str(config),))

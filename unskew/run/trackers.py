@@ -19,15 +19,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from unskew import schema
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment
+from unskew.experiment.config import TRACKERS, Experiment
 from unskew.record.logs import METRICS, SummaryCard, document
 from unskew.run.callbacks import Callback, Progress
 from unskew.run.setup import Setup
@@ -37,7 +37,11 @@ Table = Sequence[Mapping[str, Any]]
 
 
 class Tracker(Protocol):
-    """Takes the numbers of one run."""
+    """Takes the numbers of one run.
+
+    It is made by `(experiment, folder)` and its settings.  A class attribute `requires` names a package that has to be
+    installed for it.
+    """
 
     def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
         """Log the numbers of one round of a cell; cells come one after the other."""
@@ -48,15 +52,6 @@ class Tracker(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Installable:
-    """A tracker's package: the module to import, the package to install, the callable that opens it."""
-
-    module: str
-    package: str
-    open: Callable[[Experiment, Path], Tracker]
-
-
 # ---------------------------------------------------------------- from the run's log to the trackers
 def check(names: Sequence[str]) -> None:
     """Check that these trackers are installed.
@@ -65,16 +60,29 @@ def check(names: Sequence[str]) -> None:
         ConfigError: If one is not installed, with the line that installs it.
     """
     for name in names:
-        entry = TRACKERS[name]
+        requires = getattr(TRACKERS.resolve(name), "requires", None)
         try:
-            installed = importlib.util.find_spec(entry.module) is not None
+            installed = requires is None or importlib.util.find_spec(requires) is not None
         except (ImportError, ValueError):
             installed = False
         if not installed:
             raise ConfigError(
-                f"track: {name} is not installed; pip install {entry.package} (all trackers: "
+                f"track: {name} is not installed; pip install {requires} (all trackers: "
                 "pip install 'unskew[track]'), or leave it out"
             )
+
+
+def opened(name: str, experiment: Experiment, folder: Path) -> Tracker:
+    """The tracker of this name with its settings.
+
+    Raises:
+        ConfigError: If a setting is not one of its own.
+    """
+    target = TRACKERS.resolve(name)
+    place, skip = f"track_options.{name}", ("experiment", "folder")
+    options = schema.checked(target, experiment.track_options.get(name, {}), place, skip=skip, owner=name)
+    tracker: Tracker = target(experiment, folder, **options)
+    return tracker
 
 
 @contextmanager
@@ -112,7 +120,7 @@ class _Tracked:
         self._seen = METRICS.file(self._folder).stat().st_size  # rows a resumed run has already passed on
         for name in self._experiment.track:
             try:
-                self._trackers[name] = TRACKERS[name].open(self._experiment, self._folder)
+                self._trackers[name] = opened(name, self._experiment, self._folder)
             except Exception as error:  # a stranger's code, which raises what it likes
                 raise RunError(
                     f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
@@ -168,6 +176,8 @@ def _why(error: Exception) -> str:
 class TensorBoard:
     """Event files in the folder `tensorboard` of the run: `tensorboard --logdir runs`."""
 
+    requires = "tensorboard"
+
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self._writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
         self._root, self._cell = folder / "tensorboard", ("", -1)
@@ -202,6 +212,8 @@ class TensorBoard:
 
 class MLflow:
     """A run for the experiment with configuration and table, and under it one for each cell."""
+
+    requires = "mlflow"
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported
@@ -250,6 +262,8 @@ class MLflow:
 class Wandb:
     """A run for each cell, all in one group, and one with the table; offline unless WANDB_MODE says otherwise."""
 
+    requires = "wandb"
+
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self._wandb = importlib.import_module("wandb")
         self._folder, self._group = folder, experiment.name
@@ -291,13 +305,6 @@ class Wandb:
 
 
 _COLUMNS = ("method", "setting", "metric", "mean", "std")
-
-TRACKERS: dict[str, Installable] = {
-    "tensorboard": Installable("tensorboard", "tensorboard", TensorBoard),
-    "mlflow": Installable("mlflow", "mlflow", MLflow),
-    "wandb": Installable("wandb", "wandb", Wandb),
-}
-"""Requirements of each tracker, by the names in `config.TRACKERS`."""
 
 
 def _settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -27,7 +27,7 @@ from torch.func import vmap
 
 from unskew.data.images import ByteImages
 from unskew.errors import UnskewError
-from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, joined, room_for
+from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, joined, room_for
 from unskew.local.stacked.fitter import Fitter, aux_key
 from unskew.local.stacked.network import NetworkTraits, probe
 from unskew.local.stacked.rows import Fit, Form
@@ -357,3 +357,16 @@ class _ActiveStep:
             self.value, self.ended = stop.value, True
         else:
             self._asked[type(self.request)] += 1
+
+
+def _stacked(parts: CellParts) -> Stacked:
+    return Stacked(parts.trainer)
+
+
+STACKED = ExecutorKind(
+    "stacked",
+    "many clients at once in one computation, for CUDA",
+    _stacked,
+    together=True,
+    window=lambda model_bytes, workers, device: room_for(model_bytes, device=device),
+)

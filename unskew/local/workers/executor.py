@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, joined, room_for
+from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, joined, room_for
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.pool import Pool, ToWorker
 from unskew.protocol import ClientId, Keep, map_held
@@ -116,6 +116,20 @@ class Workers:
         chunks = -(-n // LocalTrainer.CHUNK)
         size = LocalTrainer.CHUNK * max(1, -(-chunks // workers))
         return list(torch.split(job.rows.cpu(), size)) if n else [job.rows.cpu()]
+
+
+def _workers(parts: CellParts) -> Workers:
+    return Workers(parts.pool, parts.cell, parts.algorithm)
+
+
+WORKERS = ExecutorKind(
+    "workers",
+    "clients spread over worker processes, one on each core",
+    _workers,
+    processes=True,
+    cpu_only=True,
+    window=lambda model_bytes, workers, device: room_for(model_bytes, 4 * workers),
+)
 
 
 def _called(jobs: Mapping[ClientId, StepJob]) -> dict[ClientId, StepResult] | None:

@@ -30,7 +30,7 @@ from unskew import priors
 from unskew.algorithms.feddistr import Disentangle, FedDistr
 from unskew.data.dataset import Dataset
 from unskew.data.images import ByteImages, extremes
-from unskew.data.sources import load
+from unskew.data.sources import SCHEMES, load
 from unskew.errors import ConfigError, DataError
 from unskew.info import Embeddings, Mixtures, Privacy
 from unskew.keys import Key
@@ -807,9 +807,11 @@ def _data(record: Record) -> Dataset | str:
     source, folder = str(task.get("data", "")), task.get("data_dir")
     if source.startswith("hub:"):
         return "a report downloads nothing"
+    if ":" in source and source.partition(":")[0] not in SCHEMES:
+        return "a report imports nothing that a file names"
     try:
-        return load(source, None if folder is None else Path(str(folder)))
-    except DataError:
+        return load(source, None if folder is None else Path(str(folder)), task.get("data_options"))
+    except (DataError, ConfigError):
         return f"the data {source or 'of the run'} is not on this machine"
 
 
