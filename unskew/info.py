@@ -5,7 +5,8 @@ info.jsonl that names its type.  The same pydantic adapter writes and reads a ro
 method reported and refuses damaged rows.  A section of the report draws one type and its subtypes.
 
 Your own method may return these types and gets their sections, or a dataclass or dictionary of its own, which is kept
-in info.jsonl under the name of its class and listed in the report.  In either case `warnings` are sentences for the
+in info.jsonl under the name of its class and listed in the report; a section of your own may draw it
+(`unskew.report.section.SectionKind`).  In either case `warnings` are sentences for the
 user, and `ignored` are replies that the method refused.
 """
 
@@ -497,6 +498,13 @@ def parts(reported: object) -> tuple[object, ...]:
     return reported if isinstance(reported, tuple) else (reported,)
 
 
+def info_type(kind: type) -> str:
+    """The name of a type in rows: its own for one of unskew's, "module:class" for another."""
+    if issubclass(kind, Info) and TYPES.get(kind.type) is kind:
+        return kind.type
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def row(value: object) -> dict[str, Any]:
     """Return the type and content of a row of info.jsonl, as plain JSON.
 
@@ -508,8 +516,7 @@ def row(value: object) -> dict[str, Any]:
         return {"type": value.type, "info": adapter(type(value)).dump_python(value, mode="json")}
     if not isinstance(value, Mapping) and not is_dataclass(value):
         raise TypeError(f"info must be a dataclass or a dictionary, got {value!r:.60}")
-    kind = type(value)
-    name = "dict" if isinstance(value, Mapping) else f"{kind.__module__}:{kind.__qualname__}"
+    name = "dict" if isinstance(value, Mapping) else info_type(type(value))
     return {"type": name, "info": to_jsonable_python(value)}
 
 

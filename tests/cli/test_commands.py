@@ -238,6 +238,7 @@ NAMES = {
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {"dw"},
+    "sections": {"embeddings", "diffusion", "groups", "class_relations"},
     "executors": {"sequential", "workers", "stacked"},
     "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),

@@ -20,11 +20,13 @@ REGISTRIES = {
     "datasets": "unskew.data.sources:DATA",
     "executors": "unskew.local.executor:EXECUTORS",
     "trackers": "unskew.experiment.config:TRACKERS",
+    "reproductions": "unskew.papers:REPRODUCTIONS",
+    "sections": "unskew.report.section:SECTIONS",
     "channels": "unskew.world.channel:CHANNELS",
 }
 """The registry of each kind."""
 
-KINDS = (*REGISTRIES, "experiments", "reproductions")
+KINDS = (*REGISTRIES, "experiments")
 OTHER_NAMES = {
     "algorithms": "methods",
     "networks": "models",
@@ -70,10 +72,4 @@ def catalogue(kind: str) -> dict[str, str]:
         registry: Registry = references.load(REGISTRIES[kind], kind)
         own = {"module.path:factory": "a network of your own"} if kind == "models" else {}
         return {**registry.describe(), **own}
-    if kind == "experiments":
-        return {
-            name: path.read_text("utf-8").split("\n")[0].lstrip("# ") for name, path in builtin_experiments().items()
-        }
-    from unskew.papers import TABLE as PAPERS
-
-    return {name: entry.about for name, entry in PAPERS.items()}
+    return {name: path.read_text("utf-8").split("\n")[0].lstrip("# ") for name, path in builtin_experiments().items()}

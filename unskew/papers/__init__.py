@@ -4,14 +4,16 @@ TABLE names every reproduction; `unskew reproduce NAME` runs one.
 """
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unskew.errors import ConfigError, did_you_mean
+from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers.result import Result, keep
 from unskew.papers.toolkit import FOLDER, SCALES, ReproductionRequest
+from unskew.references import makes
+from unskew.registry import Registry
 from unskew.run.callbacks import Callback
 
 PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr")
@@ -34,6 +36,15 @@ def _entries(paper: str) -> dict[str, Entry]:
 
 TABLE: dict[str, Entry] = {name: entry for paper in PAPERS for name, entry in _entries(paper).items()}
 
+REPRODUCTIONS = Registry(
+    "reproduction",
+    "unskew.reproductions",
+    {name: entry.target for name, entry in TABLE.items()},
+    "a function annotated to return a Result, as in def mine(request: ReproductionRequest) -> Result",
+    partial(makes, lambda kind: kind is Result),
+    about={name: entry.about for name, entry in TABLE.items()},
+)
+
 
 def reproduce(
     name: str,
@@ -46,7 +57,7 @@ def reproduce(
     """Run a reproduction, with its runs in `folder`.
 
     Args:
-        name: One of TABLE.
+        name: One of `unskew list reproductions`.
         scale: small or paper.
         folder: Folder for its runs; an interrupted run is resumed.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
@@ -57,15 +68,10 @@ def reproduce(
         ConfigError: If there is no such reproduction or scale.
         DataError: If its data are missing.
     """
-    if name not in TABLE:
-        raise ConfigError(
-            f"no reproduction is called {name!r}{did_you_mean(name, TABLE)} (there are: {', '.join(TABLE)})"
-        )
+    make: Callable[[ReproductionRequest], Result] = REPRODUCTIONS.resolve(name)
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    module, _, attribute = TABLE[name].target.partition(":")
-    make: Callable[[ReproductionRequest], Result] = getattr(import_module(module), attribute)
     return make(ReproductionRequest(name, scale, folder, data_dir, callback, changes or {}))
 
 
-__all__ = ["TABLE", "Entry", "ReproductionRequest", "Result", "keep", "reproduce"]
+__all__ = ["REPRODUCTIONS", "TABLE", "Entry", "ReproductionRequest", "Result", "keep", "reproduce"]

@@ -16,7 +16,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from unskew.errors import RunError
-from unskew.info import TYPES, Count, Info, adapter, ignored_of, warnings_of
+from unskew.info import TYPES, Count, Info, adapter, ignored_of, info_type, warnings_of
 from unskew.ledger import Direction, Kind, direction_of
 from unskew.record import columns, logs
 from unskew.record.logs import Bound, document, plain, read_text, refusal
@@ -188,6 +188,7 @@ class Record:
     def reports(self, kind: type[Info]) -> tuple[str, ...]:
         """Methods with info of a type or a subtype of it, in the order of the run."""
         names = {name for name, known in TYPES.items() if issubclass(known, kind)}
+        names.add(info_type(kind))
         return tuple(m for m in self.methods if names & self.info.get(m, frozenset()))
 
     @property
@@ -294,7 +295,7 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
             if not logs.is_json(error) and not line.endswith(b"\n"):
                 return
             raise refusal(path, number, logs.sentence(error)) from None
-        known: Any = TYPES.get(head["type"])
+        known: Any = kind if head["type"] == info_type(kind) else TYPES.get(head["type"])
         if head["method"] != method or known is None or not issubclass(known, kind):
             continue
         partition = record.partitions.get(head["seed"])

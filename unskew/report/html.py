@@ -14,25 +14,18 @@ from markupsafe import Markup, escape
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.info import ClassRelations, ClientGroups, DiffusionRound, Embeddings, Info, Mixtures
+from unskew.info import info_type
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import described, plain
 from unskew.record.reader import DataSplit, Record, Warned, read
+from unskew.registry import OURS
 from unskew.report import figures, summary_text, tables
 from unskew.report.forecast_check import check_forecast
-from unskew.report.section import Chart, Section
-from unskew.report.sections import class_relations, cost, diffusion, embeddings, groups
+from unskew.report.section import SECTIONS, Chart, Section, SectionKind
+from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
 
 _Marks = Mapping[str, figures.Look]
-
-SECTIONS: tuple[tuple[tuple[type[Info], ...], Callable[[Record, Sequence[str], _Marks], Section | None]], ...] = (
-    ((Embeddings, Mixtures), embeddings.section),
-    ((DiffusionRound,), diffusion.section),
-    ((ClientGroups,), groups.section),
-    ((ClassRelations,), class_relations.section),
-)
-"""Sections of a method's own: the types of info that they draw, subtypes too, and what draws them."""
 
 MOST_INTRODUCED = 6
 """Runs up to which a comparison opens with a paragraph on each."""
@@ -257,11 +250,21 @@ def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list
     sections = []
     if record.info:
         sections.append(cost.section(record, marks, cost.quantities(record), priced))
-    for kinds, draw in SECTIONS:
-        methods = [m for m in record.methods if any(m in record.reports(kind) for kind in kinds)]
-        sections += [draw(record, methods, marks)] if methods else []
-    if record.foreign:
-        kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in record.foreign.items())
+    drawn: set[str] = set()
+    for entry in SECTIONS.entries():
+        try:
+            kind: SectionKind = SECTIONS.resolve(entry.name)
+            methods = [m for m in record.methods if any(m in record.reports(of) for of in kind.types)]
+            sections += [kind.draw(record, methods, marks)] if methods else []
+            drawn.update(info_type(of) for of in kind.types)
+        except Exception as error:
+            if entry.owner == OURS:
+                raise
+            # A stranger's code, which raises what it likes; the rest of the report is none the worse.
+            sections.append(Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}"))
+    undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
+    kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
+    if kinds_of:
         sections.append(Section("Info of other types", f"Kept in info.jsonl and drawn by no section. {kinds_of}."))
     return [s for s in sections if s is not None]
 

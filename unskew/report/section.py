@@ -1,8 +1,14 @@
 """The parts a report is made of: figures, tables, and sections that hold them."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
+
+from unskew.info import Info
+from unskew.record.reader import Record
+from unskew.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,35 @@ class Section:
     lead: str = ""
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class SectionKind:
+    """A section about what methods report of their rounds.
+
+    Attributes:
+        about: Description in one line.
+        types: The types of info (`unskew.info`) that it draws, subtypes too; the report has the section if a method
+            reported one.
+        draw: Draws it from the run's record, the labels of those methods and their looks in figures; None if there is
+            nothing to show.
+    """
+
+    about: str
+    types: tuple[type[Info], ...]
+    draw: Callable[[Record, Sequence[str], Mapping[str, Any]], Section | None]
+
+
+SECTIONS = Registry(
+    "section",
+    "unskew.sections",
+    {
+        "embeddings": "unskew.report.sections.embeddings:KIND",
+        "diffusion": "unskew.report.sections.diffusion:KIND",
+        "groups": "unskew.report.sections.groups:KIND",
+        "class_relations": "unskew.report.sections.class_relations:KIND",
+    },
+    "a SectionKind",
+    lambda target: isinstance(target, SectionKind),
+)
+"""Sections of reports, in the order they are drawn in; a file names none, so others are those of installed packages."""

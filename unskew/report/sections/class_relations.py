@@ -31,7 +31,7 @@ from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections.groups import BLUE, in_rows, shade, shades
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
@@ -536,3 +536,6 @@ def nearest(p: Plane) -> float:
     """Share of the examples whose nearest class weight in the plane is that of their own class."""
     gaps = np.linalg.norm(p.points[:, None] - p.weights, axis=2)
     return float((gaps.argmin(axis=1) == p.labels).mean())
+
+
+KIND = SectionKind("FedDW's relations between classes", (ClassRelations,), section)

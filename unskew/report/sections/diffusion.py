@@ -43,7 +43,7 @@ from unskew.info import DiffusionMove, DiffusionRound
 from unskew.keys import Key
 from unskew.record.reader import DataSplit, Record, configured, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.server.distance import DistanceMetric, iid_distance
 from unskew.world.wireless import Radio
 
@@ -603,3 +603,6 @@ def _alt(d: Diffusion, round: DrawnRound) -> str:
         for k, hop in enumerate(round.info.hops[:2], start=1)
     ]
     return f"Moves of {d.method}, seed {round.seed}, round {round.round}. {'; '.join(hops)}."[:1000]
+
+
+KIND = SectionKind("FedDif's models on their way through the clients", (DiffusionRound,), section)

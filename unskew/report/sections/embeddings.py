@@ -39,7 +39,7 @@ from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
 from unskew.record.reader import Record, configured, holdings, info_of
 from unskew.report import figures, tables
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections.groups import in_rows, settings
 from unskew.server.kmeans import kmeans
 from unskew.units import MB
@@ -911,3 +911,6 @@ def _gallery_chart(
         )
     )
     return Chart(f"What the embeddings say, {r.method}", caption, svg, wide=True)
+
+
+KIND = SectionKind("one-round methods that send embeddings", (Embeddings, Mixtures), section)

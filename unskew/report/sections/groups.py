@@ -36,7 +36,7 @@ from unskew.errors import ConfigError
 from unskew.info import ClientGroups, GroupMerge, JudgedGroups
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.server.cluster import alphas
 
 MOST_SHOWN = 4  # methods whose groups are drawn
@@ -879,3 +879,6 @@ def _gain_chart(
         + " ".join(part for part in (upper, lower) if part)
     )
     return Chart(f"Should I join? The clients of {g.method}", caption, svg)
+
+
+KIND = SectionKind("groups of clients that train together", (ClientGroups,), section)

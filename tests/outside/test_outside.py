@@ -1,0 +1,200 @@
+"""Everything can be extended from outside: an installed package with one piece of each kind, and a run of all of them.
+
+The package is installed as pip does it, apart from the building: its modules and a dist-info with the entry points of
+its pyproject.toml.  Commands run in processes of their own, which know it by PYTHONPATH alone.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from unskew import papers
+from unskew.cli.catalogue import REGISTRIES, catalogue
+from unskew.data.split import SPLITS
+from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
+from unskew.experiment.config import to_toml
+from unskew.run import setup
+from unskew.run.callbacks import NoCallback
+
+ROOT = Path(__file__).parents[2]
+STRANGER = Path(__file__).parent / "stranger"
+PROJECT = tomllib.loads((STRANGER / "pyproject.toml").read_text())["project"]
+
+EXPERIMENT = """
+name = "outside"
+rounds = 2
+seeds = [0]
+track = ["csv"]
+track_options = { csv = { every = 2 } }
+task = { data = "blobs", data_options = { n = 40 }, model = "wide", model_options = { width = 5 }, kind = "cautious" }
+split = { name = "comb", num_clients = 4, offset = 1 }
+world = { channel = { name = "fading_away", start = 6.0 } }
+runtime = { executor = "backwards", executor_options = { naps = 0 } }
+local = { lr = 0.1 }
+
+[[methods]]
+name = "median+shy"
+label = "Median"
+"""
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package installed."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(STRANGER / "stranger", folder / "stranger", ignore=shutil.ignore_patterns("__pycache__"))
+    about = folder / "stranger-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    lines = [
+        line
+        for group, entries in PROJECT["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in entries.items()))
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(site))
+
+
+def unskew(site: Path, *arguments: str, cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "unskew", *arguments], env=environment, cwd=cwd, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------- a run of all of them
+def test_one_run_uses_a_strangers_piece_of_every_kind(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside.toml").write_text(EXPERIMENT)
+    unskew(site, "run", "outside.toml", "--out", "run", "--quiet", cwd=tmp_path)
+    run = tmp_path / "run"
+    page = (run / "report.html").read_text()
+    assert "Medians on the move" in page
+    assert "A stranger saw move: Median in round 1 under gamma 6; Median in round 2 under gamma 3." in page
+    assert "drawn by no section" not in page
+    assert "Brier score" in page
+    lines = (run / "stranger.csv").read_text().splitlines()
+    assert lines[-1] == "closed"
+    assert {line.split(",")[2] for line in lines[:-1]} == {"0", "2"}
+    card = json.loads((run / "run.json").read_text())
+    assert "backwards" in json.dumps(card)
+    assert "the last client came first" in (run / "summary.json").read_text()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_strangers_reproduction_is_reproduced(tmp_path: Path) -> None:
+    result = papers.reproduce("stranger/blobs", "small", tmp_path / "r", None, NoCallback())
+    assert [(row.method, row.paper) for row in result.rows] == [("median", 0.5)]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_worker_that_was_not_forked_finds_the_pieces(tmp_path: Path) -> None:
+    settings = ["runtime.executor=workers", "runtime.executor_options={}"]
+    experiment = config.parse(config.override(_table(), settings))
+    (tmp_path / "config.toml").write_text(to_toml(experiment))
+    cell = setup.opener_of(str(tmp_path / "config.toml"))(0)
+    assert cell.algorithm == experiment.methods[0].algorithm
+    assert len(cell.trainer.device_data.x) == 32
+
+
+@pytest.mark.usefixtures("installed")
+def test_list_shows_what_a_stranger_adds_and_whose_it_is() -> None:
+    kinds = {"unskew.algorithms": "methods", "unskew.data": "datasets"}
+    for group, entries in PROJECT["entry-points"].items():
+        lines = catalogue(kinds.get(group, group.removeprefix("unskew.")))
+        assert {name for name, line in lines.items() if line.endswith("[stranger]")} == set(entries)
+    assert len(PROJECT["entry-points"]) == len(REGISTRIES), "a piece of every kind"
+
+
+# ---------------------------------------------------------------- trust, settings, names
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_needs_no_permission_and_reads_back() -> None:
+    experiment = config.parse(_table(), allow_code=False)
+    assert config.parse(_table(to_toml(experiment)), allow_code=False) == experiment
+
+
+def _table(text: str = EXPERIMENT) -> dict[str, object]:
+    return tomllib.loads(text)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("split.offset=-1", "split.offset must be >= 0, got -1"),
+        ("split.ofset=1", "unknown key split.ofset; did you mean offset? (comb has: num_clients, offset)"),
+        ("split.name=combs", "split.name: unknown split 'combs'; did you mean comb? (there are: iid, "),
+        ("world.channel.start=0", "world.channel.start must be > 0, got 0"),
+        ("world.channel.name=fading", "world.channel.name: unknown channel 'fading'; did you mean fading_away? ("),
+        ("task.kind=cautius", "task.kind: unknown kind of task 'cautius'; did you mean cautious? ("),
+        ("track=['cvs']", "track: unknown tracker 'cvs'; did you mean csv? ("),
+        ("runtime.executor=backward", "runtime: unknown executor 'backward'; did you mean backwards? ("),
+        ("methods.0.name=medien", "methods.0.name: unknown algorithm 'medien'; did you mean median? ("),
+        ("methods.0.name=median+shi", "methods.0.name: unknown wrapper 'shi'; did you mean shy? ("),
+        ("methods.0.lokal={}", "unknown key methods.0.lokal; did you mean local? (median+shy has: local)"),
+        ("task.data_options.n=3", "task.data_options.n must be >= 20, got 3"),
+        ("task.data=blob", "unknown data set 'blob'; did you mean blobs? ("),
+        ("runtime.executor_options.naps=-1", "runtime.executor_options.naps must be >= 0, got -1"),
+    ],
+)
+def test_a_strangers_settings_are_refused_in_our_words(setting: str, message: str) -> None:
+    with pytest.raises((ConfigError, DataError)) as caught:
+        setup.prepare(config.parse(config.override(_table(), [setting])))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "split.name",
+        "world.channel.name",
+        "task.kind",
+        "task.data",
+        "task.model",
+        "track.0",
+        "runtime.executor",
+        "methods.0.name",
+    ],
+)
+def test_code_that_a_file_from_elsewhere_names_is_not_imported(place: str) -> None:
+    table = config.override(_table(), [f"{place}=nobody.there:Thing"])
+    with pytest.raises(ConfigError, match=rf"^{place} names code, nobody.there:Thing, .*give --allow-code"):
+        config.parse(table, allow_code=False)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_wrapper_in_a_file_from_elsewhere_is_not_imported() -> None:
+    table = config.override(_table(), ["methods.0.name=median+nobody.there:thing"])
+    with pytest.raises(ConfigError, match=r"^methods.0.name names code, nobody.there:thing, "):
+        config.parse(table, allow_code=False)
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_what_is_no_piece_of_a_kind_is_refused_before_it_is_called(kind: str) -> None:
+    from unskew.references import load
+
+    registry = load(REGISTRIES[kind], kind)
+    for reference in ("os:system", "shutil:rmtree", f"{__name__}:unskew"):
+        with pytest.raises(ConfigError, match=f"{registry.kind} '{reference}' must be "):
+            registry.resolve(reference)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_name_that_two_claim_is_refused_with_both_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPLITS.ours, "comb", "mine:Comb")  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"provided by unskew and by stranger; .* mine:Comb or stranger.split:Comb"):
+        SPLITS.resolve("comb")
