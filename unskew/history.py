@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from unskew.errors import ConfigError, RunError
+from unskew.record.columns import client_columns
 from unskew.record.logs import METRICS
 from unskew.run import loop
 from unskew.run.folder import read_json
@@ -100,6 +101,31 @@ class History:
             RunError: If there is no such model.
         """
         return load_model(self.folder, method, client, seed, network=self._network)
+
+    def of_clients(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
+        """A metric of each evaluated client after the last round, {client: value}.
+
+        Of more clients than the run's `client_rows` it is not in `rows`, but in columns of the run's folder.
+
+        Args:
+            method: Label of the method.
+            name: Name of the metric; by default the headline of the clients' own models, such as personal.accuracy.
+            seed: Seed of the run; by default the smallest.
+
+        Raises:
+            KeyError: If that method has no such metric of single clients under that seed.
+            RunError: If the run's files are gone or corrupt.
+        """
+        seed = min(row["seed"] for row in self.rows) if seed is None else seed
+        name = name or f"personal.{self.headline.name}"
+        cell = (method, seed, name)
+        rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
+        if rows:
+            return {row["client"]: row["value"] for row in rows}
+        for c in client_columns(self.folder):
+            if (c.method, c.seed, c.name) == cell:
+                return dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
+        raise KeyError(f"{method}, seed {seed}, has no {name} of single clients")
 
     def curve(self, method: str, name: str | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.

@@ -17,6 +17,7 @@ from unskew.data.manifest import read_manifest
 from unskew.data.split import ByGroup
 from unskew.errors import DataError, RunError
 from unskew.experiment.config import Experiment
+from unskew.history import history
 from unskew.keys import Key
 from unskew.record import columns, reader
 from unskew.record.logs import METRICS
@@ -54,6 +55,17 @@ def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
     assert [r for r in METRICS.rows(with_columns) if r["name"] != "seconds"] == others
     assert reader.read(with_columns).clients == reader.read(rows).clients
     assert len(reader.read(rows).clients["fedavg", 0]) == 4
+
+
+def test_a_history_gives_the_numbers_of_clients_from_rows_or_columns(both: tuple[Path, Path]) -> None:
+    in_rows, in_columns = (history(loop.RunResult(f, json.loads((f / "summary.json").read_text()))) for f in both)
+    for name in ("personal.accuracy", "personal_on_global.accuracy"):
+        assert in_rows.of_clients("fedavg", name) == in_columns.of_clients("fedavg", name, seed=0)
+    assert list(in_columns.of_clients("fedavg")) == [0, 1, 2, 3]
+    assert not any("client" in row for row in in_columns.rows)
+    for kept in (in_rows, in_columns):
+        with pytest.raises(KeyError, match=r"fedavg, seed 1, has no personal\.accuracy of single clients"):
+            kept.of_clients("fedavg", seed=1)
 
 
 def test_as_many_clients_as_have_rows_have_no_columns(
