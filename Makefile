@@ -12,15 +12,18 @@ help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # PyTorch first and by its exact version: a CPU build where one is at hand, never several gigabytes of CUDA by surprise.
+# pip compiles modules one after another, which is half of its time; compileall does it on every core.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev,flower]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # templates in it are no Python
 	touch $(STAMP)
 
-# What only tests need, so that a demo does not wait for it.
+# What only tests need, so that a demo does not wait for it; the few modules they use are compiled when they are.
 $(EXTRAS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dp,diffusion]'
+	$(PIP) -e '.[dp,diffusion]'
 	touch $(EXTRAS)
 
 demo: $(STAMP) ## Compare methods on real handwritten digits and write a report (about a minute)
@@ -42,7 +45,7 @@ test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults
 
 # Tests draw the same examples each time; at night they draw others.  A failure prints the line that repeats it.
 nightly: $(EXTRAS) ## Fresh random examples for every property, and twenty minutes of fuzzing
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(PIP) -e '.[fuzz]'
 	$(PYTEST) -m "hypothesis and not gpu" $(IN_TWO) --hypothesis-profile=nightly
 	UNSKEW_FUZZ_S=1200 $(PYTEST) tests/runtime/test_fuzz_coverage.py
 
@@ -62,7 +65,7 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP) ## Build the documentation site into build/docs
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Installed beside the source, with the environment's packages: what a wheel lacks is missed here and not by a user.
