@@ -216,6 +216,7 @@ def test_damaged_weights_and_sizes_that_do_not_fit_are_refused(folder: Path, tmp
 
 
 @needs_diffusers
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("algorithm", [FedDistr, FedPFT])
 def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algorithm: Any) -> None:
     """Digits of 8 x 8 are brought to its 32 x 32 in colour and back, which the run says."""

@@ -222,8 +222,14 @@ def test_every_lie_is_refused_recorded_and_survived(case: str, tmp_path: Path) -
         assert not others, (step, what)
 
 
-@pytest.mark.parametrize("kind", [lies, odd])
-@pytest.mark.parametrize("case", TRIED)
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        pytest.param(case, kind, marks=pytest.mark.slow if (i + j) % 2 and case != "feddif" else ())
+        for i, case in enumerate(TRIED)
+        for j, kind in enumerate((lies, odd))
+    ],
+)
 def test_a_liar_whom_nobody_contradicts_is_refused_or_ends_the_round_in_words(
     case: str, kind: Any, tmp_path: Path
 ) -> None:
