@@ -57,6 +57,7 @@ def simulate(
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     eval_every: int = 1,
+    evaluate: Sequence[str] = ("global", "personal"),
     evaluate_clients: Literal["cohort", "all"] | int = "all",
     stop: Stop = Stop(),
     world: World = World(),
@@ -97,6 +98,8 @@ def simulate(
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
+        evaluate: Models to evaluate, global, personal and personal_on_global, and metrics of the task to report beside
+            accuracy: balanced_accuracy, macro_f1, auroc, lowest_recall.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
         stop, world, runtime: The same as in a configuration file.
@@ -117,6 +120,7 @@ def simulate(
         "test_fraction": test_fraction,
         "val_fraction": val_fraction,
         "eval_every": eval_every,
+        "evaluate": evaluate if isinstance(evaluate, str) else list(evaluate),
         "evaluate_clients": evaluate_clients,
         "stop": stop,
         "world": world,

@@ -139,7 +139,8 @@ def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
         ("evaluate=global", 'evaluate must be a list, got "global"'),
         (
             'evaluate=["globl"]',
-            "evaluate.0 must be one of 'global', 'personal' or 'personal_on_global', got \"globl\"",
+            "evaluate: classification has no 'globl'; did you mean global? (it has global, personal, "
+            "personal_on_global, accuracy, balanced_accuracy, macro_f1, auroc, lowest_recall)",
         ),
         ("bounds=1", "bounds must be true or false, got 1"),
         ("local=3", "local must be a table, got 3"),

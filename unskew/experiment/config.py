@@ -45,6 +45,8 @@ from unskew.tree import is_record
 from unskew.world.channel import CHANNELS, Channel, Even
 from unskew.world.outage import Outage
 
+MODELS = ("global", "personal", "personal_on_global")
+"""The models that `evaluate` may name."""
 BOUNDS = ("independent", "fedavg", "centralised")
 LONGEST_LABEL = 60
 
@@ -196,7 +198,8 @@ class Experiment:
         test_fraction: Part of each client's own data kept for personal tests.
         val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
         eval_every: Rounds between evaluations; the last round is always evaluated.
-        evaluate: personal_on_global adds each personal model's accuracy on the global test set.
+        evaluate: What is evaluated: global, personal, and personal_on_global, each personal model on the global test
+            set; and further metrics of the task by name, as balanced_accuracy.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
         client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
@@ -220,7 +223,7 @@ class Experiment:
     test_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.2
     val_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     eval_every: Annotated[int, Ge(1)] = 1
-    evaluate: tuple[Literal["global", "personal", "personal_on_global"], ...] = ("global", "personal")
+    evaluate: tuple[str, ...] = ("global", "personal")
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
     client_rows: Annotated[int, Ge(0)] = 10_000
     mean_last: Annotated[int, Ge(1)] = 5
@@ -262,6 +265,9 @@ class Experiment:
             kind = tasks.kind_of(self.task.kind)
         if self.task.loss is not None:
             kind.loss(self.task.loss)
+        kind.check_evaluate(self.evaluate, MODELS)
+        if self.metrics and len(self.metrics) == len(self.evaluate):
+            object.__setattr__(self, "evaluate", ("global", "personal", *self.metrics))
         if self.stop.metric is not None and not kind.headline.reachable(self.stop.metric):
             raise ConfigError(
                 f"stop.metric must be a value of {kind.headline.label} in {kind.headline.levels}, got "
@@ -269,6 +275,11 @@ class Experiment:
             )
         if self.stop.metric is not None and self.val_fraction == 0.0:
             object.__setattr__(self, "val_fraction", 0.1)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics to report beside the headline and the loss."""
+        return tuple(name for name in self.evaluate if name not in MODELS)
 
     def cohort(self, num_clients: int) -> int:
         """Clients per round: `max(floor(fraction N), 1)`, or the number asked for.

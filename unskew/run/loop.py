@@ -28,6 +28,7 @@ from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumEr
 from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.files import write_atomically
 from unskew.ledger import totals
+from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId
 from unskew.record import columns
@@ -49,6 +50,7 @@ from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
+from unskew.tasks.classification import only_class_found
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -551,13 +553,33 @@ class _Cell:
         """The method's report on the round; its warnings are shown once."""
         reports = getattr(self.sim.algorithm, "info", None)
         parts = () if reports is None else info.parts(reports(state))
-        if about_clients := self.sim.drain_warnings():
-            parts = (*parts, info.Info(warnings=about_clients))
+        if own := (*self.sim.drain_warnings(), *self.one_class(state, t)):
+            parts = (*parts, info.Info(warnings=own))
         for text in (text for part in parts for text in info.warnings_of(part)):
             if text not in self.warned:
                 self.warned.add(text)
                 self.run.callback.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
         return parts
+
+    def one_class(self, state: Any, t: int) -> Iterator[str]:
+        """A warning after the last round if the global model takes every test example for one class.
+
+        Its accuracy is then the share of that class, which can be high.
+        """
+        experiment, dataset = self.run.experiment, self.run.setup.dataset
+        asked = t == experiment.rounds and "global" in experiment.evaluate and experiment.task.kind == "classification"
+        model = self.sim.algorithm.serve(state, None) if asked else None
+        if model is None:
+            return
+        ((right, *_),) = self.sim.executor.evaluate([EvalJob(model, "test")])
+        found = only_class_found(right.cpu(), dataset.y_test)
+        if found is not None:
+            name = dataset.classes[found] if dataset.classes else str(found)
+            share = float((dataset.y_test == found).double().mean())
+            yield (
+                f"the global model takes every test example for class {name}: its accuracy of {100 * share:.1f} % is "
+                "that class's share; see balanced_accuracy or macro_f1 (evaluate)"
+            )
 
     def record(
         self, metrics: list[Metric], t: int, trace: Trace | None = None, reported: tuple[object, ...] = ()

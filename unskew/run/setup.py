@@ -5,7 +5,7 @@ import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
         raise ConfigError(
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
-    task = make_named_task(experiment.task, dataset, inputs)
+    task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
     check_network(task, dataset.x_train[:2])
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
@@ -159,8 +159,13 @@ def network(
     return models.build(inputs.factory or config.model, input_shape, num_classes, **config.model_options)
 
 
-def make_named_task(config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs = InMemoryInputs()) -> Task:
-    """Make the network and loss that a configuration names, in the data's shape; a passed network comes first."""
+def make_named_task(
+    config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs = InMemoryInputs(), asked: Sequence[str] = ()
+) -> Task:
+    """Make the network and loss that a configuration names, in the data's shape; a passed network comes first.
+
+    `asked` are metrics to report beside the headline and the loss.
+    """
     kind = tasks.kind_of(config.kind)
     return make_task(
         partial(network, config, dataset.input_shape, kind.width(dataset.num_classes), inputs),
@@ -168,6 +173,7 @@ def make_named_task(config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs
         loss=config.loss or (models.LOSS.get(config.model) if config.kind == "classification" else None),
         head=config.head or ("head" if config.model in models.TABLE else None),
         kind=kind,
+        asked=asked,
     )
 
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import numpy as np
+import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.tasks.kind import TaskKind
-from unskew.tasks.measure import ACCURACY
+from unskew.tasks.measure import ACCURACY, Measure
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -29,11 +31,69 @@ def correct(logits: Tensor, y: Tensor) -> Tensor:
     return predicted(logits) == y
 
 
+Outputs = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+
+def recalls(logits: Outputs, y: Labels) -> npt.NDArray[np.float64]:
+    """Share of the examples of each class that is found, classes that occur, ascending."""
+    from sklearn.metrics import recall_score  # a run that does not ask for it need not import it
+
+    shares: npt.NDArray[np.float64] = recall_score(y, logits.argmax(1), labels=np.unique(y), average=None)
+    return shares
+
+
+def balanced_accuracy(logits: Outputs, y: Labels) -> float:
+    """Mean over the classes that occur of the share of their examples that is found."""
+    return float(recalls(logits, y).mean())
+
+
+def lowest_recall(logits: Outputs, y: Labels) -> float:
+    """Share of the examples that is found of the class of which the fewest are."""
+    return float(recalls(logits, y).min())
+
+
+def macro_f1(logits: Outputs, y: Labels) -> float:
+    """Mean over the classes that occur or are predicted of the harmonic mean of precision and recall."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(y, logits.argmax(1), average="macro", zero_division=0.0))
+
+
+def auroc(logits: Outputs, y: Labels) -> float:
+    """Mean over the classes that occur of the area under the curve of that class against the rest; NaN for one class.
+
+    Scores are probabilities, so that examples are compared whatever the size of their logits.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    classes = np.unique(y)
+    if len(classes) < 2:
+        return float("nan")
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    return float(np.mean([roc_auc_score(y == c, shares[:, c]) for c in classes]))
+
+
+def only_class_found(right: Tensor, y: Tensor) -> int | None:
+    """The class that a model takes all examples for, from which of them are right; None if it tells classes apart."""
+    found: set[int] = set(y[right].tolist())
+    if len(found) != 1 or len(set(y.tolist())) < 2 or not bool(right[y == min(found)].all()):
+        return None
+    return min(found)
+
+
 CLASSIFICATION = TaskKind(
     name="classification",
     targets="class",
     width=lambda num_classes: num_classes,
     losses={"cross_entropy": cross_entropy, "multi_margin": multi_margin},
-    measures=(dataclasses.replace(ACCURACY, each=correct),),
+    measures=(
+        dataclasses.replace(ACCURACY, each=correct),
+        Measure("balanced_accuracy", "balanced accuracy", whole=balanced_accuracy),
+        Measure("macro_f1", "macro F1", whole=macro_f1),
+        Measure("auroc", "AUROC", percent=False, whole=auroc),
+        Measure("lowest_recall", "lowest recall of a class", whole=lowest_recall),
+    ),
     predict=predicted,
 )

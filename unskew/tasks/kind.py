@@ -56,15 +56,23 @@ class TaskKind:
         Raises:
             ConfigError: If there is no such measure.
         """
+        self.check_evaluate(asked, ())
         known = {m.name: m for m in self.measures}
-        for name in asked:
-            if name not in known:
-                raise ConfigError(
-                    f"evaluate: {self.name} has no metric {name!r}{did_you_mean(name, known)} "
-                    f"(it has {', '.join(known)})"
-                )
         extra = (known[name] for name in dict.fromkeys(asked) if name != self.headline.name)
         return (self.headline, loss_measure(loss), *extra)
+
+    def check_evaluate(self, names: Sequence[str], models: Sequence[str]) -> None:
+        """Refuse names that are neither models to evaluate nor measures.
+
+        Raises:
+            ConfigError: If there is one.
+        """
+        known = (*models, *(m.name for m in self.measures))
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known)} (it has {', '.join(known)})"
+                )
 
 
 def loss_measure(loss: Loss) -> Measure:

@@ -1,0 +1,89 @@
+"""Metrics of classification, by hand, and in a run."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unskew as us
+from unskew.experiment.config import Experiment
+from unskew.record.logs import METRICS
+from unskew.record.reader import read
+from unskew.run import loop
+from unskew.tasks.classification import auroc, balanced_accuracy, lowest_recall, macro_f1, only_class_found
+
+LOGITS = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])
+
+
+def test_metrics_by_hand() -> None:
+    """Predictions 0, 0, 0, 1 of 0, 0, 1, 1: recalls 1 and 1/2, precisions 2/3 and 1, so F1 4/5 and 2/3.
+
+    Scores of class 1 fall with the first logit: both ones stand above both zeros, so no pair is in the wrong order.
+    """
+    y = np.array([0, 0, 1, 1])
+    assert balanced_accuracy(LOGITS, y) == 0.75
+    assert lowest_recall(LOGITS, y) == 0.5
+    assert macro_f1(LOGITS, y) == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert auroc(LOGITS, y) == 1.0
+    assert auroc(LOGITS, y[::-1]) == 0.0
+
+
+def test_a_class_that_does_not_occur_does_not_count_and_one_class_has_no_curve() -> None:
+    three = np.concatenate([LOGITS, np.full((4, 1), -9.0)], 1)
+    y = np.array([0, 0, 1, 1])
+    assert balanced_accuracy(three, y) == 0.75
+    assert auroc(three, y) == 1.0
+    assert math.isnan(auroc(LOGITS, np.zeros(4, np.int64)))
+    assert balanced_accuracy(LOGITS, np.zeros(4, np.int64)) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("right", "y", "expected"),
+    [
+        ([True, True, False], [1, 1, 0], 1),
+        ([True, False, False], [1, 1, 0], None),  # it tells the two examples of class 1 apart
+        ([True, True, True], [1, 1, 0], None),
+        ([True, True, True], [1, 1, 1], None),  # nothing else was to be found
+        ([False, False, False], [1, 1, 0], None),
+    ],
+)
+def test_a_model_that_takes_everything_for_one_class_is_found(
+    right: list[bool], y: list[int], expected: int | None
+) -> None:
+    assert only_class_found(torch.tensor(right), torch.tensor(y)) == expected
+
+
+def test_metrics_that_are_asked_for_stand_beside_the_headline(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """Whatever the executor; clients of one class have no AUROC and are left out of its mean."""
+    rows = {}
+    for executor in ("sequential", "stacked"):
+        experiment = tiny(
+            "rounds=1",
+            "evaluate=['global', 'personal', 'macro_f1', 'auroc']",
+            f"runtime.executor={executor}",
+            "split={name='shards', num_clients=10, shards_per_client=1}",
+        )
+        folder = loop.start(experiment, tmp_path / executor).folder
+        rows[executor] = {r["name"]: r for r in METRICS.rows(folder) if r["round"] == 1 and "client" not in r}
+        assert set(rows[executor]) >= {"global.accuracy", "global.macro_f1", "global.auroc", "personal.macro_f1.mean"}
+        assert (
+            rows[executor].get("personal.auroc.mean", {"weight": 0})["weight"]
+            < (rows[executor]["personal.macro_f1.mean"]["weight"])
+        )
+    for name in ("global.auroc", "personal.macro_f1.worst_decile"):
+        assert rows["stacked"][name]["value"] == pytest.approx(rows["sequential"][name]["value"], abs=1e-6)
+
+
+def test_a_model_of_one_class_is_a_warning_in_the_first_lines_of_the_report(tmp_path: Path) -> None:
+    """Inputs that are all alike: the model can only learn that one example in five is positive."""
+    x, y = np.ones((200, 4), np.float32), np.arange(200) % 5 == 0
+    two, data = us.IID(num_clients=2), (x, y.astype(int))
+    history = us.simulate("fedavg", data=data, model="logistic", rounds=2, split=two, out=tmp_path / "run")
+    (warned,) = read(tmp_path / "run").warned
+    share = 100 * history.value("fedavg")
+    assert f"takes every test example for class 0: its accuracy of {share:.1f} %" in warned.text
+    page = history.report(tmp_path / "page.html").read_text()
+    assert page.index("takes every test example") < page.index("<table")
