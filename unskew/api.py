@@ -51,6 +51,7 @@ def simulate(
     out: str | Path | None = None,
     progress: bool = True,
     track: Sequence[str] = (),
+    track_options: Mapping[str, Mapping[str, Any]] | None = None,
     callback: callbacks.Callback | None = None,
     fraction: float | None = None,
     clients_per_round: int | None = None,
@@ -94,6 +95,7 @@ def simulate(
             history.
         progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
+        track_options: Settings of trackers, by name.
         callback: Called when the run starts and after every round.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
@@ -126,6 +128,7 @@ def simulate(
         "world": world,
         "runtime": runtime,
         "track": list(track) if isinstance(track, tuple) else track,
+        "track_options": {} if track_options is None else track_options,
     }
     experiment = Experiment(
         methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
