@@ -91,7 +91,7 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
                 f"settings of {_name(target)} are checked by its signature, and {p} there says nothing; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
-        if _registry(hints[name]) or not any(_is_code(t) for t in _types(hints[name])):
+        if registry_of(hints[name]) or not any(_is_code(t) for t in _types(hints[name])):
             settings[name] = (hints[name], ... if p.default is p.empty else p.default)
     return settings
 
@@ -169,7 +169,7 @@ def _prepared(
 
 
 def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[str, str]) -> Any:
-    registry = _registry(hint)
+    registry = registry_of(hint)
     if registry is not None:
         registry.build(value, place, where, elsewhere=elsewhere)
         return {str(k): _nested(Any, v, _join(place, k), where, elsewhere) for k, v in value.items()}
@@ -315,7 +315,7 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
     return by_name[name]
 
 
-def _registry(hint: Any) -> Any:
+def registry_of(hint: Any) -> Any:
     """The registry (`unskew.registry`) in an annotation: such a setting is a table that names a registered piece."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((m for m in metadata if hasattr(m, "resolve") and hasattr(m, "build")), None)

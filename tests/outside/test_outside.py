@@ -10,16 +10,20 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from unskew import papers
 from unskew.cli.catalogue import REGISTRIES, catalogue
 from unskew.data.split import SPLITS
 from unskew.errors import ConfigError, DataError
-from unskew.experiment import config
+from unskew.experiment import config, from_python
 from unskew.experiment.config import to_toml
+from unskew.keys import Key
 from unskew.run import setup
 from unskew.run.callbacks import NoCallback
 
@@ -117,6 +121,22 @@ def test_list_shows_what_a_stranger_adds_and_whose_it_is() -> None:
         lines = catalogue(kinds.get(group, group.removeprefix("unskew.")))
         assert {name for name, line in lines.items() if line.endswith("[stranger]")} == set(entries)
     assert len(PROJECT["entry-points"]) == len(REGISTRIES), "a piece of every kind"
+
+
+def test_a_piece_that_nobody_registered_may_be_a_value() -> None:
+    world = from_python.to_plain(config.World(channel=Unregistered(gamma=3.0)))
+    assert world["channel"] == {"gamma": 3.0, "name": f"{__name__}:Unregistered"}
+    experiment = config.parse({"rounds": 1, "algorithm": {"name": "fedavg"}, "world": world}, allow_code=True)
+    assert experiment.world.channel == Unregistered(3.0, f"{__name__}:Unregistered")
+
+
+@dataclass(frozen=True)
+class Unregistered:
+    gamma: float
+    name: str = "of my own"
+
+    def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
+        return torch.full((nodes, nodes), self.gamma)
 
 
 # ---------------------------------------------------------------- trust, settings, names

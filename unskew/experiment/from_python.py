@@ -152,13 +152,16 @@ def _all_settings(value: Any) -> dict[str, Any]:
 
 def _settings(value: Any) -> dict[str, Any]:
     """The fields of a record as a file writes them, without functions and classes, which no file holds."""
-    return {
-        name: _settings(held)
-        if is_record(held := getattr(value, name))
-        else to_plain(schema.NONE if held is None else held)
-        for name, (_, default) in schema.parameters(type(value)).items()
-        if getattr(value, name) is not None or default is not None
-    }
+    settings: dict[str, Any] = {}
+    for name, (hint, default) in schema.parameters(type(value)).items():
+        held = getattr(value, name)
+        if held is None and default is None:
+            continue
+        settings[name] = _settings(held) if is_record(held) else to_plain(schema.NONE if held is None else held)
+        registry = schema.registry_of(hint)
+        if registry is not None and isinstance(settings[name], dict):
+            settings[name]["name"] = registry.name_of(type(held))  # by which a file finds it, registered or not
+    return settings
 
 
 def to_plain(value: Any) -> Any:
