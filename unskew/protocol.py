@@ -743,7 +743,10 @@ def step(fn: F) -> F:
 
 
 def steps_of(algorithm: object) -> dict[str, Callable[..., Any]]:
-    """Return the method's bound steps by name."""
+    """Return the method's bound steps by name; of a wrapped method those that its wrapper makes of them."""
+    wrapped: dict[str, Callable[..., Any]] | None = getattr(algorithm, "wrapped_steps", None)
+    if wrapped is not None:
+        return wrapped
     cls = type(algorithm)
     return {n: getattr(algorithm, n) for n in dir(cls) if getattr(getattr(cls, n, None), "__step__", False)}
 

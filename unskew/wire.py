@@ -354,7 +354,7 @@ def _build(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
         if octets.dtype != torch.uint8 or octets.ndim != 1:
             raise WireError(f"expected bytes at {path or 'top'}, got {octets.dtype} {tuple(octets.shape)}")
         return octets.numpy().tobytes()
-    if isinstance(of, type) and dataclasses.is_dataclass(of):
+    if is_record_type(of):
         return _build_record(of, body, path, loose)
     if origin in _TABLES:
         return _build_dict(args, body, path, loose)
@@ -384,14 +384,29 @@ def _look(of: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
     return of, get_origin(of), get_args(of), _is_tensor(of)
 
 
+def is_record_type(of: Any) -> bool:
+    """True for a dataclass, or a generic one with its parameters: `Informed[ModelMessage]`."""
+    kind = get_origin(of) or of
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
 @functools.cache
-def hints_of(of: type) -> dict[str, Any]:
-    """Types of a record's fields, in order."""
-    hints = typing.get_type_hints(of, include_extras=True)
-    return {f.name: hints[f.name] for f in dataclasses.fields(of)}
+def hints_of(of: Any) -> dict[str, Any]:
+    """Types of a record's fields, in order; those of a generic record with its parameters in place."""
+    kind = get_origin(of) or of
+    hints = typing.get_type_hints(kind, include_extras=True)
+    given = dict(zip(getattr(kind, "__parameters__", ()), get_args(of), strict=False))
+    return {f.name: _filled_in(hints[f.name], given) for f in dataclasses.fields(kind)}
 
 
-def _build_record(of: type, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
+def _filled_in(hint: Any, given: dict[Any, Any]) -> Any:
+    if hint in given:
+        return given[hint]
+    free = getattr(hint, "__parameters__", ())
+    return hint[tuple(given.get(p, p) for p in free)] if given and free else hint
+
+
+def _build_record(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:
     hints = hints_of(of)
     names = list(hints)
     if body is None and not names and not path:
@@ -463,8 +478,8 @@ def _fits(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> bool:
         return body is None and path not in loose
     if of is Held:
         return _is_held(body)
-    if isinstance(of, type) and dataclasses.is_dataclass(of):
-        names = {f.name for f in dataclasses.fields(of)}
+    if is_record_type(of):
+        names = hints_of(of).keys()
         return isinstance(body, dict) and len(body) == len(names) and set(body) == names
     if origin in _TABLES:
         return isinstance(body, dict | list)
@@ -565,8 +580,8 @@ def _check(of: Any, who: str, seen: set[Any]) -> None:
                     f"{who}: {a} and {b} cannot be told apart on the wire; name their fields differently"
                 )
         parts = members
-    elif isinstance(of, type) and dataclasses.is_dataclass(of) and of not in (Held, Keep):
-        parts = list(typing.get_type_hints(of, include_extras=True).values())
+    elif is_record_type(of) and of not in (Held, Keep):
+        parts = list(hints_of(of).values())
     elif origin in _TABLES and _bare(args[0]) in (str, int):
         parts = [args[1]]
     elif origin in _ROWS:
@@ -589,7 +604,7 @@ def _alike(a: Any, b: Any) -> bool:
     """True if two members of a union can have the same bytes for different values."""
     one, two = _form(a), _form(b)
     if one == two == "record":
-        return {f.name for f in dataclasses.fields(a)} == {f.name for f in dataclasses.fields(b)}
+        return hints_of(a).keys() == hints_of(b).keys()
     return {one, two} in (
         {"tensor", "bytes"},
         {"record", "table"},
@@ -603,8 +618,8 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _form(of: Any) -> str:
-    if isinstance(of, type) and dataclasses.is_dataclass(of) and of is not Held:
-        return "record" if dataclasses.fields(of) else "empty record"
+    if is_record_type(of) and of is not Held:
+        return "record" if hints_of(of) else "empty record"
     if get_origin(of) in _ROWS:
         return "list" if get_origin(of) is list else "tuple"
     if get_origin(of) in _TABLES:
@@ -636,7 +651,7 @@ def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:
             kept = [m for m in _members(of) if m not in (Held, type(None))]
             beside.extend(m for m in kept if m not in beside)
         parts = _members(of)
-    elif isinstance(of, type) and dataclasses.is_dataclass(of):
+    elif is_record_type(of):
         parts = list(hints_of(of).values())
     else:
         parts = [a for a in get_args(of) if a is not Ellipsis] if get_origin(of) is not Literal else []

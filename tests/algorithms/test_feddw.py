@@ -27,11 +27,11 @@ from unskew.algorithms.feddw import (
     DW,
     ClassRelation,
     FedDW,
+    FedDWState,
     LabelNoise,
     MuDecay,
     SoftLabels,
     SoftLabelTotals,
-    WithDW,
     add_soft_labels,
     class_relations,
     fault,
@@ -39,7 +39,6 @@ from unskew.algorithms.feddw import (
     renewed,
     through,
     together,
-    with_term,
 )
 from unskew.algorithms.fedpft import FedPFT
 from unskew.algorithms.maxfl import MAXFL
@@ -57,6 +56,7 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.server import privacy
 from unskew.tasks.task import make_task
 from unskew.world.outage import Outage
+from unskew.wrappers.base import wrap
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 
@@ -165,7 +165,7 @@ def test_soft_labels_are_those_of_the_model_that_is_sent_whatever_is_trained_aft
     """MAXFL's clients train the common model first, and alone, for their requirement, after it."""
     world = classes(n=[5, 8, 6])
     with spy() as messages:
-        play = world.play(with_term(MAXFL(warmup=0, local=SMALL)), rounds=1)
+        play = world.play(wrap(MAXFL(warmup=0, local=SMALL), DW()), rounds=1)
     replies = [m for m in messages if hasattr(m, "soft")]
     assert len(replies) == 3
     trainer = play.sim.executor.trainer
@@ -252,7 +252,7 @@ METHODS = [n for n in TABLE if n != "feddw" and n not in recipe.APART]
 def test_without_strength_a_method_stays_itself(name: str) -> None:
     """mu = 0 and the bias kept: state and memory of the method bit for bit, and every transfer, but for soft labels."""
     one, two = (recipe.make(name) for _ in range(2))
-    added = with_term(two, DW(mu=0.0, bias="keep"))
+    added = wrap(two, DW(mu=0.0, bias="keep"))
     with_, without = (recipe.simulator(name, "normalised", algorithm=a, codec=True) for a in (added, one))
     for (_, a, here), (_, b, there) in zip(recipe.rounds(with_, 2), recipe.rounds(without, 2), strict=True):
         assert wire.encode(a.of) == wire.encode(b)
@@ -269,7 +269,7 @@ def test_without_strength_a_method_of_one_round_stays_itself(name: str) -> None:
     """The same of those that need images: state and memory, and soft labels of every client beside them."""
     with toy_prior.toy():
         one, plain, _ = toy_prior.played(ONE_ROUND[name], rounds=2, codec=True)
-        two, added, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=0.0, bias="keep")), rounds=2, codec=True)
+        two, added, _ = toy_prior.played(wrap(ONE_ROUND[name], DW(mu=0.0, bias="keep")), rounds=2, codec=True)
     for a, b in zip(added, plain, strict=True):
         assert wire.encode(a.of) == wire.encode(b)
     for c in one.population.clients:
@@ -283,7 +283,7 @@ def test_a_method_of_one_round_takes_the_term(name: str) -> None:
     ends = []
     with toy_prior.toy():
         for mu in (0.0, 30.0):
-            sim, states, _ = toy_prior.played(with_term(ONE_ROUND[name], DW(mu=mu)))
+            sim, states, _ = toy_prior.played(wrap(ONE_ROUND[name], DW(mu=mu)))
             _, info = sim.algorithm.info(states[1])
             assert (info.ignored, info.warnings) == ((), ())
             ends.append(sim.own_models(states[1], [0], 1)[0])
@@ -310,7 +310,7 @@ def test_every_method_takes_the_term(name: str) -> None:
     algorithm = target(**algorithm_options(target), dw=DW(3.0))
     assert algorithm == target(**algorithm_options(target), dw=DW(3.0))
     assert hash(algorithm) == hash(target(**algorithm_options(target), dw=DW(3.0)))
-    population, plain = recipe.world("perceptron", algorithm.pooled)
+    population, plain = recipe.world("perceptron", getattr(algorithm, "pooled", False))
     trainer = Watching(plain.task, plain.device_data)
     trainer.asked = []
     sim = Simulator(algorithm, population, Sequential(trainer))
@@ -367,7 +367,7 @@ def test_a_client_that_trains_twice_in_a_round_counts_once(classes: Any) -> None
 
 def test_steps_that_train_nothing_are_left_alone(classes: Any, spy: Any) -> None:
     """FedProx by size asks for sizes first: that message and its reply have nothing of the term's."""
-    algorithm = with_term(resolve("fedprox")(sampling="size", local=SMALL))
+    algorithm = wrap(resolve("fedprox")(sampling="size", local=SMALL), DW())
     with spy() as messages:
         classes(n=[3, 9, 5]).play(algorithm, rounds=1, clients_per_round=2)
     kinds = [type(m).__name__ for m in messages]
@@ -377,7 +377,7 @@ def test_steps_that_train_nothing_are_left_alone(classes: Any, spy: Any) -> None
 
 def test_feddw_is_fedavg_with_the_term() -> None:
     assert resolve("fedavg+dw")(dw=DW(mu=0.1)) == FedDW()
-    assert repr(FedDW()).startswith("FedAvgWithDW(of=FedAvg(")
+    assert repr(FedDW()).startswith("Wrapped(of=FedAvg(")
 
 
 def test_a_plan_learns_of_a_failure_where_it_waits() -> None:
@@ -415,7 +415,7 @@ def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -
         train.__annotations__ = FedAvg.train.__annotations__
         train = step(train)
 
-    play = world.play(with_term(Own()), rounds=1)
+    play = world.play(wrap(Own(), DW()), rounds=1)
     (warning,) = relations_of(play.sim.algorithm, play.states[1]).warnings
     assert "the class-relation term had no effect" in warning
 
@@ -457,12 +457,12 @@ def test_without_a_bias_there_is_nothing_to_hold(classes: Any) -> None:
 # ---------------------------------------------------------------- presets
 def test_presets_are_fields_and_what_is_given_wins() -> None:
     paper, code = FedDW(preset="paper"), FedDW(preset="code")
-    assert paper.dw == DW()
-    assert code.dw == DW(0.1, MuDecay(9, 0.1), "cumulative", 0.5, "keep")
+    assert paper.by == DW()
+    assert code.by == DW(0.1, MuDecay(9, 0.1), "cumulative", 0.5, "keep")
     assert paper.of == code.of
     assert (paper.of.local.optimizer, paper.of.local.lr, paper.of.local.batch_size) == ("adam", 1e-3, 128)
     mine = FedDW(preset="code", mu=10.0, mu_decay=None, sl_history="current", bias="zero", local=SMALL)
-    assert mine.dw == DW(10.0, None, "current", 0.5, "zero")
+    assert mine.by == DW(10.0, None, "current", 0.5, "zero")
     assert mine.of.local == SMALL
 
 
@@ -515,16 +515,16 @@ def test_rounding_is_no_fault() -> None:
 def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 1 sends minus its sums: the matrix is the others', its model counts, the round goes on."""
     world = classes()
-    work = WithDW.work
+    work = DW.work
 
-    def lying(self: WithDW, name: str, me: Any, msg: Any, memory: Any) -> Any:
-        reply, kept = yield from work(self, name, me, msg, memory)
+    def lying(self: DW, of: Any, name: str, begin: Any, me: Any, msg: Any, memory: Any) -> Any:
+        reply, kept = yield from work(self, of, name, begin, me, msg, memory)
         if me.id == 1:
             reply = dataclasses.replace(reply, soft=SoftLabels(-reply.soft.sums, reply.soft.counts))
         return reply, kept
 
     honest = world.play(FedDW(local=SMALL), rounds=1)
-    monkeypatch.setattr(WithDW, "work", lying)
+    monkeypatch.setattr(DW, "work", lying)
     play = world.play(FedDW(local=SMALL), rounds=2, codec=True)
     info = relations_of(play.sim.algorithm, play.states[1])
     assert info.ignored == (Refused(1, "train", "negative soft labels or counts"),)
@@ -605,7 +605,7 @@ def test_one_class_in_all_is_refused(springs: Any) -> None:
         ({"name": "fedprox+dw", "dw": {"mu": -1.0}}, r"algorithm.dw.mu must be >= 0, got -1.0"),
         ({"name": "fedprox+dw", "dw": {"layr": "x"}}, r"unknown key algorithm.dw.layr; did you mean layer\?"),
         ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key algorithm.nu \(fedprox\+dw has: mu, .*, dw\)"),
-        ({"name": "fedprox+bw"}, r"algorithm.name: no addition is called 'bw' \(in 'fedprox\+bw'\); there is: dw"),
+        ({"name": "fedprox+bw"}, r"algorithm.name: no wrapper is called 'bw' \(in 'fedprox\+bw'\); there are: dw"),
         ({"name": "feddw+dw"}, r"has the class-relation term already"),
         ({"name": "moon+dw+dw"}, r"the method has an option dw of its own"),
         ({"name": "fedporx+dw"}, r"unknown algorithm 'fedporx'; did you mean fedprox"),
@@ -634,15 +634,15 @@ def test_the_term_is_configuration() -> None:
     made = config.parse(tomllib.loads(text))
     prox, scaffold, _, own = (m.algorithm for m in made.methods)
     assert prox.of == resolve("fedprox")(mu=0.7, local=SgdConfig(lr=0.3))
-    assert prox.dw == DW(0.2, MuDecay(3, 0.1))
+    assert prox.by == DW(0.2, MuDecay(3, 0.1))
     assert scaffold.of == SCAFFOLD("I", local=SgdConfig(lr=0.3))
-    assert own.dw == DW(1.0, None, "cumulative", 0.5, "keep")
+    assert own.by == DW(1.0, None, "cumulative", 0.5, "keep")
     assert [m.kind for m in made.methods] == ["global", "global", "personal", "global"]
     assert config.parse(tomllib.loads(config.to_toml(made))) == made
 
 
 def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> None:
-    made = with_term(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, MuDecay(2, 0.5)))
+    made = wrap(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, MuDecay(2, 0.5)))
     method = from_python.method_of(made)
     assert (method.name, method.algorithm) == ("fedprox+dw", made)
     assert config.method(method.name, method.options).algorithm == made
@@ -671,7 +671,7 @@ def test_facts_show_both_matrices_and_how_far_apart_they_are(classes: Any) -> No
 
 
 def test_info_of_many_classes_are_the_distance_alone() -> None:
-    state = FedDW().state(
+    state = FedDWState(
         FedAvg().init({"w": torch.eye(21)}, recipe_fed()),
         "w",
         torch.eye(21),
@@ -790,7 +790,7 @@ def test_training_on_an_example_moves_no_more_of_an_upload_under_noise(
             patch.setattr(in_process._InProcessRound, "receive", watched)
             for world in (whole, fewer):
                 before = len(sent)
-                world.play(with_term(of, DW(dp=dp)), rounds=1)
+                world.play(wrap(of, DW(dp=dp)), rounds=1)
                 del sent[before + 1 :]
         one, two = sent
         return SoftLabels(one.sums - two.sums, one.counts - two.counts)
@@ -835,7 +835,7 @@ def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
     name: str, options: Any, said: str, classes: Any
 ) -> None:
     """What clients keep depends on their data, and so does which of several models they take."""
-    algorithm = with_term(resolve(name)(local=SMALL, **options), DW(dp=LabelNoise(noise_multiplier=1.0)))
+    algorithm = wrap(resolve(name)(local=SMALL, **options), DW(dp=LabelNoise(noise_multiplier=1.0)))
     with pytest.raises(ConfigError, match=f"whose clients are sent one whole model, and {said}"):
         classes(norm=True).simulator(algorithm).start()
 
@@ -843,7 +843,7 @@ def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
 @pytest.mark.usefixtures("accountant")
 def test_a_model_that_never_left_its_client_is_none_that_was_sent(classes: Any) -> None:
     """TT-HF sends out a model once a round; after that clients go on with what they hold themselves."""
-    algorithm = with_term(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=LabelNoise(noise_multiplier=1.0)))
+    algorithm = wrap(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=LabelNoise(noise_multiplier=1.0)))
     with pytest.raises(ConfigError, match="step 'train' of TTHF sends none"):
         classes().play(algorithm, rounds=1)
 
@@ -912,7 +912,7 @@ def test_what_a_method_says_of_privacy_stays_beside_what_the_term_says(name: str
     method = ONE_ROUND[name]
     with toy_prior.toy():
         plain, states, _ = toy_prior.played(method)
-        added, with_states, _ = toy_prior.played(with_term(method))
+        added, with_states, _ = toy_prior.played(wrap(method, DW()))
     own, (mine, info) = plain.algorithm.info(states[1]), added.algorithm.info(with_states[1])
     for party, soft_labels in (("server", "class counts and its sums of predictions"), ("clients", "mean predictions")):
         said, alone = getattr(info.privacy, party), getattr(own.privacy, party)
@@ -930,7 +930,7 @@ def test_a_methods_own_guarantee_is_named_and_is_none_for_the_whole() -> None:
     """m = 1 embedding of a label under sigma .5 is one Gaussian mechanism of multiplier .25: 10 / .25 = 40 here."""
     method = dataclasses.replace(ONE_ROUND["feddistr"], dp=OnEmbeddings(clip=2.0, sigma=0.5))
     with toy_prior.toy():
-        sim, states, _ = toy_prior.played(with_term(method))
+        sim, states, _ = toy_prior.played(wrap(method, DW()))
     info = relations_of(sim.algorithm, states[1])
     assert info.privacy.epsilon == "no guarantee"
     assert info.privacy.covers.startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")

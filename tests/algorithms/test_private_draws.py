@@ -19,7 +19,7 @@ from unskew import wire
 from unskew.algorithms.feddif import FedDif, Tally
 from unskew.algorithms.feddistr import EmbeddingNoise as OnEmbeddings
 from unskew.algorithms.feddistr import FedDistr
-from unskew.algorithms.feddw import DW, FedDW, with_term
+from unskew.algorithms.feddw import DW, FedDW
 from unskew.algorithms.feddw import LabelNoise as OnSoftLabels
 from unskew.deploy import parity
 from unskew.errors import ConfigError, RunError
@@ -32,6 +32,7 @@ from unskew.runtime.in_process import Simulator
 from unskew.runtime.message import RoundContext
 from unskew.server import privacy
 from unskew.tree import leaves
+from unskew.wrappers.base import wrap
 
 QUICK = SgdConfig(0.02, local_steps=3, batch_size=16, optimizer="adam")
 FEDDISTR = FedDistr(steps=2, images=4, m=1, classifier=QUICK, server_model=False, dp=OnEmbeddings(clip=2.0, sigma=0.5))
@@ -193,9 +194,9 @@ def test_methods_say_whether_a_simulation_can_repeat_them() -> None:
         FEDDISTR,
         FedDif(sigma=0.1),
         FedDW(dp=OnSoftLabels(noise_multiplier=1.0)),
-        with_term(FedDif(sigma=0.1), DW()),
+        wrap(FedDif(sigma=0.1), DW()),
     ]
-    quiet = [dataclasses.replace(FEDDISTR, dp=None), FedDif(), FedDW(), with_term(FedDif(), DW())]
+    quiet = [dataclasses.replace(FEDDISTR, dp=None), FedDif(), FedDW(), wrap(FedDif(), DW())]
     assert [a.uses_private_randomness for a in noisy] == [True] * 4
     assert [a.uses_private_randomness for a in quiet] == [False] * 4
 

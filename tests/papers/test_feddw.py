@@ -133,7 +133,7 @@ def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) ->
         compared = experiment(name, *layers, methods=[*feddw.TABLE1, "feddistill_plus", *terms])
         algorithms = {m.label: m.algorithm for m in compared.methods}
         strength = 0.1 if name in ("mnist", "cifar10", "imdb") else 10.0
-        assert algorithms["feddw"].dw.mu == algorithms["moon+dw"].dw.mu == strength
+        assert algorithms["feddw"].by.mu == algorithms["moon+dw"].by.mu == strength
         assert (algorithms["perfedavg"].local.optimizer, algorithms["perfedavg"].local.lr) == ("sgd", rate)
         assert compared.cohort(10) == 5
 

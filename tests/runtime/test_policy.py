@@ -18,7 +18,7 @@ from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
-from unskew.algorithms.feddw import DW, FedDW, LabelNoise, with_term
+from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.protocol import SgdConfig, Spending
 from unskew.runtime.budget import Upload, charge
@@ -37,6 +37,7 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.policy import Rules, SitePolicy, record
+from unskew.wrappers.base import wrap
 
 SMALL = SgdConfig(0.05, batch_size=8)
 ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))
@@ -100,7 +101,7 @@ def test_the_same_order_again_draws_the_same_noise_and_costs_nothing(site: Calla
     first, again = there.ask(1), there.ask(1, nonce="another")
     assert first.parts == again.parts
     (row,) = (json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines())
-    assert row["spending"] == [["soft labels", ONE.dw.dp.multiplier, 1]]  # type: ignore[union-attr]
+    assert row["spending"] == [["soft labels", ONE.by.dp.multiplier, 1]]  # type: ignore[union-attr]
 
 
 def test_an_upload_is_on_the_record_before_it_leaves(
@@ -134,7 +135,7 @@ def test_methods_state_what_their_noised_replies_cost() -> None:
     noise = EmbeddingNoise(sigma=1.0)
     assert FedDistr(m=2, dp=noise).spending("disentangle", None) == (Spending("embeddings", 0.5, 2, 2),)
     assert FedDistr(m=2, dp=noise).spending("learn", None) == FedDistr(m=2).spending("disentangle", None) == ()
-    both = with_term(FedDistr(m=2, dp=noise), DW())
+    both = wrap(FedDistr(m=2, dp=noise), DW())
     assert [a.private for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
     assert [a.private for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
     assert not hasattr(FedAvg(), "private")

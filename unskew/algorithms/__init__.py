@@ -1,9 +1,12 @@
 """One file per paper.  TABLE lists the methods by the names used in experiment files; each is imported on first use."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_origin
+from typing import Any, Literal, NamedTuple
 
+from unskew.algorithms.presets import described
+from unskew.errors import ConfigError
 from unskew.references import PARTS, is_method, makes
 from unskew.registry import Registry
 
@@ -209,32 +212,60 @@ METHODS = Registry(
     made_later=True,
 )
 
-ADDITIONS = {"dw": "unskew.algorithms.feddw:with_dw"}
-"""Functions that wrap the constructor of NAME in NAME+WORD, by WORD."""
+
+def _is_wrapper(piece: Any) -> bool:
+    from unskew.wrappers.base import Wrapper  # loads PyTorch, which a list of names does not need
+
+    return inspect.isclass(piece) and issubclass(piece, Wrapper)
+
 
 WRAPPERS = Registry(
     "wrapper",
     "unskew.wrappers",
-    ADDITIONS,
-    "a function from the constructor of a method to another, as in def mine(method: Callable[..., Any]) -> "
-    "Callable[..., Any]",
-    lambda target: makes(_is_constructor, target),
+    {"dw": "unskew.algorithms.feddw:DW"},
+    "a dataclass derived from unskew.wrappers.base.Wrapper",
+    _is_wrapper,
     about={"dw": "FedDW's regulariser and aggregation around another method, as in fedprox+dw"},
+    inside=("unskew.wrappers.",),
 )
 
 
 def resolve(name: str) -> Callable[..., Any]:
     """Find the class or function that makes the method called `name`; its keyword parameters are the options.
 
-    Looked up as `unskew.registry` says.  NAME+WRAPPER is NAME with a wrapper around it, such as fedprox+dw.
+    Looked up as `unskew.registry` says.  NAME+WRAPPER is NAME with a wrapper around it, such as fedprox+dw, whose
+    settings are the option WRAPPER.
 
     Raises:
         ConfigError: If there is no such name, if two distributions claim it, or if what it points to cannot be
             imported or makes no method.
     """
-    base, _, wrapper = name.rpartition("+")
-    made: Callable[..., Any] = WRAPPERS.resolve(wrapper)(resolve(base)) if base else METHODS.resolve(name)
+    base, _, word = name.rpartition("+")
+    made: Callable[..., Any] = wrapping(resolve(base), WRAPPERS.resolve(word), word) if base else METHODS.resolve(name)
     return made
+
+
+def wrapping(method: Callable[..., Any], wrapper: type, word: str) -> Callable[..., Any]:
+    """Turn the maker of NAME into that of NAME+WORD: the same options, and a table WORD for the wrapper's settings.
+
+    Of a wrapper given as module:attribute the table is called as the attribute.
+
+    Raises:
+        ConfigError: If the method has an option of that name.
+    """
+    from unskew.wrappers.base import wrap  # loads PyTorch, which a list of names does not need
+
+    option = word.rpartition(":")[2]
+    if option in inspect.signature(method).parameters:
+        raise ConfigError(f"the method has an option {option} of its own, so +{word} cannot be added; leave it out")
+
+    def made(**options: Any) -> Any:
+        by = options.pop(option, None)
+        return wrap(method(**options), wrapper() if by is None else by)
+
+    name = getattr(method, "__name__", "method")
+    text = f"{name} with {wrapper.__name__}."
+    return described(made, method, f"{name}+{word}", text, extra={option: (wrapper, wrapper())})
 
 
 def permit(name: str, place: str, where: str) -> None:
@@ -248,6 +279,3 @@ def permit(name: str, place: str, where: str) -> None:
     for wrapper in wrappers:
         WRAPPERS.permit(wrapper, place, where)
 
-
-def _is_constructor(kind: Any) -> bool:
-    return kind is Callable or get_origin(kind) is Callable

@@ -14,7 +14,7 @@ Client     loss F_n + mu L_reg                                                  
            then one pass over its training data, in evaluation mode and not augmented: sl_c^n        (4)
 Server     SL_c <- sum_n sl_c^n / sum_n D_c^n over the clients heard; a class that none of them holds keeps its row (7)
            the models are averaged by the method that the term is added to; in FedDW that is FedAvg  (8)
-Term       `WithDW` holds any method whose clients train by `Sgd` and drives its plan and steps: every optimisation gets
+Term       `DW` wraps any method whose clients train by `Sgd` and drives its plan and steps: every optimisation gets
            the term, messages carry SL beside what the method sends, replies the sums.  Held values, quorums and client
            memory are the method's own business.  A step that is annotated as a plain function trains nothing and is
            left alone.  One matrix serves all of a method's models.
@@ -38,16 +38,11 @@ Departures Under `dp` SL is that of the models sent, a round of training behind;
            of A^T A; what is minimised here is eq. 11 as it stands, by autograd.
 """
 
-import functools
-import inspect
 import math
-import types
-import typing
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -56,8 +51,8 @@ from torch.nn.functional import mse_loss
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.algorithms.parts import classifier, weight_of
-from unskew.algorithms.presets import described, presets
-from unskew.errors import ConfigError, ProtocolError
+from unskew.algorithms.presets import presets
+from unskew.errors import ConfigError
 from unskew.info import ClassRelations, Embeddings, Mixtures, Privacy, Refused, parts
 from unskew.keys import Key
 from unskew.protocol import (
@@ -77,14 +72,16 @@ from unskew.protocol import (
     field_names,
     fold,
     held_at,
-    personalise_of,
-    step,
+    steps_of,
 )
 from unskew.reduction import Each, Reduced, Within
 from unskew.server import privacy
 from unskew.server.distance import project
 from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params, leaves
+from unskew.wrappers.base import Wrapped, Wrapper, name_of, step_types, through
+
+M = TypeVar("M")
 
 
 # ---------------------------------------------------------------- settings
@@ -145,37 +142,6 @@ class LabelNoise:
         return math.sqrt(2.0) * self.multiplier
 
 
-@dataclass(frozen=True)
-class DW:
-    """The class-relation term.
-
-    Attributes:
-        mu: Strength; 0 trains without the term, but SL is kept and shown.  L_reg is a mean over C^2 entries: the paper
-            uses .1, and 10 for 100 classes.
-            mu_decay: Decay of mu over the rounds; None keeps it constant.
-            sl_history: "current" computes SL from this round's uploads (eq. 7), "cumulative" from all so far.
-        sl_momentum: Share of the old SL in the new one.
-        bias: "zero" holds the classification layer's bias at zero, as the paper has none; "keep" trains it.
-        layer: Name of the classification layer, or of its weight; without a name it is the network's own.
-        dp: Noise on the uploads, which are then those of the model that the client was sent; None sends them as they
-            are, of the model it trained.
-    """
-
-    mu: Annotated[float, Ge(0.0)] = 0.1
-    mu_decay: MuDecay | None = None
-    sl_history: Literal["current", "cumulative"] = "current"
-    sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
-    bias: Literal["zero", "keep"] = "zero"
-    layer: str = ""
-    dp: LabelNoise | None = None
-
-    def mu_at(self, round: int) -> float:
-        """Return mu in round `round`, counted from 1."""
-        if self.mu_decay is None:
-            return self.mu
-        return self.mu * float(self.mu_decay.factor ** (round // self.mu_decay.every))
-
-
 # ---------------------------------------------------------------- mathematics
 def class_relations(weight: Tensor) -> Tensor:
     """Compute CR: softmax of each row of W W^T, (classes, classes).
@@ -229,7 +195,7 @@ class SoftLabelTotals:
 
 
 @dataclass(frozen=True)
-class FedDWState:
+class FedDWState(Generic[M]):
     """The server's state.
 
     Attributes:
@@ -242,7 +208,7 @@ class FedDWState:
         idle: True if clients replied in the last round but none of them had trained the layer by `Sgd`.
     """
 
-    of: Any
+    of: M
     layer: str
     sl: Tensor
     totals: SoftLabelTotals
@@ -252,19 +218,19 @@ class FedDWState:
 
 
 @dataclass(frozen=True)
-class FedDWMessage:
+class FedDWMessage(Generic[M]):
     """The method's message, with SL, and a flag that asks for soft labels in return."""
 
-    of: Any
+    of: M
     sl: Tensor
     report: bool
 
 
 @dataclass(frozen=True)
-class FedDWReply:
+class FedDWReply(Generic[M]):
     """The method's reply, soft labels if asked for and trained, and a flag that the term was in use."""
 
-    of: Any
+    of: M
     soft: Each[SoftLabels | None]
     pulled: Each[bool]
 
@@ -331,94 +297,98 @@ def renewed(sl: Tensor, totals: SoftLabelTotals, momentum: float, sigma: float) 
     return torch.where(held[:, None], (1.0 - momentum) * means + momentum * old, old).to(sl)
 
 
-# ---------------------------------------------------------------- driving another method's generator
-def through(gen: Any, request: Callable[[Any], Any], answer: Callable[[Any, Any], Any]) -> Generator[Any, Any, Any]:
-    """Run `yield from gen` with each request and its answer rewritten; failures reach the author's own `yield`."""
-    if not isinstance(gen, types.GeneratorType):
-        return gen
-    try:
-        want = next(gen)
-        while True:
-            try:
-                got = yield request(want)
-            except Exception as error:
-                want = gen.throw(error)
-            else:
-                want = gen.send(answer(want, got))
-    except StopIteration as stop:
-        return stop.value
-
-
-# ---------------------------------------------------------------- algorithm
+# ---------------------------------------------------------------- the wrapper
 @dataclass(frozen=True)
-class WithDW(ABC):
-    """A method with the class-relation term; FedDW where that is FedAvg.  Made by `with_term`.
+class DW(Wrapper):
+    """The class-relation term.
 
     Attributes:
-        of: The method.
-        dw: The term.
+        mu: Strength; 0 trains without the term, but SL is kept and shown.  L_reg is a mean over C^2 entries: the paper
+            uses .1, and 10 for 100 classes.
+            mu_decay: Decay of mu over the rounds; None keeps it constant.
+            sl_history: "current" computes SL from this round's uploads (eq. 7), "cumulative" from all so far.
+        sl_momentum: Share of the old SL in the new one.
+        bias: "zero" holds the classification layer's bias at zero, as the paper has none; "keep" trains it.
+        layer: Name of the classification layer, or of its weight; without a name it is the network's own.
+        dp: Noise on the uploads, which are then those of the model that the client was sent; None sends them as they
+            are, of the model it trained.
 
     Raises:
-        ConfigError: If the method has the term already, or noise is asked for and the accountant is not installed.
+        ConfigError: If a method has the term already, or noise is asked for and the accountant is not installed.
     """
 
-    of: Any
-    dw: DW = DW()
+    State: ClassVar[Any] = FedDWState
+    Message: ClassVar[Any] = FedDWMessage
+    Reply: ClassVar[Any] = FedDWReply
 
-    state: ClassVar[type[FedDWState]]
-    informed: ClassVar[Mapping[str, type[FedDWMessage]]]
-    reported: ClassVar[Mapping[str, type[FedDWReply]]]
+    mu: Annotated[float, Ge(0.0)] = 0.1
+    mu_decay: MuDecay | None = None
+    sl_history: Literal["current", "cumulative"] = "current"
+    sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
+    bias: Literal["zero", "keep"] = "zero"
+    layer: str = ""
+    dp: LabelNoise | None = None
 
-    def __post_init__(self) -> None:
-        if isinstance(self.of, WithDW):
-            raise ConfigError("FedDW has the class-relation term already; leave +dw out")
-        if self.dw.dp is not None:
+    def mu_at(self, round: int) -> float:
+        """Return mu in round `round`, counted from 1."""
+        if self.mu_decay is None:
+            return self.mu
+        return self.mu * float(self.mu_decay.factor ** (round // self.mu_decay.every))
+
+    def check(self, of: Any) -> None:
+        """Refuse a method that has the term already."""
+        inside = of
+        while isinstance(inside, Wrapped):
+            if isinstance(inside.by, DW):
+                raise ConfigError("FedDW has the class-relation term already; leave +dw out")
+            inside = inside.of
+        if self.dp is not None:
             privacy.require()
 
-    @property
-    def uses_private_randomness(self) -> bool:
+    def informs(self, of: Any, step: str) -> bool:
+        """True if a step is sent SL."""
+        types = step_types(steps_of(of)[step])
+        return types is not None and self.touches(of, step, types)
+
+    def uses_private_randomness(self, of: Any) -> bool:
         """True if clients draw noise of their own."""
-        return self.dw.dp is not None or bool(getattr(self.of, "uses_private_randomness", False))
+        return self.dp is not None or super().uses_private_randomness(of)
 
-    @property
-    def private(self) -> bool:
+    def private(self, of: Any) -> bool:
         """True if the soft labels or the method's own uploads have differentially private noise."""
-        return self.dw.dp is not None or bool(getattr(self.of, "private", False))
+        return self.dp is not None or super().private(of)
 
-    def spending(self, step: str, msg: Any) -> tuple[Spending, ...]:
+    def spending(self, of: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own upload, and of soft labels if they are asked for."""
-        inner = getattr(self.of, "spending", None)
-        informed = step in self.informed
+        inner, informed, dp = getattr(of, "spending", None), self.informs(of, step), self.dp
         own: tuple[Spending, ...] = inner(step, msg.of if informed else msg) if inner is not None else ()
-        dp = self.dw.dp
         return (*own, Spending("soft labels", dp.multiplier, 1, dp.uploads)) if dp and informed and msg.report else own
 
-    @abstractmethod
-    def init(self, params: Params, fed: Federation) -> Any:
+    def init(self, of: Any, params: Params, fed: Federation) -> FedDWState[Any]:
         """Return the method's initial state, and one-hot soft labels.
 
         Raises:
             ConfigError: If the model's last layer is not linear, there is only one class, or noise is asked for where
                 clients are not sent a whole model.
         """
-        who = "FedDW" if type(self.of) is FedAvg else f"the class-relation term of {type(self.of).__name__}"
-        layer = classifier(fed.layout, params, fed.num_classes, who, self.dw.layer)
+        who = "FedDW" if type(of) is FedAvg else f"the class-relation term of {name_of(of)}"
+        layer = classifier(fed.layout, params, fed.num_classes, who, self.layer)
         sl = torch.eye(fed.num_classes, dtype=params[layer].dtype, device=params[layer].device)
-        of = self.of.init(self.unbiased(fed.layout, params), self.without_bias(fed))
-        if self.dw.dp is not None:
-            self.rehearse(of, fed)
-        return self.state(of, layer, sl, nothing(sl), {}, (), False)
+        inner = of.init(self.unbiased(fed.layout, params), self.server(of, fed))
+        if self.dp is not None:
+            self.rehearse(of, inner, fed)
+        return FedDWState(inner, layer, sl, nothing(sl), {}, (), False)
 
-    def rehearse(self, of: Any, fed: Federation) -> None:
+    def rehearse(self, of: Any, state: Any, fed: Federation) -> None:
         """Refuse under noise the first requests of the first round in advance; later ones are refused when made."""
-        plan = self.of.round(of, self.without_bias(fed))
+        plan = of.round(state, self.server(of, fed))
         want = next(plan, None)
         plan.close()
-        if isinstance(want, Ask) and want.step in self.informed:
+        if isinstance(want, Ask) and self.informs(of, want.step):
             for client, message in want.to.items():
-                self.whole(fed.layout, want.step, client, message)
+                self.whole(of, fed.layout, want.step, client, message)
 
-    def whole(self, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
+    def whole(self, of: Any, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
         """Find the model for soft labels under noise; None if it is still with another client.
 
         Raises:
@@ -429,39 +399,38 @@ class WithDW(ABC):
         if model is None and (not held or any(h.owner == client for h in held)):
             raise ConfigError(
                 f"noise on soft labels needs a method whose clients are sent one whole model, and step {step!r} of "
-                f"{type(self.of).__name__} sends none; leave dp out, or take one that does, as fedavg"
+                f"{name_of(of)} sends none; leave dp out, or take one that does, as fedavg"
             )
         return model
 
-    def round(self, state: FedDWState, fed: Federation) -> Plan[Any]:
+    def round(self, of: Any, state: FedDWState[Any], fed: Federation) -> Plan[FedDWState[Any]]:
         """Run the method's round: SL is sent with each request, and updated from the replies (eq. 7)."""
         heard: dict[ClientId, SoftLabels] = {}
         asked, refused, pulled = dict(state.asked), [], []
-        limit = self.dw.dp.uploads if self.dw.dp is not None else None
+        limit = self.dp.uploads if self.dp is not None else None
 
         def request(want: Any) -> Any:
-            if not isinstance(want, Ask) or want.step not in self.informed:
+            if not isinstance(want, Ask) or not self.informs(of, want.step):
                 return want
-            message = self.informed[want.step]
             # A message for many clients stays one object: it is counted once, and handed to workers once.
-            messages: dict[tuple[int, bool], FedDWMessage] = {}
+            messages: dict[tuple[int, bool], FedDWMessage[Any]] = {}
             to = {}
             for c, m in want.to.items():
                 report = limit is None or asked.get(c, 0) < limit
-                to[c] = messages.setdefault((id(m), report), message(m, state.sl, report))
-                if self.dw.dp is not None and report:
-                    self.whole(fed.layout, want.step, c, m)
+                to[c] = messages.setdefault((id(m), report), FedDWMessage(m, state.sl, report))
+                if self.dp is not None and report:
+                    self.whole(of, fed.layout, want.step, c, m)
                     asked[c] = asked.get(c, 0) + 1
             return replace(want, to=to, reduce=tuple(Within(r, _of) for r in want.reduce))
 
         def answer(want: Any, got: Any) -> Any:
-            if not isinstance(want, Ask) or want.step not in self.informed:
+            if not isinstance(want, Ask) or not self.informs(of, want.step):
                 return got
             replies = got.replies if isinstance(got, Reduced) else got
             for c, reply in replies.items():
                 pulled.append(reply.pulled)
                 if reply.soft is not None:
-                    why = fault(reply.soft, fed.num_classes, self.dw.dp is not None)
+                    why = fault(reply.soft, fed.num_classes, self.dp is not None)
                     if why is None:
                         heard[c] = reply.soft
                     else:
@@ -469,21 +438,23 @@ class WithDW(ABC):
             own = {c: reply.of for c, reply in replies.items()}
             return replace(got, replies=own) if isinstance(got, Reduced) else own
 
-        of = yield from through(self.of.round(state.of, self.without_bias(fed)), request, answer)
-        idle = self.dw.mu > 0.0 and bool(pulled) and not any(pulled)
+        inner = yield from through(of.round(state.of, self.server(of, fed)), request, answer)
+        idle = self.mu > 0.0 and bool(pulled) and not any(pulled)
         if not heard:
-            return self.state(of, state.layer, state.sl, state.totals, asked, tuple(refused), idle)
-        before = state.totals if self.dw.sl_history == "cumulative" else nothing(state.sl)
+            return FedDWState(inner, state.layer, state.sl, state.totals, asked, tuple(refused), idle)
+        before = state.totals if self.sl_history == "cumulative" else nothing(state.sl)
         totals = SoftLabelTotals(
             sum((s.sums.double() for s in heard.values()), start=before.sums),
             sum((s.counts.double() for s in heard.values()), start=before.counts),
             before.uploads + len(heard),
         )
-        sigma = self.dw.dp.sigma if self.dw.dp is not None else 0.0
-        sl = renewed(state.sl, totals, self.dw.sl_momentum, sigma)
-        return self.state(of, state.layer, sl, totals, asked, tuple(refused), idle)
+        sigma = self.dp.sigma if self.dp is not None else 0.0
+        sl = renewed(state.sl, totals, self.sl_momentum, sigma)
+        return FedDWState(inner, state.layer, sl, totals, asked, tuple(refused), idle)
 
-    def work(self, name: str, me: Me, msg: FedDWMessage, memory: Any) -> Step[tuple[FedDWReply, Any]]:
+    def work(
+        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: FedDWMessage[Any], memory: Any
+    ) -> Step[tuple[FedDWReply[Any], Any]]:
         """Run a step of the method with the term in each of its optimisations; then compute soft labels (eq. 4).
 
         They are computed by the model just trained (of several, the last that is in the reply unchanged, or the last
@@ -491,7 +462,7 @@ class WithDW(ABC):
         """
         fits: list[Fitted] = []
         pulled: list[Sgd] = []
-        weight, mu = weight_of(me.layout, self.dw.layer), self.dw.mu_at(me.round)
+        weight, mu = weight_of(me.layout, self.layer), self.mu_at(me.round)
         assert weight is not None
         term = ClassRelation(mu, weight)
 
@@ -506,40 +477,41 @@ class WithDW(ABC):
             fits.extend([got] if isinstance(got, Fitted) else [])
             return got
 
-        begun = getattr(self.of, name)(self.without_bias(me), msg.of, memory)
-        reply, kept = yield from through(begun, request, answer)
+        reply, kept = yield from through(begin(self.client(of, me), msg.of, memory), request, answer)
         soft = None
-        dp = self.dw.dp
+        dp = self.dp
         if fits and msg.report:
-            model = sent_of(fits, reply, weight) if dp is None else self.whole(me.layout, name, me.id, msg.of)
+            model = sent_of(fits, reply, weight) if dp is None else self.whole(of, me.layout, name, me.id, msg.of)
             assert model is not None  # values held by another client have arrived
             sums = yield from fold(add_soft_labels, model, torch.zeros_like(msg.sl))
             soft = SoftLabels(sums, me.histogram.to(msg.sl))
             if dp is not None:
                 soft = noised(soft, dp.sigma, me.private / "soft labels" / name)
-        return self.reported[name](reply, soft, bool(pulled)), kept
+        return FedDWReply(reply, soft, bool(pulled)), kept
 
-    def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
+    def validate_reply(self, of: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse what the method refuses; unusable soft labels do not invalidate the rest of a reply."""
-        if hasattr(self.of, "validate_reply"):
-            self.of.validate_reply(step, reply.of if step in self.reported else reply, model, layout)
+        validate = getattr(of, "validate_reply", None)
+        if validate is not None:
+            validate(step, reply.of if self.informs(of, step) else reply, model, layout)
 
-    def serve(self, state: FedDWState, client: ClientId | None) -> Params | None:
-        """Return the method's model."""
-        model: Params | None = self.of.serve(state.of, client)
+    def personalise(self, of: Any, me: Me, params: Params | None, memory: Any) -> Step[Params]:
+        """Return the method's personal model; the bias is not trained, and without SL there is no term."""
+        begun = of.personalise(self.client(of, me), params, memory)
+        model: Params = yield from through(begun, lambda want: self.held(me.layout, want), lambda _, got: got)
         return model
 
-    def info(self, state: FedDWState) -> tuple[object, ...]:
+    def info(self, of: Any, state: FedDWState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and SL, CR, class norms, refused uploads, privacy cost and what each party saw.
 
         Matrices are given for up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F for the global
         model, if the method has one.
         """
-        own = parts(self.of.info(state.of)) if hasattr(self.of, "info") else ()
+        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
         own_privacy = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
         both = together(own_privacy, self.spent(state))
         small = len(state.sl) <= 20
-        model = self.serve(state, None)
+        model = of.serve(state.of, None)
         weight = None if model is None else model[state.layer]
         cr = None if weight is None else class_relations(weight)
         term = ClassRelations(
@@ -554,12 +526,12 @@ class WithDW(ABC):
         )
         return (*(replace(p, privacy=both) if isinstance(p, Embeddings | Mixtures) else p for p in own), term)
 
-    def spent(self, state: FedDWState) -> Privacy:
+    def spent(self, state: FedDWState[Any]) -> Privacy:
         """Report the privacy loss of the client that was asked most often, and what each party saw."""
-        if self.dw.dp is None:
+        if self.dp is None:
             server = "each participant's class counts and its sums of predictions by class, as they are"
             return Privacy("no guarantee", server, _CLIENTS_SEE)
-        dp = self.dw.dp
+        dp = self.dp
         most = max(state.asked.values(), default=0)
         return Privacy(
             epsilon=round(privacy.epsilon(dp.multiplier, most, dp.delta), 6),
@@ -573,28 +545,11 @@ class WithDW(ABC):
             clients=_CLIENTS_SEE,
         )
 
-    @property
-    def prior(self) -> str | None:
-        """Name of the latent diffusion model that the method needs, so that a run can check for it before it begins."""
-        prior: str | None = getattr(self.of, "prior", None)
-        return prior
-
-    @property
-    def needs_domains(self) -> str:
-        """Name of the method's setting that depends on the data's domains; empty if none does."""
-        setting: str = getattr(self.of, "needs_domains", "")
-        return setting
-
-    @property
-    def pooled(self) -> bool:
-        """True if the method is a bound that trains one client on pooled data."""
-        return bool(getattr(self.of, "pooled", False))
-
     # ------------------------------------------------------------------ the bias
     def bias_of(self, layout: Layout) -> str | None:
         """Return the name of the bias that is held at zero; None if there is none, or it is kept."""
-        weight = weight_of(layout, self.dw.layer)
-        if self.dw.bias == "keep" or weight is None or not weight.endswith("weight"):
+        weight = weight_of(layout, self.layer)
+        if self.bias == "keep" or weight is None or not weight.endswith("weight"):
             return None
         bias = weight.removesuffix("weight") + "bias"
         return bias if bias in layout.trainable else None
@@ -604,13 +559,17 @@ class WithDW(ABC):
         bias = self.bias_of(layout)
         return params if bias is None else {**params, bias: torch.zeros_like(params[bias])}
 
-    def without_bias(self, who: Any) -> Any:
-        """Replace a client's or the server's source of initial models by one with zeros for the bias."""
-        if self.bias_of(who.layout) is None:
-            return who
-        if isinstance(who, Me):
-            return replace(who, initial=self.unbiased(who.layout, who.initial))
-        return replace(who, initialise=lambda key: self.unbiased(who.layout, who.initialise(key)))
+    def client(self, of: Any, me: Me) -> Me:
+        """Let initial models that a client makes have zeros for the bias."""
+        if self.bias_of(me.layout) is None:
+            return me
+        return replace(me, initial=self.unbiased(me.layout, me.initial))
+
+    def server(self, of: Any, fed: Federation) -> Federation:
+        """Let initial models that the server makes have zeros for the bias."""
+        if self.bias_of(fed.layout) is None:
+            return fed
+        return replace(fed, initialise=lambda key: self.unbiased(fed.layout, fed.initialise(key)))
 
     def held(self, layout: Layout, want: Any) -> Any:
         """Restrict a request so that it does not train the bias."""
@@ -672,106 +631,7 @@ def rounded(t: Tensor) -> Any:
     return tuple(tuple(row) if isinstance(row, list) else row for row in values)
 
 
-# ---------------------------------------------------------------- a method's types with the term's beside them
-def _record(name: str, base: type, of: Any) -> Any:
-    """Make a record like `base` whose field `of` has this type: the wire builds only types that annotations name."""
-    return make_dataclass(name, [("of", of)], bases=(base,), frozen=True, namespace={"__module__": __name__})
-
-
-@functools.cache
-def _kind_for(method: type) -> type[WithDW]:
-    """Make a WithDW for methods of one class: annotated with its types, and with its optional methods."""
-    name = f"{method.__name__}WithDW"
-    hints = typing.get_type_hints(method.init, include_extras=True)  # type: ignore[attr-defined]
-    if "return" not in hints:
-        raise ProtocolError(f"{method.__name__}.init must be annotated with the type of the state it returns")
-    state = _record(f"{name}State", FedDWState, hints["return"])
-    informed: dict[str, type[FedDWMessage]] = {}
-    reported: dict[str, type[FedDWReply]] = {}
-    fields: dict[str, Any] = {"state": state, "informed": informed, "reported": reported, "__module__": __name__}
-    for step_name in dir(method):
-        fn = getattr(method, step_name)
-        if not getattr(fn, "__step__", False):
-            continue
-        step_hints = typing.get_type_hints(fn, include_extras=True)
-        returns = step_hints.get("return")
-        answer = get_args(get_args(returns)[2]) if get_origin(returns) is Generator else ()
-        if len(step_hints) != 4 or len(answer) != 2:  # no training, or a step that the wire will refuse
-            fields[step_name] = _plain_step(step_name, step_hints)
-            continue
-        _, message, memory = (of for who, of in step_hints.items() if who != "return")
-        reply, kept = answer
-        informed[step_name] = _record(f"{name}Informed_{step_name}", FedDWMessage, message)
-        reported[step_name] = _record(f"{name}Reported_{step_name}", FedDWReply, reply)
-        fields[step_name] = _working_step(step_name, informed[step_name], memory, reported[step_name], kept)
-    fields["init"] = _init(state)
-    if hasattr(method, "personalise"):
-        fields["personalise"] = _personalise
-        fields["personalises"] = property(lambda self: personalise_of(self.of) is not None)
-    return type(name, (WithDW,), fields)
-
-
-def _init(state: type[FedDWState]) -> Callable[..., Any]:
-    def init(self: WithDW, params: Params, fed: Federation) -> Any:
-        return WithDW.init(self, params, fed)
-
-    init.__annotations__ = {"params": Params, "fed": Federation, "return": state}
-    return init
-
-
-def _working_step(name: str, message: Any, memory: Any, reply: Any, kept: Any) -> Callable[..., Any]:
-    def work(self: WithDW, me: Me, msg: FedDWMessage, memory: Any) -> Step[tuple[Any, Any]]:
-        return (yield from self.work(name, me, msg, memory))
-
-    returns = types.GenericAlias(tuple, (reply, kept))
-    work.__annotations__ = {"me": Me, "msg": message, "memory": memory, "return": returns}
-    work.__name__ = work.__qualname__ = name
-    return step(work)
-
-
-def _plain_step(name: str, hints: dict[str, Any]) -> Callable[..., Any]:
-    def pass_on(self: WithDW, me: Me, msg: Any, memory: Any) -> Any:
-        return getattr(self.of, name)(self.without_bias(me), msg, memory)
-
-    pass_on.__annotations__ = hints
-    pass_on.__name__ = pass_on.__qualname__ = name
-    return step(pass_on)
-
-
-def _personalise(self: WithDW, me: Me, params: Params | None, memory: Any) -> Step[Params]:
-    """Return the method's personal model; the bias is not trained, and without SL there is no term."""
-    begun = self.of.personalise(self.without_bias(me), params, memory)
-    model: Params = yield from through(begun, lambda want: self.held(me.layout, want), lambda _, got: got)
-    return model
-
-
 # ---------------------------------------------------------------- makers
-def with_term(of: Any, dw: DW = DW()) -> WithDW:
-    """Add the class-relation term to the method `of`; `with_term(FedAvg())` is FedDW.
-
-    Raises:
-        ConfigError: If it has the term already, or noise is asked for and the accountant is not installed.
-        ProtocolError: If the method does not annotate its state.
-    """
-    return _kind_for(type(of))(of, dw)  # type: ignore[arg-type]  # mypy takes a type[Any] for unhashable
-
-
-def with_dw(method: Callable[..., Any]) -> Callable[..., WithDW]:
-    """Turn the maker of NAME into that of "NAME+dw": the same options, and a table `dw` for the term's own.
-
-    Raises:
-        ConfigError: If the method has an option of that name.
-    """
-    if "dw" in inspect.signature(method).parameters:
-        raise ConfigError("the method has an option dw of its own, so +dw cannot be added; leave +dw out")
-
-    def made(dw: DW = DW(), **options: Any) -> WithDW:
-        return with_term(method(**options), dw)
-
-    name = f"{getattr(method, '__name__', 'method')}+dw"
-    return described(made, method, name, f"{name[:-3]} with the class-relation term.", extra={"dw": (DW, DW())})
-
-
 Preset = Literal["paper", "code"]
 
 _ADAM = SgdConfig(lr=1e-3, optimizer="adam", local_epochs=5, batch_size=128)
@@ -804,7 +664,7 @@ def FedDW(
     personal: tuple[str, ...] = (),
     server: ServerRule = Mean(),
     preset: Preset | None = None,
-) -> WithDW:
+) -> Wrapped:
     """FedAvg with the class-relation term (eq. 12).
 
     Args:
@@ -817,7 +677,5 @@ def FedDW(
     Raises:
         ConfigError: If noise is asked for and the accountant is not installed.
     """
-    return with_term(
-        FedAvg(local, weighting, (), personal, server=server),
-        DW(mu, mu_decay, sl_history, sl_momentum, bias, layer, dp),
-    )
+    term = DW(mu, mu_decay, sl_history, sl_momentum, bias, layer, dp)
+    return Wrapped(FedAvg(local, weighting, (), personal, server=server), term)

@@ -28,7 +28,7 @@ import torch
 from unskew import models
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbabu import FedBABU
-from unskew.algorithms.feddw import ClassRelation, add_soft_labels, with_term
+from unskew.algorithms.feddw import DW, ClassRelation, add_soft_labels
 from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.feduv import FedUV
 from unskew.algorithms.moon import MOON
@@ -41,6 +41,7 @@ from unskew.protocol import Ask, Aux, Federation, Fold, Me, Sgd, SgdConfig, driv
 from unskew.runtime.in_process import Population
 from unskew.tasks.task import make_task
 from unskew.tree import Params
+from unskew.wrappers.base import wrap
 
 BATCH = 128
 _EPOCH = "cpu_seconds_per_epoch"
@@ -137,7 +138,7 @@ def _contenders(case: Case) -> dict[str, Callable[[], object]]:
     me: Me = population.me(0, 1, key)
     config = SgdConfig(1e-3, batch_size=case.size, optimizer="adam", local_epochs=1)
     plain = Sgd(population.initial, config)
-    dw = with_term(FedAvg(config))
+    dw = wrap(FedAvg(config), DW())
     assert task.layout.classifier is not None
     term = ClassRelation(dw.dw.mu, task.layout.classifier)
     without_bias: Sgd = dw.held(task.layout, plain)

@@ -15,6 +15,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Method
 from unskew.protocol import SgdConfig
 from unskew.tree import is_record
+from unskew.wrappers.base import Wrapped
 
 
 def split_of(split: object) -> Split:
@@ -65,8 +66,9 @@ def method_of(value: object, label: str | None = None) -> Method:
             f"a method is an algorithm (a frozen dataclass with a round) or the name of one, got {value!r}"
         )
     kind = type(value)
-    added = [f"{name}+{word}" for word in algorithms.ADDITIONS for name in algorithms.TABLE]
-    for names in (algorithms.TABLE, added, [f"{kind.__module__}:{kind.__qualname__}"]):
+    words = "".join(f"+{word}" for word in _wrappers(value))
+    wrapped = [f"{name}{words}" for name in algorithms.TABLE] if words else []
+    for names in (algorithms.TABLE, wrapped, [f"{kind.__module__}:{kind.__qualname__}"]):
         options = {name: kept for name in names if (kept := _made_with(name, value)) is not None}
         for name in sorted(options, key=lambda name: _settings_given(name, options[name])):
             short = label or name.rpartition(":")[2]
@@ -77,6 +79,15 @@ def method_of(value: object, label: str | None = None) -> Method:
     # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
     _check(value, label or kind.__name__)
     return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
+
+
+def _wrappers(value: Any) -> dict[str, Any]:
+    """The wrappers of a method by their names in a file, the one next to the method first."""
+    wrappers: dict[str, Any] = {}
+    while isinstance(value, Wrapped):
+        wrappers = {algorithms.WRAPPERS.name_of(type(value.by)): value.by, **wrappers}
+        value = value.of
+    return wrappers
 
 
 def _settings_given(name: str, options: Mapping[str, Any]) -> int:
@@ -122,7 +133,8 @@ def _as_in_a_file(value: Any) -> Any:
 
 def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
     """The options with which the algorithm called `name` equals this one; None if it is another."""
-    settings = _all_settings(algorithm)
+    wrappers = {name.rpartition(":")[2]: by for name, by in _wrappers(algorithm).items()}
+    settings = {**_all_settings(algorithm), **wrappers}
     try:
         target = algorithms.resolve(name)
         if inspect.isclass(target) and target is not type(algorithm):

@@ -253,8 +253,8 @@ def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, K
     """Yield leaves with their paths and declared types; nothing for a value whose type is not known."""
     kinds = list(_kinds(of))
     if is_record(value):
-        kind: type = type(value)
-        for name, hint in wire.hints_of(kind).items():
+        kind = next((m for m, _ in kinds if get_origin(m) is type(value)), type(value))
+        for name, hint in wire.hints_of(kind).items():  # type: ignore[arg-type]
             yield from _declared(getattr(value, name), hint, f"{path}/{name}")
     elif isinstance(value, tuple | list | dict):
         inner = next((get_args(m) for m, _ in kinds if get_origin(m) in _HOLDING), ())

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddw import DW, WithDW, with_term
+from unskew.algorithms.feddw import DW
 from unskew.algorithms.hcct import HCCT
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, RunError
@@ -28,6 +28,7 @@ from unskew.keys import Key
 from unskew.report import figures, html, read, svg_file, write_report
 from unskew.report.section import Chart
 from unskew.report.sections import class_relations
+from unskew.wrappers.base import Wrapped, wrap
 
 
 def _neighbour(name: str) -> ModuleType:
@@ -406,9 +407,9 @@ def test_a_figure_alone_has_title_caption_legend_and_colours_of_its_own() -> Non
 
 # ---------------------------------------------------------------- a run that was run, and a browser
 def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> None:
-    inside: WithDW = with_term(HCCT(alpha=40.0), DW(mu=0.1))
+    inside: Wrapped = wrap(HCCT(alpha=40.0), DW(mu=0.1))
     simulate(
-        {"avg": with_term(FedAvg(), DW(mu=0.1)), "inside": inside},
+        {"avg": wrap(FedAvg(), DW(mu=0.1)), "inside": inside},
         split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, out=tmp_path / "run",
     )  # fmt: skip
     found = _term(tmp_path / "run", "avg")

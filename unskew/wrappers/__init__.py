@@ -1,0 +1,1 @@
+"""Wrappers: what changes a method without knowing it."""

@@ -1,0 +1,303 @@
+"""Wrappers: values that change a method without knowing it, by its requests, its messages and its clients' work.
+
+    us.wrap(SCAFFOLD(), DW(mu=0.1), ClipNorm(1.0))
+
+is SCAFFOLD with the class-relation term, whose replies are then clipped: the first wrapper is next to the method, and
+each one after it sees a method that is wrapped already.  Order is meaning: clip and noise is not noise and clip.
+
+A wrapper is a frozen dataclass; its fields are its settings.  It overrides what it changes of
+
+    init(of, params, fed)                    the state before round 1
+    round(of, state, fed)                    the plan of a round
+    work(of, name, begin, me, msg, memory)   a client's step
+    client(of, me)                           a client's view of itself
+    server(of, fed)                          the server's view of the federation
+
+where `of` is the method it wraps.  What it sends beside the method's message, gets beside its reply, and keeps beside
+its state or memory, are records with the method's in a field `of`:
+
+    @dataclass(frozen=True)
+    class Informed(Generic[M]):
+        of: M
+        temperature: float
+
+named by the class attributes `Message`, `Reply`, `State` and `Memory`; None leaves the method's own as it is.
+
+Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `of` as first argument.
+What it does not define is the method's own: arguments called state, memory, me and fed are turned into the method's
+first, so a hook that is invented tomorrow is handed on as well.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from unskew.errors import ConfigError, ProtocolError
+from unskew.protocol import Federation, Me, Plan, Step, personalise_of, step, steps_of
+from unskew.tree import Params
+
+
+@dataclass(frozen=True)
+class StepTypes:
+    """Types of a step by its annotations.
+
+    Attributes:
+        message, memory, reply, kept: Types of what it receives, remembers, answers and remembers from then on.
+        works: True if it is a generator, which may train; False if it only computes an answer.
+        hints: The annotations.
+    """
+
+    message: Any
+    memory: Any
+    reply: Any
+    kept: Any
+    works: bool
+    hints: Mapping[str, Any]
+
+
+class Wrapper:
+    """Base class of wrappers, which changes nothing.
+
+    Attributes:
+        Message, Reply, State, Memory: Generic records that hold the method's in a field `of`; None adds nothing.
+    """
+
+    Message: ClassVar[Any] = None
+    Reply: ClassVar[Any] = None
+    State: ClassVar[Any] = None
+    Memory: ClassVar[Any] = None
+
+    def check(self, of: Any) -> None:
+        """Refuse a method that cannot have this wrapper.
+
+        Raises:
+            ConfigError: If so.
+        """
+
+    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+        """True if a step is replaced by `work`; by default every one that may train."""
+        return types.works
+
+    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+        """Return the state before round 1."""
+        return of.init(params, self.server(of, fed))
+
+    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+        """Run the method's round."""
+        return (yield from of.round(state, self.server(of, fed)))
+
+    def work(
+        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+    ) -> Step[tuple[Any, Any]]:
+        """Run the method's step, `begin(me, msg, memory)`."""
+        answer: tuple[Any, Any] = yield from running(begin(self.client(of, me), msg, memory))
+        return answer
+
+    def client(self, of: Any, me: Me) -> Me:
+        """Return a client's view of itself, as the method gets to see it."""
+        return me
+
+    def server(self, of: Any, fed: Federation) -> Federation:
+        """Return the view of the federation, as the method gets to see it."""
+        return fed
+
+    def private(self, of: Any) -> bool:
+        """True if clients' uploads have differentially private noise."""
+        return bool(getattr(of, "private", False))
+
+    def uses_private_randomness(self, of: Any) -> bool:
+        """True if results depend on draws that no one else can repeat."""
+        return bool(getattr(of, "uses_private_randomness", False))
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A method with a wrapper; made by `wrap`.
+
+    Attributes:
+        of: The method.
+        by: The wrapper.
+
+    Raises:
+        ConfigError: If the method cannot have the wrapper.
+        ProtocolError: If the method does not annotate its state.
+    """
+
+    of: Any
+    by: Wrapper
+
+    def __post_init__(self) -> None:
+        if "return" not in get_type_hints(self.of.init, include_extras=True):
+            kind = type(self.of).__name__
+            raise ProtocolError(f"{kind}.init must be annotated with the type of the state it returns")
+        self.by.check(self.of)
+
+    @functools.cached_property
+    def wrapped_steps(self) -> dict[str, Callable[..., Any]]:
+        """The steps by name."""
+        return {name: self._step(name, begin) for name, begin in steps_of(self.of).items()}
+
+    @functools.cached_property
+    def init(self) -> Callable[[Params, Federation], Any]:
+        """The function that returns the state before round 1, annotated with its type."""
+
+        def init(params: Params, fed: Federation) -> Any:
+            return self.by.init(self.of, params, fed)
+
+        state = get_type_hints(self.of.init, include_extras=True)["return"]
+        init.__annotations__ |= {"return": self.by.State[state] if self.by.State else state}
+        return init
+
+    def round(self, state: Any, fed: Federation) -> Plan[Any]:
+        """Run one round."""
+        return self.by.round(self.of, state, fed)
+
+    @property
+    def private(self) -> bool:
+        """True if clients' uploads have differentially private noise."""
+        return self.by.private(self.of)
+
+    @property
+    def uses_private_randomness(self) -> bool:
+        """True if results depend on draws that no one else can repeat."""
+        return self.by.uses_private_randomness(self.of)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in (steps := self.wrapped_steps):
+            return steps[name]
+        value = personalise_of(self.of) if name == "personalise" else getattr(self.of, name, None)
+        own = getattr(self.by, name, None)
+        if callable(own) and not hasattr(Wrapper, name) and (value is not None or name != "personalise"):
+            return functools.partial(own, self.of)
+        if value is None and (name == "personalise" or not hasattr(self.of, name)):
+            raise AttributeError(f"{name_of(self)} has no {name}")
+        return self._handed_on(value) if inspect.ismethod(value) or inspect.isfunction(value) else value
+
+    def _handed_on(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook of the method that is called with the wrapper's state, memory, client or federation."""
+        own: dict[str, Callable[[Any], Any]] = {
+            "state": lambda state: state.of if self.by.State else state,
+            "memory": lambda memory: memory.of if self.by.Memory and memory is not None else memory,
+            "me": lambda me: self.by.client(self.of, me),
+            "fed": lambda fed: self.by.server(self.of, fed),
+        }
+        signature = inspect.signature(hook)
+
+        @functools.wraps(hook)
+        def handed_on(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            for name, value in given.arguments.items():
+                given.arguments[name] = own[name](value) if name in own else value
+            return hook(*given.args, **given.kwargs)
+
+        return handed_on
+
+    # ------------------------------------------------------------------ steps
+    def _step(self, name: str, begin: Callable[..., Any]) -> Callable[..., Any]:
+        """Make the step that stands for one of the method's, annotated with the types that travel."""
+        by, found = self.by, step_types(begin)
+        if found is None:  # the wire will say what is wrong with it
+            return begin
+        touched = by.touches(self.of, name, found)
+
+        def run(me: Me, msg: Any, memory: Any) -> Step[tuple[Any, Any]]:
+            return (yield from by.work(self.of, name, begin, me, msg, memory))
+
+        def pass_on(me: Me, msg: Any, memory: Any) -> Any:
+            inner = memory.of if by.Memory and memory is not None else memory
+            answer = begin(by.client(self.of, me), msg, inner)
+            return self._kept(answer, memory) if by.Memory else answer
+
+        message, reply, kept, memory = found.message, found.reply, found.kept, found.memory
+        if touched:
+            message = by.Message[message] if by.Message else message
+            reply = by.Reply[reply] if by.Reply else reply
+        if by.Memory:
+            kept = memory = by.Memory[kept | None] | None
+        returns: Any = types.GenericAlias(tuple, (reply, kept))
+        if touched or found.works:
+            returns = Generator[Any, Any, returns]
+        made = run if touched else pass_on
+        made.__annotations__ = {"me": Me, "msg": message, "memory": memory, "return": returns}
+        made.__name__ = made.__qualname__ = name
+        return step(made)
+
+    def _kept(self, answer: Any, memory: Any) -> Any:
+        """Put what a step that is not touched remembers back beside the wrapper's own."""
+
+        def beside(result: tuple[Any, Any]) -> tuple[Any, Any]:
+            reply, kept = result
+            return reply, self.by.beside(memory, kept)  # type: ignore[attr-defined]
+
+        if not isinstance(answer, types.GeneratorType):
+            return beside(answer)
+
+        def run() -> Step[tuple[Any, Any]]:
+            return beside((yield from answer))
+
+        return run()
+
+
+def wrap(method: Any, *wrappers: Wrapper) -> Any:
+    """Wrap a method: the first wrapper is next to it, the last sees what all others made of it.
+
+    Args:
+        method: A method, wrapped or not.
+        wrappers: Wrappers in the order in which they change a client's reply.
+
+    Raises:
+        ConfigError: If something is no wrapper, or a method cannot have it.
+        ProtocolError: If the method does not annotate its state.
+    """
+    for by in wrappers:
+        if not isinstance(by, Wrapper):
+            raise ConfigError(f"a wrapper is expected after the method, got {type(by).__name__}; give one of us.list")
+        method = Wrapped(method, by)
+    return method
+
+
+def name_of(method: Any) -> str:
+    """Return a method's name for messages, with its wrappers."""
+    if isinstance(method, Wrapped):
+        return f"{name_of(method.of)} with {type(method.by).__name__}"
+    return type(method).__name__
+
+
+# ---------------------------------------------------------------- tools for authors
+def through(gen: Any, request: Callable[[Any], Any], answer: Callable[[Any, Any], Any]) -> Generator[Any, Any, Any]:
+    """Run `yield from gen` with each request and its answer rewritten; failures reach the author's own `yield`."""
+    if not isinstance(gen, types.GeneratorType):
+        return gen
+    try:
+        want = next(gen)
+        while True:
+            try:
+                got = yield request(want)
+            except Exception as error:
+                want = gen.throw(error)
+            else:
+                want = gen.send(answer(want, got))
+    except StopIteration as stop:
+        return stop.value
+
+
+def running(answer: Any) -> Generator[Any, Any, Any]:
+    """Run a step that may be a generator or may have its answer already."""
+    return (yield from answer) if isinstance(answer, types.GeneratorType) else answer
+
+
+def step_types(begin: Callable[..., Any]) -> StepTypes | None:
+    """Read a step's types from its annotations; None if they are not those of a step."""
+    hints = get_type_hints(begin, include_extras=True)
+    returns = hints.get("return")
+    works = get_origin(returns) is get_origin(Generator[Any, Any, Any])
+    answer = get_args(get_args(returns)[2]) if works else get_args(returns)
+    if len(hints) != 4 or len(answer) != 2:
+        return None
+    _, message, memory = (of for who, of in hints.items() if who != "return")
+    return StepTypes(message, memory, answer[0], answer[1], works, hints)
