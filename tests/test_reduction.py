@@ -132,7 +132,7 @@ def test_only_marked_fields_of_single_replies_are_left_also_inside_another_recor
     left = remaining(Wrapped(reply(1.0, 5, loss=0.25), 7))
     assert left == Wrapped(Reply(None, None, 0.25, 0), 7)  # type: ignore[arg-type]
     assert remaining({"w": torch.ones(1)}) is None
-    answer = reduced([Within(MeanOf("params", "n"), lambda r: r.of)], {4: Wrapped(reply(1.0, 5), 7)})
+    answer = reduced([Within(MeanOf("params", "n"), lambda c, r: r.of)], {4: Wrapped(reply(1.0, 5), 7)})
     assert answer.value["w"].tolist() == [1.0, -1.0]
     assert list(answer.replies) == [4]
     assert answer.replies[4].of.params is None

@@ -13,6 +13,7 @@ from .algorithms.feddif import FedDif as FedDif
 from .algorithms.feddistill import FedDistill as FedDistill
 from .algorithms.feddistill import FedDistillPlus as FedDistillPlus
 from .algorithms.feddistr import FedDistr as FedDistr
+from .algorithms.feddw import DW as DW
 from .algorithms.feddw import FedDW as FedDW
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedfa import FedFA as FedFA
@@ -71,3 +72,7 @@ from .run.models import predict as predict
 from .run.models import save_model as save_model
 from .version import __version__ as __version__
 from .world.outage import Outage as Outage
+from .wrappers.base import wrap as wrap
+from .wrappers.clip_norm import ClipNorm as ClipNorm
+from .wrappers.quantise import Quantise as Quantise
+from .wrappers.top_k import TopK as TopK

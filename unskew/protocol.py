@@ -134,6 +134,18 @@ class Keep:
     value: Any
 
 
+@dataclass(frozen=True)
+class UploadMark:
+    """Mark of a reply's field that holds a trained model, or already the difference from the model sent."""
+
+    kind: Literal["model", "update"]
+
+
+Model = Annotated[Params, UploadMark("model")]
+"""Type of a reply's field with a trained model: wrappers may clip or compress its difference from the one sent."""
+Update = Annotated[Params, UploadMark("update")]
+"""Type of a reply's field with a difference of models, or gradients: wrappers may clip or compress it."""
+
 Carried = Params | Held | Keep
 """Parameters, or the handle of parameters that stay where they are."""
 

@@ -246,7 +246,7 @@ class ByClient:
 
 @dataclass(frozen=True)
 class Within:
-    """A reduction of a part of each reply, `part(reply)`: of a method's own reply in that of a wrapper.
+    """A reduction of a part of each reply, `part(client, reply)`: of a method's own reply in that of a wrapper.
 
     Attributes:
         reduction: The reduction.
@@ -254,7 +254,7 @@ class Within:
     """
 
     reduction: Reduction
-    part: Callable[[Any], Any]
+    part: Callable[[int, Any], Any]
 
     def start(self) -> Any:
         """Begin the reduction."""
@@ -262,7 +262,7 @@ class Within:
 
     def add(self, partial: Any, client: int, reply: Any) -> Any:
         """Add the part of a reply."""
-        return self.reduction.add(partial, client, self.part(reply))
+        return self.reduction.add(partial, client, self.part(client, reply))
 
     def merge(self, partial: Any, later: Any) -> Any:
         """Merge as the reduction does."""

@@ -1,8 +1,9 @@
 """Small functions on trees: nested dictionaries, tuples, lists and dataclasses; tensors and scalars are the leaves."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -16,6 +17,28 @@ T = TypeVar("T")
 def is_record(value: object) -> bool:
     """True for a dataclass instance."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_record_type(of: Any) -> bool:
+    """True for a dataclass, or a generic one with its parameters: `Informed[ModelMessage]`."""
+    kind = get_origin(of) or of
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+@functools.cache
+def hints_of(of: Any) -> dict[str, Any]:
+    """Types of a record's fields, in order; those of a generic record with its parameters in place."""
+    kind = get_origin(of) or of
+    hints = get_type_hints(kind, include_extras=True)
+    given = dict(zip(getattr(kind, "__parameters__", ()), get_args(of), strict=False))
+    return {f.name: _filled_in(hints[f.name], given) for f in dataclasses.fields(kind)}
+
+
+def _filled_in(hint: Any, given: dict[Any, Any]) -> Any:
+    if hint in given:
+        return given[hint]
+    free = getattr(hint, "__parameters__", ())
+    return hint[tuple(given.get(p, p) for p in free)] if given and free else hint
 
 
 def map_leaves(fn: Callable[..., Any], *trees: Any) -> Any:

@@ -9,7 +9,6 @@ State and client memory are saved in the same form.
 """
 
 import collections.abc
-import dataclasses
 import functools
 import itertools
 import json
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Keep, field_names, steps_of
+from unskew.tree import hints_of, is_record_type
 
 _META = "unskew"
 DTYPES: dict[torch.dtype, str] = {
@@ -382,28 +382,6 @@ def _look(of: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
     """A type without annotations, its origin and arguments, and True if it is a tensor."""
     of = _bare(of)
     return of, get_origin(of), get_args(of), _is_tensor(of)
-
-
-def is_record_type(of: Any) -> bool:
-    """True for a dataclass, or a generic one with its parameters: `Informed[ModelMessage]`."""
-    kind = get_origin(of) or of
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
-
-
-@functools.cache
-def hints_of(of: Any) -> dict[str, Any]:
-    """Types of a record's fields, in order; those of a generic record with its parameters in place."""
-    kind = get_origin(of) or of
-    hints = typing.get_type_hints(kind, include_extras=True)
-    given = dict(zip(getattr(kind, "__parameters__", ()), get_args(of), strict=False))
-    return {f.name: _filled_in(hints[f.name], given) for f in dataclasses.fields(kind)}
-
-
-def _filled_in(hint: Any, given: dict[Any, Any]) -> Any:
-    if hint in given:
-        return given[hint]
-    free = getattr(hint, "__parameters__", ())
-    return hint[tuple(given.get(p, p) for p in free)] if given and free else hint
 
 
 def _build_record(of: Any, body: Any, path: str, loose: dict[str, Tensor]) -> Any:

@@ -605,7 +605,7 @@ def test_one_class_in_all_is_refused(springs: Any) -> None:
         ({"name": "fedprox+dw", "dw": {"mu": -1.0}}, r"algorithm.dw.mu must be >= 0, got -1.0"),
         ({"name": "fedprox+dw", "dw": {"layr": "x"}}, r"unknown key algorithm.dw.layr; did you mean layer\?"),
         ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key algorithm.nu \(fedprox\+dw has: mu, .*, dw\)"),
-        ({"name": "fedprox+bw"}, r"algorithm.name: no wrapper is called 'bw' \(in 'fedprox\+bw'\); there are: dw"),
+        ({"name": "fedprox+bw"}, r"algorithm.name: unknown wrapper 'bw'"),
         ({"name": "feddw+dw"}, r"has the class-relation term already"),
         ({"name": "moon+dw+dw"}, r"the method has an option dw of its own"),
         ({"name": "fedporx+dw"}, r"unknown algorithm 'fedporx'; did you mean fedprox"),

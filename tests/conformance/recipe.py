@@ -43,8 +43,12 @@ from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.server.graphs import Complete
+from unskew.server.optimise import Adam, Momentum, Yogi
 from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.quantise import Quantise
+from unskew.wrappers.top_k import TopK
 
 SIZES = (9, 4, 12, 6, 2, 7)
 CLASSES = 3
@@ -144,6 +148,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "scaffold+dw": ("scaffold+dw", {"option": "I"}),
     "moon+dw": ("moon+dw", {"buffer": 2}),
     "feddif+dw": ("feddif+dw", {"epsilon": 0.01}),
+    "moon, adam": ("moon", {"server": Adam(server_lr=0.05)}),
+    "fedprox, momentum": ("fedprox", {"server": Momentum(beta=0.5)}),
+    "ditto, yogi": ("ditto", {"server": Yogi(server_lr=0.05)}),
+    "fedper+top_k": ("fedper+top_k", {"top_k": TopK(0.3)}),
+    "scaffold+quantise": ("scaffold+quantise", {"quantise": Quantise(4)}),
+    "feddyn+dw+clip_norm": ("feddyn+dw+clip_norm", {"clip_norm": ClipNorm(0.1)}),
+    "fednova+top_k+quantise": ("fednova+top_k+quantise", {"top_k": TopK(0.5)}),
     "feddw, code": ("feddw", {"preset": "code", "local": LOCAL}),
     "feduv, gradient through the median": ("feduv", {"detach_median": False}),
     "feddistill_plus, feddw": ("feddistill_plus", {"compat": "feddw"}),

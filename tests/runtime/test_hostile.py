@@ -29,6 +29,7 @@ from unskew.algorithms.ifca import IFCAReply
 from unskew.algorithms.maxfl import MAXFLGroupReply
 from unskew.runtime.flower import pack, unpack
 from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
+from unskew.tree import hints_of
 
 LIAR, NETWORK = 3, "perceptron"
 # Every method, and the variants whose replies or whose use of them differ.
@@ -120,7 +121,7 @@ def odd(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for f in dataclasses.fields(value):
             for what, lie in odd(getattr(value, f.name), f"{path}/{f.name}"):
                 yield what, dataclasses.replace(value, **{f.name: lie})
-            if type(None) in get_args(wire.hints_of(type(value))[f.name]):
+            if type(None) in get_args(hints_of(type(value))[f.name]):
                 yield f"{path}/{f.name}: absent", dataclasses.replace(value, **{f.name: None})
     elif isinstance(value, dict) and all(isinstance(t, Tensor) for t in value.values()):
         yield f"{path}: zeros", {name: torch.zeros_like(t) for name, t in value.items()}

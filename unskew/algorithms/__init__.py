@@ -222,10 +222,20 @@ def _is_wrapper(piece: Any) -> bool:
 WRAPPERS = Registry(
     "wrapper",
     "unskew.wrappers",
-    {"dw": "unskew.algorithms.feddw:DW"},
+    {
+        "dw": "unskew.algorithms.feddw:DW",
+        "clip_norm": "unskew.wrappers.clip_norm:ClipNorm",
+        "top_k": "unskew.wrappers.top_k:TopK",
+        "quantise": "unskew.wrappers.quantise:Quantise",
+    },
     "a dataclass derived from unskew.wrappers.base.Wrapper",
     _is_wrapper,
-    about={"dw": "FedDW's regulariser and aggregation around another method, as in fedprox+dw"},
+    about={
+        "dw": "FedDW's term around another method, as in fedprox+dw: class relations are pulled to soft labels",
+        "clip_norm": "what a client uploads is scaled down to a bound (McMahan et al. 2018)",
+        "top_k": "the largest entries are uploaded, the rest is remembered for later (Stich et al. 2018)",
+        "quantise": "each number is uploaded in a few bits, right on average (Alistarh et al. 2017)",
+    },
     inside=("unskew.wrappers.",),
 )
 
@@ -278,4 +288,3 @@ def permit(name: str, place: str, where: str) -> None:
     METHODS.permit(method, place, where)
     for wrapper in wrappers:
         WRAPPERS.permit(wrapper, place, where)
-

@@ -20,7 +20,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unskew.errors import QuorumError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, Term, ask, sgd, step
+from unskew.protocol import (
+    ClientId,
+    Federation,
+    Layout,
+    Me,
+    Model,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    Term,
+    ask,
+    sgd,
+    step,
+)
 from unskew.reduction import MeanOf, Take, weighted_mean
 from unskew.server.optimise import Mean, Moments, ServerRule
 from unskew.tree import Params
@@ -39,7 +53,7 @@ class ModelMessage:
 class ModelReply:
     """A client's model after local training, and the examples it was trained on."""
 
-    params: Params
+    params: Model
     n: SampleCount
 
 

@@ -39,7 +39,21 @@ from torch import Tensor
 from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.fednova import require_linear, work
 from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes, steps_of
-from unskew.protocol import Aux, ClientId, Federation, Fitted, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
+from unskew.protocol import (
+    Aux,
+    ClientId,
+    Federation,
+    Fitted,
+    Me,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    Update,
+    ask,
+    fit,
+    step,
+)
 from unskew.reduction import SumOf
 from unskew.tree import Params, map_params, zeros_like
 
@@ -77,8 +91,8 @@ class FedDCMessage:
 class FedDCReply:
     """Displacement of a client's model (buffers included) and of its c, and its training examples."""
 
-    dy: Params
-    dc: Params
+    dy: Update
+    dc: Update
     n: SampleCount
 
 

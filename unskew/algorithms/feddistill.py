@@ -39,6 +39,7 @@ from unskew.protocol import (
     Federation,
     Layout,
     Me,
+    Model,
     Plan,
     SampleCount,
     SgdConfig,
@@ -180,7 +181,7 @@ class FedDistillPlusState:
 class FedDistillPlusReply:
     """A client's model, its training examples, and the model's outputs for each class."""
 
-    params: Params
+    params: Model
     n: SampleCount
     outputs: Each[ClassOutputs]
 

@@ -41,7 +41,6 @@ Departures Under `dp` SL is that of the models sent, a round of training behind;
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -235,7 +234,8 @@ class FedDWReply(Generic[M]):
     pulled: Each[bool]
 
 
-_of = attrgetter("of")
+def _of(client: ClientId, reply: FedDWReply[Any]) -> Any:
+    return reply.of
 
 
 def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:

@@ -42,6 +42,7 @@ from unskew.protocol import (
     Federation,
     Layout,
     Me,
+    Model,
     Plan,
     SampleCount,
     SgdConfig,
@@ -88,7 +89,7 @@ class FedFAMessage:
 class FedFAReply:
     """A trained model, its training examples, the received model's accuracy on them, and trainings so far."""
 
-    params: Params
+    params: Model
     n: SampleCount
     accuracy: float
     trained: int

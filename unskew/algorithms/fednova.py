@@ -33,7 +33,7 @@ from unskew.algorithms.fedavg import ModelMessage, Weighting, without
 from unskew.algorithms.fedprox import Proximal
 from unskew.algorithms.parts import steps_of
 from unskew.errors import ConfigError, WireError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, fit, step
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, Update, ask, fit, step
 from unskew.reduction import MeanOf, SumOf
 from unskew.server.optimise import momentum
 from unskew.tree import Params, map_params, zeros_like
@@ -57,7 +57,7 @@ class FedNovaReply:
         n: Training examples.
     """
 
-    delta: Params
+    delta: Update
     norm: float
     n: SampleCount
 

@@ -41,7 +41,7 @@ from unskew.algorithms.oneshot import longer
 from unskew.algorithms.parts import train_loss
 from unskew.errors import ConfigError, WireError
 from unskew.info import Appeals, ChosenGroups, Refused
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import ClientId, Federation, Layout, Me, Model, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import ByClient, Each, MeanOf, SumOf
 from unskew.tree import Params, require_names
 
@@ -82,7 +82,7 @@ class MAXFLState:
 class MAXFLReply:
     """A trained model, its training examples, and the client's evaluation of the received model."""
 
-    params: Params
+    params: Model
     n: SampleCount
     appeal: Each[Appeal | None]
 
@@ -243,7 +243,7 @@ class MAXFLGroupState:
 class MAXFLGroupReply:
     """A trained model for the group, or nothing from a client outside it; and its training examples."""
 
-    params: Params | None
+    params: Model | None
     n: SampleCount
 
 

@@ -44,6 +44,7 @@ from unskew.protocol import (
     SampleCount,
     SgdConfig,
     Step,
+    Update,
     ask,
     fit,
     run,
@@ -81,8 +82,8 @@ class SCAFFOLDMessage:
 class SCAFFOLDReply:
     """Changes of a client's model (buffers included) and control variate, and its examples if means use them."""
 
-    dy: Params
-    dc: Params
+    dy: Update
+    dc: Update
     n: SampleCount | None = None
 
 

@@ -490,7 +490,7 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
     for place, entry in {"algorithm": raw.get("algorithm"), **entries}.items():
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str):
-            algorithms.permit(name, f"{place}.name", where)
+            algorithms.permit(_with_wrappers(entry, place, where)[0], f"{place}.name", where)
     trackers = raw.get("track")
     for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
         if isinstance(name, str):
@@ -534,16 +534,46 @@ def setting_named(word: str) -> str | None:
 def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise ConfigError(f"{place} must be a table with a name, got {schema.show(entry)}{schema.in_file(where)}")
-    options = {k: v for k, v in entry.items() if k not in ("name", "label")}
-    label = entry.get("label", entry["name"])
+    name, options = _with_wrappers(entry, place, where)
+    label = entry.get("label", name)
     if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
         raise ConfigError(
             f"{place}.label must be a line of at most {LONGEST_LABEL} characters, got {schema.show(label)}"
             f"{schema.in_file(where)}"
         )
     with schema.errors_at(f"{place}.name", where):
-        options = _with_local(entry["name"], options, local)
-    return method(entry["name"], options, label, place, where)
+        options = _with_local(name, options, local)
+    return method(name, options, label, place, where)
+
+
+def _with_wrappers(entry: Mapping[str, Any], place: str, where: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of an entry; each wrapper of `with = ["dw", { name = "top_k", share = 0.1 }]` is NAME+WRAPPER.
+
+    Raises:
+        ConfigError: If `with` is no list of names and tables with a name, or a wrapper occurs twice.
+    """
+    name = entry["name"]
+    options = {k: v for k, v in entry.items() if k not in ("name", "label", "with")}
+    wrappers = entry.get("with", [])
+    if not isinstance(wrappers, list):
+        raise ConfigError(
+            f"{place}.with must be a list of wrappers, as in ['dw'], got {schema.show(wrappers)}{schema.in_file(where)}"
+        )
+    for i, by in enumerate(wrappers):
+        table = {"name": by} if isinstance(by, str) else by
+        word = table.get("name") if isinstance(table, Mapping) else None
+        if not isinstance(word, str):
+            raise ConfigError(
+                f"{place}.with.{i} must be the name of a wrapper or a table with one, got {schema.show(by)}"
+                f"{schema.in_file(where)}"
+            )
+        option = word.rpartition(":")[2]
+        if option in options:
+            raise ConfigError(f"{place}.with.{i}: {option} is there already{schema.in_file(where)}; leave one out")
+        settings = {k: v for k, v in table.items() if k != "name"}
+        options |= {option: settings} if settings else {}
+        name += f"+{word}"
+    return name, options
 
 
 def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:

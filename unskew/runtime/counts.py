@@ -8,10 +8,9 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from unskew import wire
 from unskew.errors import WireError
 from unskew.protocol import ClientId, SampleCount
-from unskew.tree import is_record
+from unskew.tree import hints_of, is_record
 
 FEW = 3
 """Least size of a cohort in which one client's share says something."""
@@ -22,7 +21,7 @@ def counts_in(reply: Any) -> Iterator[int]:
     if not is_record(reply):
         return
     of: type = type(reply)
-    for name, hint in wire.hints_of(of).items():
+    for name, hint in hints_of(of).items():
         value = getattr(reply, name)
         if hint == SampleCount or SampleCount in typing.get_args(hint):
             if value is not None:

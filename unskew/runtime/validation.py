@@ -22,7 +22,7 @@ from unskew import wire
 from unskew.errors import WireError
 from unskew.protocol import ClientId, Layout
 from unskew.runtime.message import COUNT
-from unskew.tree import Params, is_record, leaves
+from unskew.tree import Params, hints_of, is_record, leaves
 
 _HOLDING = (tuple, list, dict, Mapping, Sequence)
 
@@ -254,7 +254,7 @@ def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, K
     kinds = list(_kinds(of))
     if is_record(value):
         kind = next((m for m, _ in kinds if get_origin(m) is type(value)), type(value))
-        for name, hint in wire.hints_of(kind).items():  # type: ignore[arg-type]
+        for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
             yield from _declared(getattr(value, name), hint, f"{path}/{name}")
     elif isinstance(value, tuple | list | dict):
         inner = next((get_args(m) for m, _ in kinds if get_origin(m) in _HOLDING), ())

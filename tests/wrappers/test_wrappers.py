@@ -1,0 +1,374 @@
+"""Wrappers: each against its equation, two of them in either order, and a method that does not notice."""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from recipe import LOCAL, simulator
+
+import unskew as us
+from unskew import wire
+from unskew.algorithms import resolve
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
+from unskew.errors import ConfigError, DivergedError, WireError
+from unskew.experiment import config, from_python
+from unskew.keys import Key
+from unskew.protocol import Layout, steps_of
+from unskew.tree import Params, flat, map_params, zeros_like
+from unskew.wrappers.base import Wrapped, Wrapper, wrap
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.quantise import Levels, Quantise, packed, unpacked
+from unskew.wrappers.top_k import Largest, TopK
+from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads
+
+FEDAVG = FedAvg(local=LOCAL)
+
+
+def played(algorithm: Any, rounds: int = 2, **options: Any) -> tuple[Any, list[Any], list[Any]]:
+    """Simulator, states (the one before round 1 first) and traces."""
+    sim = simulator("fedavg", "perceptron", algorithm=algorithm, **options)
+    states, traces = [sim.start()], []
+    for t in range(1, rounds + 1):
+        state, trace = sim.round(states[-1], t)
+        states.append(state)
+        traces.append(trace)
+    return sim, states, traces
+
+
+def params_of(sim: Any, state: Any) -> Params:
+    params: Params = sim.algorithm.serve(state, None)
+    return params
+
+
+def uploaded(algorithm: Any, client: int = 0, memory: Any = None, round: int = 1) -> tuple[Any, Any, Params]:
+    """A client's reply and memory in round `round`, and the difference that it uploads as the server restores it."""
+    sim = simulator("fedavg", "perceptron", algorithm=algorithm)
+    state = sim.start()
+    want = next(sim.algorithm.round(state, sim.federation(round)))
+    message = next(iter(want.to.values()))
+    me = sim.population.me(client, round, Key(0) / "round" / round / "client" / client / 0)
+    done = dict(
+        sim.executor.complete(
+            {client: dataclasses.replace(_job(sim, want.step), me=me, message=message, memory=memory)}
+        )
+    )
+    reply, kept = done[client].value
+    inner, by, layers = reply, sim.algorithm, []
+    while isinstance(by, Wrapped):
+        layers.append(by)
+        by = by.of
+    for layer in layers:  # the last wrapper is the outermost
+        if isinstance(layer.by, UploadWrapper) and layer.by.Reply is not None:
+            fields = layer.by._uploads(layer.of, want.step)
+            inner = layer.by.restored(fields, inner, sent_model(message), sim.population.layout)
+    model = sent_model(message)
+    return reply, kept, map_params(torch.sub, inner.params, model)
+
+
+def _job(sim: Any, name: str) -> Any:
+    from unskew.local.executor import StepJob
+
+    return StepJob(name, steps_of(sim.algorithm)[name], None, None, None)  # type: ignore[arg-type]
+
+
+def update(**options: Any) -> Params:
+    """The difference that a client of plain FedAvg uploads."""
+    return uploaded(FEDAVG, **options)[2]
+
+
+def norm(params: Params) -> float:
+    return float(flat(params).double().norm())
+
+
+# ---------------------------------------------------------------- clipping
+def test_clipping_scales_an_update_to_the_bound_and_leaves_a_smaller_one_to_the_bit() -> None:
+    plain = update()
+    half = norm(plain) / 2
+    clipped = uploaded(wrap(FEDAVG, ClipNorm(half)))[2]
+    torch.testing.assert_close(clipped, {n: t / 2 for n, t in plain.items()}, rtol=1e-4, atol=1e-7)
+    sim, states, _ = played(wrap(FEDAVG, ClipNorm(1e9)))
+    same, others, _ = played(FEDAVG)
+    torch.testing.assert_close(params_of(sim, states[-1]), params_of(same, others[-1]), rtol=0, atol=0)
+
+
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.floats(1e-3, 1e3))
+def test_a_clipped_update_has_the_direction_it_had(values: list[float], bound: float) -> None:
+    given_ = {"0/w": torch.tensor(values, dtype=torch.float64)}
+    clipped, _ = ClipNorm(bound).encode(None, given_, None)  # type: ignore[arg-type]
+    size = norm(given_)
+    assert norm(clipped) == pytest.approx(min(size, bound), rel=1e-6, abs=1e-12)
+    torch.testing.assert_close(clipped["0/w"] * max(size, bound), given_["0/w"] * bound, rtol=1e-6, atol=1e-9)
+
+
+# ---------------------------------------------------------------- top k
+def test_the_largest_entries_travel_and_the_rest_later() -> None:
+    """Of (4, -1, 3, 2) a half is (4, 0, 3, 0); the memory (0, -1, 0, 2) and (1, 0, 0, 0) then give (0, -1, 0, 2)."""
+    first, left = TopK(0.5).encode(None, {"0/w": torch.tensor([4.0, -1.0, 3.0, 2.0])}, None)  # type: ignore[arg-type]
+    like = {"0/w": torch.zeros(4)}
+    assert TopK(0.5).decode(first, like)["0/w"].tolist() == [4.0, 0.0, 3.0, 0.0]
+    assert left["0/w"].tolist() == [0.0, -1.0, 0.0, 2.0]
+    second, left = TopK(0.5).encode(None, {"0/w": torch.tensor([1.0, 0.0, 0.0, 0.0])}, left)  # type: ignore[arg-type]
+    assert TopK(0.5).decode(second, like)["0/w"].tolist() == [1.0, 0.0, 0.0, 2.0]
+    assert left["0/w"].tolist() == [0.0, -1.0, 0.0, 0.0]
+
+
+@given(st.lists(st.lists(st.integers(-64, 64), min_size=5, max_size=5), min_size=1, max_size=6), st.floats(0.1, 1.0))
+def test_nothing_is_lost_what_was_sent_and_what_is_left_add_up(rows: list[list[int]], share: float) -> None:
+    left: Params | None = None
+    total = torch.zeros(5)
+    for row in rows:
+        sent, left = TopK(share).encode(None, {"0/w": torch.tensor(row).float()}, left)  # type: ignore[arg-type]
+        total += TopK(share).decode(sent, {"0/w": torch.zeros(5)})["0/w"]
+    assert left is not None
+    assert (total + left["0/w"]).tolist() == torch.tensor(rows).sum(0).tolist()
+
+
+def test_a_client_remembers_what_it_left_out_beside_the_methods_own_memory() -> None:
+    sim, _, _ = played(wrap(FedAvg(local=LOCAL, personal=("head",)), TopK(0.2)))
+    memory = sim.memory.at(2)
+    assert memory
+    for kept in memory.values():
+        assert set(kept.of) == {"2.weight", "2.bias"}
+        assert {key.partition("/")[2] for key in kept.left} == {"0.weight", "0.bias"}
+        assert max(float(t.abs().max()) for t in kept.left.values()) > 0.0
+
+
+def test_all_entries_are_the_method_itself_up_to_rounding() -> None:
+    sim, states, _ = played(wrap(FEDAVG, TopK(1.0)))
+    same, others, _ = played(FEDAVG)
+    torch.testing.assert_close(params_of(sim, states[-1]), params_of(same, others[-1]), rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------- quantisation
+def test_levels_by_hand() -> None:
+    """3 bits have 3 levels a side: (1, -0.5, 0) with scale 1 is 3 and 0, and -1.5 rounds to -1 or -2."""
+    by = Quantise(3)
+    me = simulator("fedavg", "perceptron").population.me(0, 1, Key(5))
+    sent, _ = by.encode(me, {"0/w": torch.tensor([1.0, -0.5, 0.0])}, None)
+    values = by.decode(sent, {"0/w": torch.zeros(3)})["0/w"].tolist()
+    assert values[0] == 1.0
+    assert values[1] in (pytest.approx(-1 / 3), pytest.approx(-2 / 3))
+    assert values[2] == 0.0
+    assert len(sent.code) == 2  # 9 bits
+
+
+def test_quantisation_is_right_on_average() -> None:
+    """2,000 draws of a number between two levels a step apart err by at most step / 2 / sqrt(2000): five of those."""
+    by, values = Quantise(3), torch.linspace(-1.0, 1.0, 41, dtype=torch.float64)
+    population = simulator("fedavg", "perceptron").population
+    total = torch.zeros_like(values)
+    for i in range(2000):
+        sent, _ = by.encode(population.me(0, 1, Key(i)), {"0/w": values}, None)
+        total += by.decode(sent, {"0/w": values})["0/w"]
+    assert float((total / 2000 - values).abs().max()) < 5 * (1 / 3) / 2 / math.sqrt(2000)
+
+
+@given(st.lists(st.integers(0, 255), max_size=40), st.integers(2, 8))
+def test_numbers_of_some_bits_read_back_equal(numbers: list[int], bits: int) -> None:
+    small = torch.tensor([n % 2**bits for n in numbers], dtype=torch.uint8)
+    code = packed(small, bits)
+    assert len(code) == -(-len(numbers) * bits // 8)
+    assert unpacked(code, bits, len(numbers)).tolist() == small.tolist()
+
+
+def test_an_update_that_is_not_finite_ends_in_words() -> None:
+    me = simulator("fedavg", "perceptron").population.me(0, 1, Key(0))
+    for by in (Quantise(4), TopK(0.5)):
+        with pytest.raises(DivergedError, match="NaN or infinite"):
+            by.encode(me, {"0/w": torch.tensor([1.0, float("nan")])}, None)
+
+
+# ---------------------------------------------------------------- bytes
+def test_what_travels_costs_what_it_is(subtests: Any = None) -> None:
+    """4-6-3: 51 parameters.  Up: 4 bits each are 26 bytes and four scales; a fifth of each tensor is 4 + 1 + 3 + 1."""
+    plain = sum(t.bytes for t in played(FEDAVG, rounds=1)[2][0].transfers if t.dst == 0)
+    ups = {}
+    for by in (Quantise(4), TopK(0.2)):
+        _, _, (trace,) = played(wrap(FEDAVG, by), rounds=1)
+        assert [t.bytes for t in trace.transfers if t.src == 0] == [
+            t.bytes for t in played(FEDAVG, rounds=1)[2][0].transfers if t.src == 0
+        ]
+        ups[type(by)] = sum(t.bytes for t in trace.transfers if t.dst == 0)
+    reply, _, _ = uploaded(wrap(FEDAVG, Quantise(4)))
+    assert len(reply.sent.code) == 26
+    reply, _, _ = uploaded(wrap(FEDAVG, TopK(0.2)))
+    assert len(reply.sent.values[0]) == 4 + 1 + 3 + 1
+    assert plain > 0
+    assert all(up < 2 * plain for up in ups.values())
+
+
+# ---------------------------------------------------------------- two of them
+def test_clipping_and_choosing_do_not_commute_and_each_order_is_what_it_says() -> None:
+    plain = update()
+    bound = norm(plain) / 3
+
+    def chosen(u: Params) -> Params:
+        keyed = {f"0/{n}": t for n, t in u.items()}
+        by = TopK(0.3)
+        back = by.decode(by.encode(None, keyed, None)[0], zeros_like(keyed))  # type: ignore[arg-type]
+        return {n: back[f"0/{n}"] for n in u}
+
+    def clipped(u: Params) -> Params:
+        return {n: t * min(1.0, bound / norm(u)) for n, t in u.items()}
+
+    first = uploaded(wrap(FEDAVG, ClipNorm(bound), TopK(0.3)))[2]
+    second = uploaded(wrap(FEDAVG, TopK(0.3), ClipNorm(bound)))[2]
+    torch.testing.assert_close(first, chosen(clipped(plain)), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(second, clipped(chosen(plain)), rtol=1e-4, atol=1e-6)
+    assert norm(second) == pytest.approx(bound, rel=1e-3)
+    assert norm(first) < 0.99 * bound
+
+
+@pytest.mark.parametrize("order", [(TopK(0.4), Quantise(5)), (Quantise(5), TopK(0.4)), (TopK(0.5), TopK(0.5))])
+def test_compressed_updates_can_be_compressed_again(order: tuple[Wrapper, Wrapper]) -> None:
+    sim, states, _ = played(wrap(FEDAVG, *order), rounds=2, codec=True)
+    assert all(bool(t.isfinite().all()) for t in params_of(sim, states[-1]).values())
+    assert norm(map_params(torch.sub, params_of(sim, states[-1]), params_of(sim, states[0]))) > 0.0
+
+
+def test_the_largest_of_what_is_quantised_travels_in_few_bits() -> None:
+    """A fifth of 51 entries, tensor by tensor, is 9: at 4 bits each 5 bytes, and one scale for all."""
+    reply, _, _ = uploaded(wrap(FEDAVG, TopK(0.2), Quantise(4)))
+    assert len(reply.sent.code) == 5
+    assert [len(t) for t in reply.sent.scales] == [1]
+    assert reply.of.sent.values == ()
+
+
+# ---------------------------------------------------------------- the method does not notice
+@dataclass(frozen=True)
+class Praised(FedAvg):
+    """A method with a hook that no wrapper has heard of."""
+
+    def praise(self, state: Any, word: str = "fine") -> str:
+        return f"{word}: {len(state.params)} tensors"
+
+
+def test_a_hook_that_a_wrapper_does_not_know_is_handed_on_with_the_methods_own_state() -> None:
+    for by in (us.DW(), ClipNorm(1.0), TopK(0.5)):
+        sim, states, _ = played(wrap(Praised(local=LOCAL), by, us.DW() if not isinstance(by, us.DW) else Quantise()), 1)
+        assert sim.algorithm.praise(states[1]) == "fine: 4 tensors"
+        assert sim.algorithm.praise(states[1], word="good") == "good: 4 tensors"
+        with pytest.raises(AttributeError, match="FedAvg|Praised with"):
+            sim.algorithm.blame(states[1])
+
+
+@dataclass(frozen=True)
+class Quiet(Wrapper):
+    """A wrapper that changes nothing."""
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "hcct", "feddif", "scaffold", "ifca", "independent", "gossip"])
+def test_a_wrapper_that_changes_nothing_changes_nothing(name: str) -> None:
+    method = resolve(name)(local=LOCAL)
+    plain, states, traces = played(method)
+    sim, others, same = played(wrap(method, Quiet()))
+    assert wire.encode(others[-1]) == wire.encode(states[-1])
+    assert [t.transfers for t in same] == [t.transfers for t in traces]
+    assert wire.memory_type(sim.algorithm) == wire.memory_type(method)
+    clients = plain.population.clients
+    torch.testing.assert_close(
+        sim.own_models(others[-1], clients, 2), plain.own_models(states[-1], clients, 2), rtol=0, atol=0
+    )
+
+
+# ---------------------------------------------------------------- what cannot be
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("independent", "Independent has no step that sends one"),
+        ("feddif", "FedDif has no step that sends one"),
+        ("ifca", "step 'train' of IFCA sends none or several"),
+        ("flsc", "step 'train' of FLSC sends none or several"),
+    ],
+)
+def test_a_method_without_one_model_and_an_upload_is_refused(method: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        played(wrap(resolve(method)(local=LOCAL), ClipNorm(1.0)), rounds=1)
+
+
+def test_what_is_no_wrapper_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a wrapper is expected after the method, got FedAvg"):
+        wrap(FEDAVG, FedAvg())  # type: ignore[arg-type]
+
+
+LAYOUT = Layout(("w", "b"))
+MODEL = {"w": torch.zeros(4), "b": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("names", "sent", "said"),
+    [
+        (((7,),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(1),)), "tensors of the model that was sent"),
+        (((0, 0),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(1),)), "each once"),
+        ((), Levels(torch.zeros(1, dtype=torch.uint8), ()), "tensors of 1 uploads, got 0"),
+        (((),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(2),)), "6 levels of 4 bits are 3 bytes"),
+        (((),), Levels(torch.full((3,), 255, dtype=torch.uint8), (torch.ones(2),)), "a level must be at most 14"),
+        (((),), Levels(torch.zeros(3, dtype=torch.uint8), (torch.ones(1),)), "need a scale each"),
+    ],
+)
+def test_a_forged_upload_is_refused_before_it_is_used(names: Any, sent: Any, said: str) -> None:
+    by = wrap(FEDAVG, Quantise(4))
+    reply = Quantise.Reply(ModelReply({}, 3), names, sent)
+    with pytest.raises(WireError, match=said):
+        by.validate_reply("train", reply, MODEL, LAYOUT)
+
+
+def test_forged_positions_are_refused() -> None:
+    by = wrap(FEDAVG, TopK(0.5))
+    sent = Largest(torch.zeros(0, dtype=torch.uint8), (9, 9), (torch.ones(18),))
+    with pytest.raises(WireError, match="a compressed update of 2 blocks"):
+        by.validate_reply("train", TopK.Reply(ModelReply({}, 3), ((),), sent), MODEL, LAYOUT)
+
+
+# ---------------------------------------------------------------- in a file
+def test_wrappers_stand_in_a_file_in_order_and_read_back_equal() -> None:
+    text = """
+        rounds = 2
+        local = { lr = 0.3 }
+        methods = [
+            { name = "scaffold", with = ["dw", { name = "clip_norm", norm = 0.5 }] },
+            { name = "fedavg+top_k", top_k = { share = 0.1 } },
+        ]"""
+    made = config.parse(tomllib.loads(text))
+    first, second = (m.algorithm for m in made.methods)
+    assert [m.label for m in made.methods] == ["scaffold+dw+clip_norm", "fedavg+top_k"]
+    assert (first.by, first.of.by) == (ClipNorm(0.5), us.DW())
+    assert (second.by, second.of.local.lr) == (TopK(0.1), 0.3)
+    assert config.parse(tomllib.loads(config.to_toml(made))) == made
+    assert from_python.method_of(first).name == "scaffold+dw+clip_norm"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"with": "dw"}, r"algorithm.with must be a list of wrappers, as in \['dw'\], got 'dw'"),
+        ({"with": [3]}, "algorithm.with.0 must be the name of a wrapper or a table with one, got 3"),
+        ({"with": ["topk"]}, r"unknown wrapper 'topk'; did you mean top_k"),
+        ({"with": [{"name": "top_k", "share": 2.0}]}, "algorithm.top_k.share must be <= 1"),
+        ({"with": [{"name": "top_k", "shar": 0.5}]}, "unknown key algorithm.top_k.shar; did you mean share"),
+        ({"with": ["dw", "dw"]}, "option dw of its own"),
+        ({"with": [{"name": "dw", "mu": 0.1}, {"name": "dw", "mu": 0.2}]}, "algorithm.with.1: dw is there already"),
+    ],
+)
+def test_wrappers_that_cannot_be_are_refused(entry: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config.parse({"rounds": 1, "algorithm": {"name": "fedavg", **entry}})
+
+
+def test_uploads_are_found_in_generic_records() -> None:
+    both = uploads(TopK.Reply[Quantise.Reply[ModelReply]])
+    assert [(u.path, u.kind) for u in both] == [
+        (("of", "of", "params"), "model"),
+        (("of", "sent", "scales"), "update"),
+        (("sent", "values"), "update"),
+    ]
+    assert uploads(ModelMessage) == ()
+    maker: Callable[..., Any] = resolve("fedavg+quantise")
+    assert isinstance(maker(), Wrapped)

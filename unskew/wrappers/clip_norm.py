@@ -1,0 +1,37 @@
+"""Clipping: no client moves the model further than a bound.
+
+H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018,
+section 2.3, flat clipping.
+
+Notation   u_k  all that client k uploads, as differences from the model that it was sent, in one vector
+           S    the bound
+Client     u_k <- u_k min(1, S / |u_k|)
+Departures None.  Alone it is no privacy: that needs noise, too.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from unskew.protocol import Me
+from unskew.tree import Params, map_params, squared_norm
+from unskew.wrappers.uploads import UploadWrapper
+
+
+@dataclass(frozen=True)
+class ClipNorm(UploadWrapper):
+    """Bound on the L2 norm of all that a client uploads in one reply.
+
+    Attributes:
+        norm: The bound, S.
+    """
+
+    norm: Annotated[float, Gt(0.0)] = 1.0
+
+    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+        """Scale updates down to the bound; smaller ones stay as they are, to the bit."""
+        size = float(squared_norm(map_params(lambda t: t.double(), updates)).sqrt()) if updates else 0.0
+        if size <= self.norm:
+            return updates, {}
+        return {name: t * (self.norm / size) for name, t in updates.items()}, {}

@@ -1,0 +1,299 @@
+"""Wrappers of what clients send: models and updates, changed as they leave a client and restored for the method.
+
+A reply's type says which of its fields are uploads: `Model`, a trained model, or `Update`, already a difference
+(`unskew.protocol`).  A wrapper gets all of them as differences from the model that the client was sent, changes them,
+and may send something else in their place; on the server the method gets its own reply again.  Everything else in a
+reply is left as it is.
+
+Two such wrappers compose in either order: what the first sends in place of an upload marks its own numbers as an
+`Update`, and the second changes those.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+
+from torch import Tensor
+
+from unskew.errors import ConfigError, ProtocolError, WireError
+from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, steps_of
+from unskew.reduction import Reduced, Within
+from unskew.tree import Params, hints_of, is_record, is_record_type
+from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_types, through
+
+M = TypeVar("M")
+Names = tuple[tuple[int, ...], ...]
+"""Of each upload the numbers of its tensors in the model's order; of one that is no table, the sizes of its tensors."""
+
+
+class Upload(NamedTuple):
+    """A field of a reply that holds a model or an update: its path, and which of the two."""
+
+    path: tuple[str, ...]
+    kind: Literal["model", "update"]
+
+
+@dataclass(frozen=True)
+class Residuals(Generic[M]):
+    """A client's memory: the method's, and what its uploads have left out so far, by upload and tensor."""
+
+    of: M
+    left: Params
+
+
+class UploadWrapper(Wrapper):
+    """Base class of wrappers that change uploads.
+
+    A wrapper that sends something else in their place names it by `Reply`, a generic record with the fields `of`, the
+    method's reply without its uploads, `names: Names` and `sent`, what `encode` makes.  One that remembers what it
+    leaves out has `Memory = Residuals`.
+    """
+
+    @abstractmethod
+    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Any, Params]:
+        """Change updates on a client.
+
+        Args:
+            me: The client.
+            updates: Differences by upload and tensor, as in "0/fc.weight".
+            left: What was left out so far; None if nothing is remembered.
+
+        Returns:
+            What travels, and what has been left out from now on.
+        """
+
+    def decode(self, sent: Any, like: Params) -> Params:
+        """Turn what travelled back into updates; `like` has tensors of their shapes and types, by the same names.
+
+        Raises:
+            WireError: If it cannot stand for such updates.
+        """
+        updates: Params = sent
+        return updates
+
+    # ------------------------------------------------------------------ which steps
+    def check(self, of: Any) -> None:
+        """Refuse a method whose clients send neither models nor updates.
+
+        Raises:
+            ConfigError: If so.
+        """
+        kinds = [step_types(begin) for begin in steps_of(of).values()]
+        if not any(kind is not None and uploads(kind.reply) for kind in kinds):
+            raise ConfigError(
+                f"{type(self).__name__} changes the models or updates that clients send, and {name_of(of)} has no step "
+                "that sends one; leave it out"
+            )
+
+    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+        """True if a step sends models or updates."""
+        return bool(uploads(types.reply))
+
+    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+        """Return the method's state before round 1.
+
+        Raises:
+            ConfigError: If the first round would not send its clients one model to take differences from.
+        """
+        state = of.init(params, fed)
+        plan = of.round(state, fed)
+        want = next(plan, None)
+        plan.close()
+        if isinstance(want, Ask) and self._uploads(of, want.step):
+            for message in want.to.values():
+                if sent_model(message) is None:
+                    raise ConfigError(
+                        f"{type(self).__name__} needs a method whose clients are sent one model, and step "
+                        f"{want.step!r} of {name_of(of)} sends none or several; leave it out"
+                    )
+        return state
+
+    def _uploads(self, of: Any, name: str) -> tuple[Upload, ...]:
+        types = step_types(steps_of(of)[name])
+        return () if types is None else uploads(types.reply)
+
+    # ------------------------------------------------------------------ on a client
+    def work(
+        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+    ) -> Step[tuple[Any, Any]]:
+        """Run the method's step and change its uploads."""
+        inner = memory.of if self.Memory and memory is not None else memory
+        reply, kept = yield from running(begin(me, msg, inner))
+        fields, model = self._uploads(of, name), sent_model(msg)
+        if model is None:
+            raise ProtocolError(
+                f"step {name!r} of {name_of(of)} was sent no model, or several, to take differences from"
+            )
+        updates = differences(fields, reply, model)
+        sent, left = self.encode(me, updates, memory.left if self.Memory and memory is not None else None)
+        if self.Reply is None:
+            # What is not changed stays the same bits: a model minus another plus that one is not always itself.
+            reply = reply if sent is updates else with_updates(fields, reply, model, sent)
+        else:
+            reply = self.Reply(emptied(fields, reply), names_of(fields, reply, me.layout), sent)
+        return reply, (self.Memory(kept, left) if self.Memory else kept)
+
+    def beside(self, memory: Any, kept: Any) -> Any:
+        """Return the memory after a step that sends nothing: what was left out stays."""
+        return self.Memory(kept, {} if memory is None else memory.left)
+
+    # ------------------------------------------------------------------ on the server
+    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+        """Run the method's round on its own replies."""
+        if self.Reply is None:
+            return (yield from of.round(state, fed))
+
+        def request(want: Any) -> Any:
+            if not isinstance(want, Ask) or not (fields := self._uploads(of, want.step)):
+                return want
+
+            def restored(client: ClientId, reply: Any) -> Any:
+                return self.restored(fields, reply, sent_model(want.to[client]) or {}, fed.layout)
+
+            return replace(want, reduce=tuple(Within(r, restored) for r in want.reduce))
+
+        def answer(want: Any, got: Any) -> Any:
+            if not isinstance(want, Ask) or not (fields := self._uploads(of, want.step)):
+                return got
+            if isinstance(got, Reduced):
+                return replace(got, replies={c: reply.of for c, reply in got.replies.items()})
+            return {
+                c: self.restored(fields, reply, sent_model(want.to[c]) or {}, fed.layout) for c, reply in got.items()
+            }
+
+        return (yield from through(of.round(state, fed), request, answer))
+
+    def restored(self, fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout) -> Any:
+        """Make the method's reply from what travelled.
+
+        Raises:
+            WireError: If that cannot be.
+        """
+        like = shapes(fields, reply, model, layout)
+        return with_updates(fields, reply.of, model, self.decode(reply.sent, like))
+
+    def validate_reply(self, of: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        """Refuse a reply that cannot be restored, or that the method refuses then."""
+        fields = self._uploads(of, step)
+        if self.Reply is not None and fields:
+            reply = self.restored(fields, reply, model, layout)
+        validate = getattr(of, "validate_reply", None)
+        if validate is not None:
+            validate(step, reply, model, layout)
+
+
+# ---------------------------------------------------------------- uploads in a reply
+def uploads(of: Any) -> tuple[Upload, ...]:
+    """Find the uploads in a type of reply, in it and in the records it holds."""
+    found: list[Upload] = []
+    if is_record_type(of):
+        for name, hint in hints_of(of).items():
+            members = (hint, *get_args(hint))
+            mark = next((x for m in members for x in getattr(m, "__metadata__", ()) if isinstance(x, UploadMark)), None)
+            if mark is not None:
+                found.append(Upload((name,), mark.kind))
+            found += [Upload((name, *inner.path), inner.kind) for inner in uploads(hint)]
+    return tuple(found)
+
+
+def sent_model(message: Any) -> Params | None:
+    """Find the model in a message: the first table of tensors in it, or in the records it holds; None without one."""
+    if isinstance(message, dict):
+        return message if message and all(isinstance(t, Tensor) for t in message.values()) else None
+    if not is_record(message):
+        return None
+    values = [getattr(message, name) for name in get_type_hints(type(message))]
+    tables = (sent_model(value) for value in values)
+    return next((table for table in tables if table is not None), None)
+
+
+def at(record: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at a path."""
+    for name in path:
+        record = getattr(record, name)
+    return record
+
+
+def put(record: Any, path: tuple[str, ...], value: Any) -> Any:
+    """Return the record with another value at a path."""
+    name, *rest = path
+    return replace(record, **{name: put(getattr(record, name), tuple(rest), value) if rest else value})
+
+
+def differences(fields: tuple[Upload, ...], reply: Any, model: Params) -> Params:
+    """Collect all uploads of a reply as differences from the model sent, by upload and tensor."""
+    updates: Params = {}
+    for i, field in enumerate(fields):
+        value = at(reply, field.path)
+        if isinstance(value, dict):
+            for name in sorted(value):
+                t = value[name]
+                updates[f"{i}/{name}"] = t - model[name] if field.kind == "model" else t
+        elif value is not None:
+            updates |= {f"{i}/{j}": t for j, t in enumerate(value)}
+    return updates
+
+
+def with_updates(fields: tuple[Upload, ...], reply: Any, model: Params, updates: Params) -> Any:
+    """Return the reply with these differences in its uploads; the inverse of `differences`."""
+    for i, field in enumerate(fields):
+        value = at(reply, field.path)
+        new = {key.partition("/")[2]: u for key, u in updates.items() if key.startswith(f"{i}/")}
+        if isinstance(value, dict):  # in the model's order, as the method had it
+            reply = put(
+                reply,
+                field.path,
+                {n: t + new[n] if field.kind == "model" else new[n] for n, t in model.items() if n in new},
+            )
+        elif value is not None:
+            reply = put(reply, field.path, tuple(new.values()))
+    return reply
+
+
+def emptied(fields: tuple[Upload, ...], reply: Any) -> Any:
+    """Return the reply with empty uploads."""
+    for field in fields:
+        value = at(reply, field.path)
+        if value is not None:
+            reply = put(reply, field.path, {} if isinstance(value, dict) else ())
+    return reply
+
+
+def names_of(fields: tuple[Upload, ...], reply: Any, layout: Layout) -> Names:
+    """Describe which tensors each upload has; () is all of the model's, so that it costs nothing in most methods."""
+    places = {name: i for i, name in enumerate((*layout.trainable, *layout.buffers))}
+    described: list[tuple[int, ...]] = []
+    for field in fields:
+        value = at(reply, field.path)
+        if isinstance(value, dict):
+            which = tuple(places[name] for name in sorted(value))
+            described.append(() if len(which) == len(places) else which or (-1,))
+        else:
+            described.append(() if value is None else tuple(len(t) for t in value))
+    return tuple(described)
+
+
+def shapes(fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout) -> Params:
+    """Return tensors like the updates that a reply stands for, without memory of their own.
+
+    Raises:
+        WireError: If what it says of them fits no upload of this model.
+    """
+    order = (*layout.trainable, *layout.buffers)
+    if len(reply.names) != len(fields):
+        raise WireError(f"expected the tensors of {len(fields)} uploads, got {len(reply.names)}")
+    like: Params = {}
+    for i, (field, which) in enumerate(zip(fields, reply.names, strict=True)):
+        value = at(reply.of, field.path)
+        if isinstance(value, dict):
+            chosen = () if which == (-1,) else which or tuple(range(len(order)))
+            if len(set(chosen)) < len(chosen) or any(not 0 <= n < len(order) or order[n] not in model for n in chosen):
+                raise WireError("an upload must have tensors of the model that was sent, each once")
+            like |= {f"{i}/{name}": model[name] for name in sorted(order[n] for n in chosen)}
+        elif value is not None:
+            largest = sum(t.numel() for t in model.values())
+            if any(n < 0 for n in which) or sum(which) > largest:
+                raise WireError(f"an upload must have 0 to {largest} numbers, got {sum(which)}")
+            like |= {f"{i}/{j}": next(iter(model.values())).new_empty(1).expand(n) for j, n in enumerate(which)}
+    return like
