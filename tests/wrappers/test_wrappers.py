@@ -20,6 +20,7 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.experiment import config, from_python
 from unskew.keys import Key
+from unskew.ledger import SERVER
 from unskew.protocol import Layout, steps_of
 from unskew.tree import Params, flat, map_params, zeros_like
 from unskew.wrappers.base import Wrapped, Wrapper, wrap
@@ -186,22 +187,19 @@ def test_an_update_that_is_not_finite_ends_in_words() -> None:
 
 
 # ---------------------------------------------------------------- bytes
-def test_what_travels_costs_what_it_is(subtests: Any = None) -> None:
+def test_what_travels_costs_what_it_is() -> None:
     """4-6-3: 51 parameters.  Up: 4 bits each are 26 bytes and four scales; a fifth of each tensor is 4 + 1 + 3 + 1."""
-    plain = sum(t.bytes for t in played(FEDAVG, rounds=1)[2][0].transfers if t.dst == 0)
-    ups = {}
+    _, _, (plain,) = played(FEDAVG, rounds=1)
     for by in (Quantise(4), TopK(0.2)):
-        _, _, (trace,) = played(wrap(FEDAVG, by), rounds=1)
-        assert [t.bytes for t in trace.transfers if t.src == 0] == [
-            t.bytes for t in played(FEDAVG, rounds=1)[2][0].transfers if t.src == 0
+        sim, _, (trace,) = played(wrap(FEDAVG, by), rounds=1)
+        reply, _, _ = uploaded(sim.algorithm)
+        ups = [t.bytes for t in trace.transfers if t.src != SERVER]
+        assert [t.bytes for t in trace.transfers if t.src == SERVER] == [
+            t.bytes for t in plain.transfers if t.src == SERVER
         ]
-        ups[type(by)] = sum(t.bytes for t in trace.transfers if t.dst == 0)
-    reply, _, _ = uploaded(wrap(FEDAVG, Quantise(4)))
-    assert len(reply.sent.code) == 26
-    reply, _, _ = uploaded(wrap(FEDAVG, TopK(0.2)))
-    assert len(reply.sent.values[0]) == 4 + 1 + 3 + 1
-    assert plain > 0
-    assert all(up < 2 * plain for up in ups.values())
+        assert wire.nbytes(reply) in ups  # the ledger counts what is sent, not what the method thinks it sends
+    assert len(uploaded(wrap(FEDAVG, Quantise(4)))[0].sent.code) == 26
+    assert len(uploaded(wrap(FEDAVG, TopK(0.2)))[0].sent.values[0]) == 4 + 1 + 3 + 1
 
 
 # ---------------------------------------------------------------- two of them
@@ -255,7 +253,7 @@ def test_a_hook_that_a_wrapper_does_not_know_is_handed_on_with_the_methods_own_s
         sim, states, _ = played(wrap(Praised(local=LOCAL), by, us.DW() if not isinstance(by, us.DW) else Quantise()), 1)
         assert sim.algorithm.praise(states[1]) == "fine: 4 tensors"
         assert sim.algorithm.praise(states[1], word="good") == "good: 4 tensors"
-        with pytest.raises(AttributeError, match="FedAvg|Praised with"):
+        with pytest.raises(AttributeError, match="has no blame"):
             sim.algorithm.blame(states[1])
 
 
@@ -284,8 +282,8 @@ def test_a_wrapper_that_changes_nothing_changes_nothing(name: str) -> None:
     [
         ("independent", "Independent has no step that sends one"),
         ("feddif", "FedDif has no step that sends one"),
-        ("ifca", "step 'train' of IFCA sends none or several"),
-        ("flsc", "step 'train' of FLSC sends none or several"),
+        ("ifca", "IFCA has no step that sends one"),
+        ("hcct", "HCCT has no step that sends one"),
     ],
 )
 def test_a_method_without_one_model_and_an_upload_is_refused(method: str, said: str) -> None:
@@ -348,7 +346,7 @@ def test_wrappers_stand_in_a_file_in_order_and_read_back_equal() -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"with": "dw"}, r"algorithm.with must be a list of wrappers, as in \['dw'\], got 'dw'"),
+        ({"with": "dw"}, r"algorithm.with must be a list of wrappers, as in \['dw'\], got .dw"),
         ({"with": [3]}, "algorithm.with.0 must be the name of a wrapper or a table with one, got 3"),
         ({"with": ["topk"]}, r"unknown wrapper 'topk'; did you mean top_k"),
         ({"with": [{"name": "top_k", "share": 2.0}]}, "algorithm.top_k.share must be <= 1"),
