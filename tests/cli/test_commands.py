@@ -237,7 +237,7 @@ NAMES = {
     "datasets": {s.name for s in SOURCES},
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
-    "wrappers": {"dw"},
+    "wrappers": {"dw", "clip_norm", "top_k", "quantise"},
     "sections": {"embeddings", "diffusion", "groups", "class_relations"},
     "executors": {"sequential", "workers", "stacked"},
     "trackers": {"tensorboard", "mlflow", "wandb"},

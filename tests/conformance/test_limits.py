@@ -15,7 +15,15 @@ LIMITS = {name: dict(entry.limit) for name, entry in TABLE.items() if entry.limi
 # Where models travel from client to client, it matters who stands next to whom.
 NEIGHBOURS = {"relay", "fedswap", "fedswap, d2d", "tthf", "tthf, adaptive", "cfa", "gossip"}
 # What these draw for a client, they draw by its number; newcomers come by theirs, and given groups name it.
-DRAWN = {"flsc, previous", "flsc, own norms", "hcct, newcomers", "grouped", "grouped, own heads"}
+DRAWN = {
+    "scaffold+quantise",
+    "fednova+top_k+quantise",
+    "flsc, previous",
+    "flsc, own norms",
+    "hcct, newcomers",
+    "grouped",
+    "grouped, own heads",
+}
 # What these keep with a client, a network without normalisation does not have: there they are FedAvg.
 NEEDS_NORM = {"fedbn"}
 # The pooled bound knows one client only.

@@ -44,7 +44,8 @@ runtime = { executor = "backwards", executor_options = { naps = 0 } }
 local = { lr = 0.1 }
 
 [[methods]]
-name = "median+shy"
+name = "median"
+with = [{ name = "shy", depth = 2 }]
 label = "Median"
 """
 
@@ -164,7 +165,7 @@ def _table(text: str = EXPERIMENT) -> dict[str, object]:
         ("runtime.executor=backward", "runtime: unknown executor 'backward'; did you mean backwards? ("),
         ("methods.0.name=medien", "methods.0.name: unknown algorithm 'medien'; did you mean median? ("),
         ("methods.0.name=median+shi", "methods.0.name: unknown wrapper 'shi'; did you mean shy? ("),
-        ("methods.0.lokal={}", "unknown key methods.0.lokal; did you mean local? (median+shy has: local)"),
+        ("methods.0.lokal={}", "unknown key methods.0.lokal; did you mean local? (median+shy has: local, shy)"),
         ("task.data_options.n=3", "task.data_options.n must be >= 20, got 3"),
         ("task.data=blob", "unknown data set 'blob'; did you mean blobs? ("),
         ("runtime.executor_options.naps=-1", "runtime.executor_options.naps must be >= 0, got -1"),

@@ -304,7 +304,7 @@ MODEL = {"w": torch.zeros(4), "b": torch.zeros(2)}
     ("names", "sent", "said"),
     [
         (((7,),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(1),)), "tensors of the model that was sent"),
-        (((0, 0),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(1),)), "each once"),
+        (((1, 1),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(1),)), "each once"),
         ((), Levels(torch.zeros(1, dtype=torch.uint8), ()), "tensors of 1 uploads, got 0"),
         (((),), Levels(torch.zeros(1, dtype=torch.uint8), (torch.ones(2),)), "6 levels of 4 bits are 3 bytes"),
         (((),), Levels(torch.full((3,), 255, dtype=torch.uint8), (torch.ones(2),)), "a level must be at most 14"),

@@ -33,7 +33,7 @@ import inspect
 import types
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Optional, get_args, get_origin, get_type_hints
 
 from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import Federation, Me, Plan, Step, personalise_of, step, steps_of
@@ -218,7 +218,7 @@ class Wrapped:
             message = by.Message[message] if by.Message else message
             reply = by.Reply[reply] if by.Reply else reply
         if by.Memory:
-            kept = memory = by.Memory[kept | None] | None
+            kept = memory = by.Memory[Optional[kept]] | None  # noqa: UP045  # None | None is no type
         returns: Any = types.GenericAlias(tuple, (reply, kept))
         if touched or found.works:
             returns = Generator[Any, Any, returns]

@@ -24,7 +24,8 @@ from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_type
 
 M = TypeVar("M")
 Names = tuple[tuple[int, ...], ...]
-"""Of each upload the numbers of its tensors in the model's order; of one that is no table, the sizes of its tensors."""
+"""Of each upload the numbers of its tensors in the model's order, from 1: () for all, (0,) for none; of an upload that is
+no table, the sizes of its tensors."""
 
 
 class Upload(NamedTuple):
@@ -262,13 +263,13 @@ def emptied(fields: tuple[Upload, ...], reply: Any) -> Any:
 
 def names_of(fields: tuple[Upload, ...], reply: Any, layout: Layout) -> Names:
     """Describe which tensors each upload has; () is all of the model's, so that it costs nothing in most methods."""
-    places = {name: i for i, name in enumerate((*layout.trainable, *layout.buffers))}
+    places = {name: i for i, name in enumerate((*layout.trainable, *layout.buffers), start=1)}
     described: list[tuple[int, ...]] = []
     for field in fields:
         value = at(reply, field.path)
         if isinstance(value, dict):
             which = tuple(places[name] for name in sorted(value))
-            described.append(() if len(which) == len(places) else which or (-1,))
+            described.append(() if len(which) == len(places) else which or (0,))
         else:
             described.append(() if value is None else tuple(len(t) for t in value))
     return tuple(described)
@@ -287,7 +288,7 @@ def shapes(fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout
     for i, (field, which) in enumerate(zip(fields, reply.names, strict=True)):
         value = at(reply.of, field.path)
         if isinstance(value, dict):
-            chosen = () if which == (-1,) else which or tuple(range(len(order)))
+            chosen = () if which == (0,) else tuple(n - 1 for n in which) or tuple(range(len(order)))
             if len(set(chosen)) < len(chosen) or any(not 0 <= n < len(order) or order[n] not in model for n in chosen):
                 raise WireError("an upload must have tensors of the model that was sent, each once")
             like |= {f"{i}/{name}": model[name] for name in sorted(order[n] for n in chosen)}

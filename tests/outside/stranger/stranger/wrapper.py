@@ -1,9 +1,16 @@
-"""A method whose global model is never served."""
+"""A wrapper that changes nothing but counts nothing either: what matters is that it was found."""
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+
+from unskew.wrappers.base import Wrapper
 
 
-def shy(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method as it is: what matters is that it was found."""
-    return method
+@dataclass(frozen=True)
+class Shy(Wrapper):
+    """A method as it is.
+
+    Attributes:
+        depth: A setting, for nothing.
+    """
+
+    depth: int = 1
