@@ -72,6 +72,7 @@ def test_the_tutorial_the_how_tos_and_the_glossary_are_named_by_hand_and_in_orde
         "guides/data.md",
         "guides/choose-a-method.md",
         "guides/write-a-method.md",
+        "guides/extend.md",
         "guides/settings.md",
         "guides/results.md",
         "guides/use-a-model.md",
