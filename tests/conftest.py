@@ -14,6 +14,7 @@ from hypothesis import settings
 from markupsafe import Markup, escape
 
 from unskew.data import sources
+from unskew.data.dataset import Dataset
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.run import setup as run_setup
@@ -91,8 +92,13 @@ FEDAVG = '[[methods]]\nname = "fedavg"\n'
 
 @pytest.fixture(scope="session")
 def _digits_are_read_once() -> Iterator[None]:
+    once = functools.cache(sources.load)
+
+    def load(source: str, data_dir: Path | None, options: dict[str, Any] | None) -> Dataset:
+        return sources.load(source, data_dir, options) if options else once(source, data_dir)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_setup, "load", functools.cache(sources.load))
+        patch.setattr(run_setup, "load", load)
         yield
 
 

@@ -106,8 +106,10 @@ def _run(case: Case, clients: RandomClients, out: Connection) -> None:
     peak, ended = [0.0], threading.Event()
 
     def watch() -> None:
-        while not ended.wait(EVERY_S):
+        while True:
             peak[0] = max(peak[0], memory(pids)[1])
+            if ended.wait(EVERY_S):
+                return
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 from unskew import models
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbabu import FedBABU
 from unskew.algorithms.feddw import DW, ClassRelation, add_soft_labels
 from unskew.algorithms.fedprox import FedProx
@@ -41,7 +40,6 @@ from unskew.protocol import Ask, Aux, Federation, Fold, Me, Sgd, SgdConfig, driv
 from unskew.runtime.in_process import Population
 from unskew.tasks.task import make_task
 from unskew.tree import Params
-from unskew.wrappers.base import wrap
 
 BATCH = 128
 _EPOCH = "cpu_seconds_per_epoch"
@@ -138,10 +136,10 @@ def _contenders(case: Case) -> dict[str, Callable[[], object]]:
     me: Me = population.me(0, 1, key)
     config = SgdConfig(1e-3, batch_size=case.size, optimizer="adam", local_epochs=1)
     plain = Sgd(population.initial, config)
-    dw = wrap(FedAvg(config), DW())
+    dw = DW()
     assert task.layout.classifier is not None
-    term = ClassRelation(dw.dw.mu, task.layout.classifier)
-    without_bias: Sgd = dw.held(task.layout, plain)
+    term = ClassRelation(dw.mu, task.layout.classifier)
+    without_bias = dw.held(task.layout, plain)
     pulled = replace(without_bias, terms=(term,), aux={"soft_labels": torch.eye(classes)})
     pass_ = Fold(add_soft_labels, population.initial, torch.zeros(classes, classes))
     fed = Federation((0,), classes, task.layout, 1, key, 1, task.init)

@@ -29,7 +29,7 @@ from unskew.cli.options import (
     load_own,
     located,
 )
-from unskew.cli.tables import results
+from unskew.cli.tables import results, results_json
 from unskew.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def local(
         checks = parity.compare(run, parity.simulate(chosen, folder / "deploy" / "simulated"))
     summary = read_json(run / "summary.json")
     if as_json:
-        kept = {k: summary[k] for k in ("run", "fingerprint", "seconds", "rows")}
-        print(json.dumps({"methods": [p.to_json() for p in checks]} if check_parity else kept))
+        print(json.dumps({"methods": [p.to_json() for p in checks]}) if check_parity else results_json(summary))
     else:
         _show(summary, checks)
     if report:
@@ -275,7 +274,7 @@ def server(
     run = operate.serve(folder, _silent if quiet else _say)
     summary = read_json(run / "summary.json")
     if as_json:
-        print(json.dumps({k: summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
+        print(results_json(summary))
     else:
         _show(summary, [])
     if report:

@@ -1,6 +1,5 @@
 """`unskew run` and `unskew resume`."""
 
-import json
 import shlex
 import sys
 from dataclasses import replace
@@ -24,7 +23,7 @@ from unskew.cli.options import (
     located,
 )
 from unskew.cli.plan import Planning
-from unskew.cli.tables import results
+from unskew.cli.tables import results, results_json
 
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
@@ -108,7 +107,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
     # Results first: they are known even if the page cannot be written.
     if as_json:
-        print(json.dumps({k: outcome.summary[k] for k in ("run", "fingerprint", "seconds", "rows")}))
+        print(results_json(outcome.summary))
     else:
         from unskew.cli.members import should_join
 

@@ -1,7 +1,6 @@
 """`unskew compare`, `unskew report` and `unskew table`: the results of recorded runs."""
 
 import hashlib
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import typer
 from rich.console import Console
 
 from unskew.cli.options import AsJson
-from unskew.cli.tables import results, run_names
+from unskew.cli.tables import results, results_json, run_names
 
 
 def compare(
@@ -47,7 +46,7 @@ def compare(
         "rows": rows,
     }
     if as_json:
-        print(json.dumps(comparison))
+        print(results_json(comparison))
     else:
         from unskew.report.members import join_summaries
 

@@ -1,5 +1,6 @@
 """Tables that several commands print, and their format of names and numbers."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from rich.table import Table
 
 from unskew.errors import RunError
 from unskew.tasks.measure import Measure, described
+
+
+def results_json(summary: dict[str, Any]) -> str:
+    """The results of a run or comparison as the JSON document that `--json` prints."""
+    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds", "rows")})
 
 
 def results(summary: dict[str, Any]) -> Table:
