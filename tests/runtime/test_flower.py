@@ -34,6 +34,7 @@ from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpac
 from unskew.runtime.membership import DataIdentity, Expected, Membership
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
 from unskew.runtime.network import Limits, NetworkRuntime
+from unskew.tree import map_leaves
 
 NETWORK = "perceptron"
 
@@ -665,6 +666,33 @@ def test_a_reply_a_hundred_times_larger_than_the_others_is_refused(tmp_path: Pat
     assert trace.failures == []
 
 
+@pytest.mark.parametrize("case", ["fedper+top_k", "scaffold+quantise", "stc, values"])
+def test_a_compressed_upload_a_hundred_times_larger_than_the_others_is_refused(case: str, tmp_path: Path) -> None:
+    """What stands in place of a model's tensors is weighed as they are."""
+    there = deployed(case, tmp_path)
+    of = wire.signatures(there.algorithm)["train"].reply
+
+    def larger(message: Message, honest: Handler) -> Message:
+        reply = honest(message)
+        if unpack(reply.content).action != "ask":
+            return reply
+        value = wire.decode(unpack(reply.content).parts[0], of)
+        scaled = map_leaves(lambda leaf: leaf * 1e4 if is_float(leaf) else leaf, value)
+        return replying(reply, message, wire.encode(scaled))
+
+    instead(there, 3, larger)
+    state, lost = there.runtime.start(), {}
+    for t in (1, 2):
+        state, trace = there.runtime.round(state, t)
+        lost |= {f.client: f.reason for f in trace.failures}
+    assert list(lost) == [3]
+    assert lost[3].startswith("refused: its tensors have the norm")
+
+
+def is_float(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+
+
 def test_a_reply_that_is_alone_is_compared_with_the_model(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path, clients_per_round=1)
     (client,) = there.runtime.federation(1).sample()
@@ -834,7 +862,7 @@ def scaled_when_fetched(there: Deployed, factor: float, *rounds: int) -> Callabl
         if asked.action != "fetch" or json.loads(asked.head)["context"]["round"] not in rounds:
             return reply
         values = [wire.decode(part, held) for part in unpack(reply.content).parts]
-        larger = [torch.utils._pytree.tree_map(lambda leaf: leaf * factor, value) for value in values]
+        larger = [map_leaves(lambda leaf: leaf * factor, value) for value in values]
         return replying(reply, message, *map(wire.encode, larger))
 
     return answer

@@ -5,7 +5,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ import unskew as us
 from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
+from unskew.algorithms.feddw import FedDWMessage, FedDWReply
 from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.experiment import config, from_python
 from unskew.keys import Key
@@ -29,6 +30,7 @@ from unskew.wrappers.quantise import Levels, Quantise, packed, unpacked
 from unskew.wrappers.top_k import Largest, TopK
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads
 
+M = TypeVar("M")
 FEDAVG = FedAvg(local=LOCAL)
 
 
@@ -255,6 +257,37 @@ def test_a_hook_that_a_wrapper_does_not_know_is_handed_on_with_the_methods_own_s
         assert sim.algorithm.praise(states[1], word="good") == "good: 4 tensors"
         with pytest.raises(AttributeError, match="has no blame"):
             sim.algorithm.blame(states[1])
+
+
+@dataclass(frozen=True)
+class Strict(FedAvg):
+    """A method that looks at its own messages and replies."""
+
+    def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        assert isinstance(reply, ModelReply)
+
+    def spending(self, step: str, msg: Any) -> tuple[str, ...]:
+        return (type(msg).__name__,)
+
+
+@dataclass(frozen=True)
+class Told(Generic[M]):
+    of: M
+    word: int
+
+
+@dataclass(frozen=True)
+class Telling(Wrapper):
+    """A wrapper with a message of its own, and no idea of the hooks that look at it."""
+
+    Message: ClassVar[Any] = Told
+
+
+def test_hooks_are_handed_the_methods_own_messages_and_replies() -> None:
+    both = wrap(Strict(local=LOCAL), Telling(), us.DW())
+    model = {"w": torch.zeros(2)}
+    both.validate_reply("train", FedDWReply(ModelReply(model, 3), None, False), model, LAYOUT)
+    assert both.spending("train", FedDWMessage(Told(ModelMessage(model), 7), torch.eye(2), False)) == ("ModelMessage",)
 
 
 @dataclass(frozen=True)

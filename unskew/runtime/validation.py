@@ -10,7 +10,7 @@ import operator
 import statistics
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NewType, Union, get_args, get_origin
 
@@ -23,6 +23,7 @@ from unskew.errors import WireError
 from unskew.protocol import ClientId, Layout
 from unskew.runtime.message import COUNT
 from unskew.tree import Params, hints_of, is_record, leaves
+from unskew.wrappers.uploads import at, uploads
 
 _HOLDING = (tuple, list, dict, Mapping, Sequence)
 
@@ -148,11 +149,15 @@ def odd_ones(outlines: Mapping[ClientId, Outline], sketched: Outline | None = No
 
 
 def table_norms(reply: Any) -> dict[str, float]:
-    """Compute the L2 norm of the floating-point tensors in each table of model tensors of a reply, by path."""
+    """Compute the L2 norm of the floating-point tensors in each table or compressed upload of a reply, by path."""
+    tables: dict[str, Iterable[Tensor]] = {path: table.values() for path, table, _ in _tables(reply)}
+    for upload in uploads(type(reply)):
+        value = at(reply, upload.path)
+        if isinstance(value, tuple):  # what a wrapper sends in place of a table
+            tables["/".join(("", *upload.path))] = value
     return {
-        path: math.sqrt(sum(float(t.double().square().sum()) for t in table.values() if t.is_floating_point()))
-        for path, table, part_names in _tables(reply)
-        if not part_names
+        path: math.sqrt(sum(float(t.double().square().sum()) for t in tensors if t.is_floating_point()))
+        for path, tensors in tables.items()
     }
 
 

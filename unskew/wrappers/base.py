@@ -24,8 +24,8 @@ its state or memory, are records with the method's in a field `of`:
 named by the class attributes `Message`, `Reply`, `State` and `Memory`; None leaves the method's own as it is.
 
 Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `of` as first argument.
-What it does not define is the method's own: arguments called state, memory, me and fed are turned into the method's
-first, so a hook that is invented tomorrow is handed on as well.
+What it does not define is the method's own: arguments called state, memory, msg, reply, me and fed are turned into the
+method's first, so a hook that is invented tomorrow is handed on as well.
 """
 
 import functools
@@ -179,12 +179,19 @@ class Wrapped:
         return self._handed_on(value) if inspect.ismethod(value) or inspect.isfunction(value) else value
 
     def _handed_on(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a hook of the method that is called with the wrapper's state, memory, client or federation."""
+        """Return a hook of the method that takes the wrapper's state, memory, messages, client or federation."""
+        by = self.by
+
+        def inside(record: Any) -> Callable[[Any], Any]:
+            return lambda value: value.of if record is not None and isinstance(value, record) else value
+
         own: dict[str, Callable[[Any], Any]] = {
-            "state": lambda state: state.of if self.by.State else state,
-            "memory": lambda memory: memory.of if self.by.Memory and memory is not None else memory,
-            "me": lambda me: self.by.client(self.of, me),
-            "fed": lambda fed: self.by.server(self.of, fed),
+            "state": inside(by.State),
+            "memory": inside(by.Memory),
+            "msg": inside(by.Message),
+            "reply": inside(by.Reply),
+            "me": functools.partial(by.client, self.of),
+            "fed": functools.partial(by.server, self.of),
         }
         signature = inspect.signature(hook)
 
