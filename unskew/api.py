@@ -24,7 +24,7 @@ from unskew.data.sources import load, save
 from unskew.data.split import Dirichlet, Natural, Split
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
-from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, World
+from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, World
 from unskew.history import History, Scratch, history
 from unskew.models import IN_PYTHON
 from unskew.run import callbacks, loop
@@ -60,6 +60,7 @@ def simulate(
     eval_every: int = 1,
     evaluate: Sequence[str] = ("global", "personal"),
     evaluate_clients: Literal["cohort", "all"] | int = "all",
+    unseen: float | Sequence[str] | Unseen = (),
     stop: Stop = Stop(),
     world: World = World(),
     runtime: Runtime = Runtime(),
@@ -104,6 +105,8 @@ def simulate(
             accuracy: balanced_accuracy, macro_f1, auroc, lowest_recall.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
+        unseen: Clients that come after training, by which methods are judged for newcomers: a share of the clients, or
+            their names; `Unseen` also says how they adapt.
         stop, world, runtime: The same as in a configuration file.
 
     Raises:
@@ -124,6 +127,7 @@ def simulate(
         "eval_every": eval_every,
         "evaluate": evaluate if isinstance(evaluate, str) else list(evaluate),
         "evaluate_clients": evaluate_clients,
+        "unseen": unseen if isinstance(unseen, Unseen) else {"clients": unseen},
         "stop": stop,
         "world": world,
         "runtime": runtime,

@@ -19,7 +19,7 @@ from torch import nn
 
 from unskew.errors import ConfigError, RunError
 from unskew.record.columns import client_columns
-from unskew.record.logs import METRICS
+from unskew.record.logs import ADAPTED, METRICS, SERVED
 from unskew.run import loop
 from unskew.run.folder import read_json
 from unskew.run.models import load_model
@@ -233,7 +233,10 @@ class History:
         """The table of results, as text."""
         head, *rows = _table(self.summary)
         width = max(len(row[0]) for row in (head, *rows))
-        return "\n".join(f"{m.ljust(width)}  {a.ljust(15)}  {p.ljust(15)}  {mb:>8}" for m, a, p, mb in (head, *rows))
+        return "\n".join(
+            "  ".join([m.ljust(width), *(cell.ljust(15) for cell in cells), f"{mb:>8}"])
+            for m, *cells, mb in (head, *rows)
+        )
 
     def __repr__(self) -> str:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
@@ -272,14 +275,17 @@ class History:
         return svg_file.document(Chart(title, caption, svg, legend))
 
 
-def _table(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     measure = described(summary.get("headline"))
-    lines = [("method", f"global {measure.label}", "own test data", "MB")]
+    columns = {f"global {measure.label}": measure.shared, "own test data": measure.own}
+    if any(name.startswith(f"{SERVED}.") for _, name in by):
+        columns |= {"newcomers": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
+    lines = [("method", *columns, "MB")]
     for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
-        shared, own_data = (_value(by.get((m, name)), measure) for name in (measure.shared, measure.own))
-        lines.append((m, shared, own_data, f"{total['mean'] / 1e6:.2f}" if total else ""))
+        cells = (_value(by.get((m, name)), measure) for name in columns.values())
+        lines.append((m, *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
 

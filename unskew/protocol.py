@@ -22,6 +22,11 @@ model a client uses after training; it is not a step, because a personal model m
 If clients may have nothing to change in the model they are served, it also has an attribute `personalises` that is
 False then, so that one model is evaluated for all of them rather than a model for each.
 
+A method with several models adds `def newcomer_models(self, state: S) -> Sequence[Params]`, those among which a client
+that comes after training chooses by its training loss; others are asked to `serve` a client they have never met.  `def
+adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]` is how such a client adapts its model, by default
+local training as in the method's `local`.
+
 A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
 round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
 own; it is kept with the run in info.jsonl.  Each section of the report draws only the types it names.

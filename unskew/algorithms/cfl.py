@@ -202,6 +202,10 @@ class CFL:
             return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
+    def newcomer_models(self, state: CFLState) -> tuple[Params, ...]:
+        """Return the models among which a client that comes after training chooses, one for each cluster."""
+        return tuple(cluster.params for cluster in state.clusters)
+
     def info(self, state: CFLState) -> SplitGroups:
         """Report the clusters, the norms that eq. 1 tests, and every split so far."""
         held = any(cluster.held for cluster in state.clusters)

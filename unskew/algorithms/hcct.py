@@ -518,6 +518,10 @@ class HCCT:
         at = next((k for k, members in enumerate(state.groups) if client in members), None)
         return state.mean if at is None else state.models[at]
 
+    def newcomer_models(self, state: HCCTState) -> tuple[Params, ...]:
+        """Return the models among which a client that comes after training chooses, the groups' and their mean."""
+        return (state.mean, *state.models)
+
     # ------------------------------------------------------------------ info
     def info(self, state: HCCTState) -> JudgedGroups:
         """Report the groups of the last round, and their basis: the gradients of the round before.

@@ -203,6 +203,10 @@ class IFCA:
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 
+    def newcomer_models(self, state: IFCAState) -> tuple[Params, ...]:
+        """Return the models among which a client that comes after training chooses, as clients do in a round."""
+        return state.models
+
     def info(self, state: IFCAState) -> ChosenGroups:
         """Report the clusters by last choice, the clients that replied, and ties."""
         warnings = identical_starts(self.start, self.clusters, "IFCA")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from unskew.errors import RunError
+from unskew.record.logs import ADAPTED, SERVED
 from unskew.tasks.measure import Measure, described
 
 
@@ -28,12 +29,16 @@ def results(summary: dict[str, Any]) -> Table:
         ("own data", measure.own),
         ("worst 1/10", measure.worst),
     ]
+    later = any(name.startswith(f"{SERVED}.") for _, name in by)
+    if later:
+        columns += [("unseen", f"{SERVED}.{measure.name}.mean"), ("adapted", f"{ADAPTED}.{measure.name}.mean")]
     unit = "percent, " if measure.percent else ""
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
         title=f"{escape(summary['run'])}: {unit}mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
         caption=f"{measure.label}: last round, global test set; *best round on the test set, optimistic; "
-        "own data: each client's model on its own test data",
+        "own data: each client's model on its own test data"
+        + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
         padding=(0, 1),
         pad_edge=False,

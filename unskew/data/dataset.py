@@ -39,6 +39,7 @@ class Dataset:
         domain_names: One name per domain.
         owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
         client_names: One name per such client.
+        never_train: Names of those of them that come after training: a division by client sets them aside.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
         levels: What black, and the brightest value of the training part, have become in each channel of images; None
             where that is not known.
@@ -58,6 +59,7 @@ class Dataset:
     owners: Tensor | None = None
     client_names: tuple[str, ...] = ()
     inputs: Inputs = Inputs()
+    never_train: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

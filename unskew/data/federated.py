@@ -1,5 +1,6 @@
 """A data set divided over clients, and the manifest that records the division."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,10 @@ from unskew.data import skew
 from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
-from unskew.data.manifest import PARTS, SCHEMA, index_sha256, read_manifest
+from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, FromManifest, Natural, Split, record
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
 
 
@@ -44,6 +45,10 @@ class ClientIndices(Sequence[ClientIndex]):
     def of(clients: Sequence[ClientIndex]) -> "ClientIndices":
         """The indices of these clients."""
         return ClientIndices(*(Ragged.of([getattr(c, part) for c in clients]) for part in PARTS))
+
+    def take(self, chosen: npt.NDArray[np.int64]) -> "ClientIndices":
+        """The clients of these numbers, in this order."""
+        return ClientIndices(*(getattr(self, part).take(chosen) for part in PARTS))
 
     def lists(self) -> Iterator[list[list[int]]]:
         """[train, val, test] of each client."""
@@ -77,6 +82,8 @@ class FederatedData:
         split: Name and fields of the split, as JSON.
         seed: Seed of the key that drew it.
         sha256: SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions.
+        unseen: The clients that come after training and take no part in it, divided as the others; None if there are
+            none.  Nothing else of this value counts them.
     """
 
     dataset: Dataset
@@ -84,6 +91,7 @@ class FederatedData:
     split: Mapping[str, Any]
     seed: int
     sha256: str
+    unseen: "FederatedData | None" = None
 
     @property
     def num_clients(self) -> int:
@@ -149,7 +157,12 @@ class FederatedData:
 
 
 def federate(
-    dataset: Dataset, split: Split, key: Key, test_fraction: float = 0.2, val_fraction: float = 0.0
+    dataset: Dataset,
+    split: Split,
+    key: Key,
+    test_fraction: float = 0.2,
+    val_fraction: float = 0.0,
+    unseen: float | Sequence[str] = (),
 ) -> FederatedData:
     """Divide a data set over clients, and each client's examples into train, val and test.
 
@@ -158,10 +171,58 @@ def federate(
     client too small for a share of one example has an empty part (n <= 2 at 0.2).  `split.min_samples` counts all three
     parts.  A manifest (`FromManifest`) brings its own parts, so the fractions do not apply to it.
 
+    `unseen` are the clients that come after training: a share of the clients, drawn under the key, or their names (or
+    numbers, where clients have no names).  Clients that the data mark so (`Dataset.never_train`) are set aside in any
+    case.  The clients that stay are numbered anew, in their order.
+
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
-        DataError: If the data cannot be divided as asked, or come with their clients and another division is asked for.
+        DataError: If the data cannot be divided as asked, or come with their clients and another division is asked for;
+            if there is no client of a name in `unseen`, or none would be left to train.
     """
+    fed = _federate(dataset, split, key, test_fraction, val_fraction)
+    if isinstance(split, Natural) and dataset.never_train:
+        fed = _without(fed, _named(fed, dataset.never_train))
+    if not unseen:
+        return fed
+    return _without(fed, _drawn(fed, unseen, key / "unseen") if isinstance(unseen, float) else _named(fed, unseen))
+
+
+def _without(fed: FederatedData, apart: npt.NDArray[np.int64]) -> FederatedData:
+    """Set the clients of these numbers aside, behind those that are set aside already."""
+    if len(apart) == fed.num_clients:
+        raise DataError(f"unseen has all {fed.num_clients} clients, and none is left to train; name fewer")
+    stay = np.setdiff1d(np.arange(fed.num_clients), apart)
+    known, later = fed.clients.take(stay), fed.clients.take(apart)
+    if fed.unseen is not None:
+        later = ClientIndices.of([*fed.unseen.clients, *later])
+    return replace(
+        fed,
+        clients=known,
+        sha256=known.sha256,
+        unseen=replace(fed, clients=later, sha256=later.sha256, unseen=None),
+    )
+
+
+def _drawn(fed: FederatedData, share: float, key: Key) -> npt.NDArray[np.int64]:
+    """A share of the clients, at least one, ascending."""
+    count = max(1, math.floor(share * fed.num_clients + 0.5))
+    chosen: npt.NDArray[np.int64] = np.sort(key.numpy().choice(fed.num_clients, count, replace=False))
+    return chosen
+
+
+def _named(fed: FederatedData, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The numbers of the clients of these names, ascending."""
+    known = {name: i for i, name in enumerate(fed.client_names or map(str, range(fed.num_clients)))}
+    for name in names:
+        if name not in known:
+            few = ", ".join(list(known)[:5]) + (", ..." if len(known) > 5 else "")
+            raise DataError(f"unseen: there is no client {name!r}{did_you_mean(name, known)} (there are {few})")
+    return np.array(sorted({known[name] for name in names}), np.int64)
+
+
+def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, val_fraction: float) -> FederatedData:
+    """Divide a data set over clients that all train."""
     for name, value in (("test_fraction", test_fraction), ("val_fraction", val_fraction)):
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must be in [0, 1), got {value}")
@@ -224,7 +285,7 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         both = fed.entanglement(bases)
         reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}
     means = {"iid_distance": measured.iid_distance, "js": measured.js, "effective_classes": measured.effective_classes}
-    head = {
+    head: dict[str, Any] = {
         "schema": SCHEMA,
         "dataset": fed.dataset.name,
         "dataset_sha256": fed.dataset.sha256,
@@ -235,6 +296,14 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "classes": list(fed.dataset.classes),
         "client_names": None if fed.client_names is None else list(fed.client_names),
     }
+    if fed.unseen is not None:
+        names = fed.unseen.client_names
+        head["unseen"] = {
+            "sha256": fed.unseen.sha256,
+            "client_names": None if names is None else list(names),
+            "sizes": fed.unseen.label_counts.sum(1).tolist(),
+            "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.unseen.clients.lists()],
+        }
     if columns is not None:
         sizes = {"num_clients": fed.num_clients, "smallest": measured.smallest, "largest": measured.largest}
         return {**head, "columns": columns, "stats": {**sizes, "labels": counts.sum(0).tolist(), **means, **reached}}
@@ -272,7 +341,12 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
         )
     if manifest.n != len(dataset.y_train):
         raise DataError(f"the manifest {path} divides {manifest.n} samples, {dataset.name} has {len(dataset.y_train)}")
-    clients = ClientIndices.of(
-        [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in parts)) for parts in manifest.clients]
-    )
-    return FederatedData(dataset, clients, manifest.split, manifest.seed, clients.sha256)
+
+    def divided(clients: Sequence[Parts]) -> FederatedData:
+        indices = ClientIndices.of(
+            [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in parts)) for parts in clients]
+        )
+        return FederatedData(dataset, indices, manifest.split, manifest.seed, indices.sha256)
+
+    fed = divided(manifest.clients)
+    return replace(fed, unseen=divided(manifest.unseen)) if manifest.unseen else fed

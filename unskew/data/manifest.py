@@ -16,12 +16,12 @@ from unskew.errors import DataError
 SCHEMA = 1
 PARTS = ("train", "val", "test")
 
-_Parts = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Parts = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """A manifest as read and checked; `clients` holds (train, val, test) index arrays."""
+    """A manifest as read and checked; `clients`, and `unseen` that take no part, hold (train, val, test) arrays."""
 
     dataset: str
     dataset_sha256: str
@@ -29,7 +29,8 @@ class Manifest:
     split: Mapping[str, Any]
     seed: int
     sha256: str
-    clients: tuple[_Parts, ...]
+    clients: tuple[Parts, ...]
+    unseen: tuple[Parts, ...] = ()
 
 
 def index_sha256(clients: Iterable[Sequence[Sequence[int]]]) -> str:
@@ -79,7 +80,12 @@ def read_manifest(path: Path) -> Manifest:
     if not isinstance(content["split"].get("name"), str):
         got = content["split"].get("name", "nothing")
         raise DataError(f"the manifest {path} must have split.name as a word for how it was divided, got {got!r}")
-    clients = _clients(path, content["clients"], content["n"])
+    owner = np.full(max(content["n"], 0), -1, np.int64)
+    clients = _clients(path, content["clients"], owner)
+    later = content.get("unseen")
+    if later is not None and not (isinstance(later, dict) and isinstance(later.get("clients"), list)):
+        raise DataError(f"the manifest {path} must have unseen.clients as a list")
+    unseen = () if later is None else _clients(path, later["clients"], owner)
     sha256 = index_sha256([part.tolist() for part in parts] for parts in clients)
     if sha256 != content["sha256"]:
         raise DataError(
@@ -94,13 +100,14 @@ def read_manifest(path: Path) -> Manifest:
         content["seed"],
         sha256,
         clients,
+        unseen,
     )
 
 
-def _clients(path: Path, raw: list[Any], n: int) -> tuple[_Parts, ...]:
+def _clients(path: Path, raw: list[Any], owner: npt.NDArray[np.int64]) -> tuple[Parts, ...]:
+    """The clients' parts; `owner` has for each example a number of its client, and -1 where it has none."""
     if not raw:
         raise DataError(f"the manifest {path} has no clients")
-    owner = np.full(max(n, 0), -1, np.int64)
     clients = []
     for i, client in enumerate(raw):
         if not isinstance(client, dict) or set(client) != set(PARTS):

@@ -64,6 +64,11 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
             "evaluate: personal_on_global needs every client's own model and the server's test set in one place, and "
             "neither travels; leave it out"
         )
+    if experiment.unseen.clients:
+        raise ConfigError(
+            "unseen: a deployment has no clients that it must not train on; to hold a site out, do not register it, or "
+            "leave unseen out"
+        )
     pooled = next((m.label for m in experiment.methods if getattr(m.algorithm, "pooled", False)), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")

@@ -113,6 +113,22 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """Clients that come after training: no method trains, counts or evaluates on them until it has ended.
+
+    Attributes:
+        clients: A share of the clients, drawn under the seed, or a list of their names; in a file `unseen = 0.2` is
+            short for it.  Clients that the data mark so are set aside in any case.
+        adapt_epochs: Passes over a newcomer's own training data with which it adapts what it is served.
+        every: Rounds between evaluations of these clients; 0 evaluates them after the last round only.
+    """
+
+    clients: Annotated[float, Interval(gt=0.0, lt=1.0)] | tuple[str, ...] = ()
+    adapt_epochs: Annotated[int, Ge(1)] = 1
+    every: Annotated[int, Ge(0)] = 0
+
+
+@dataclass(frozen=True)
 class Runtime:
     """The machinery that does the work; recorded, because another executor or device agrees only within rounding.
 
@@ -205,6 +221,8 @@ class Experiment:
         client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
             partition.json; the numbers of more are columns of compressed files.
         mean_last: Number of evaluations that the "mean of last" averages.
+        unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
+            list of names, or a table.
         stop: Early stopping.
         world: Losses and channel.
         runtime: Executor, device, checkpoints.
@@ -227,6 +245,7 @@ class Experiment:
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
     client_rows: Annotated[int, Ge(0)] = 10_000
     mean_last: Annotated[int, Ge(1)] = 5
+    unseen: Unseen = Unseen()
     stop: Stop = Stop()
     world: World = World()
     runtime: Runtime = Runtime()
@@ -467,6 +486,8 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     if bounds:
         methods = with_bounds(methods, local)
     split = parse_split(table.pop("split", {"name": "iid"}), where)
+    if "unseen" in table and not isinstance(table["unseen"], Mapping):
+        table["unseen"] = {"clients": table["unseen"]}
     kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"), elsewhere=_of_the_experiment())
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, **kwargs)

@@ -100,6 +100,19 @@ class NetworkRow(TypedDict):
     framing: Count
 
 
+SERVED, ADAPTED = "unseen", "unseen_adapted"
+"""Clients that come after training, as they are served and after adapting: the parts of such metrics' names."""
+
+
+def gap_name(part: str, measure: str) -> str:
+    """Name of the difference of the clients that trained to those of `part`, which came after training.
+
+    >>> gap_name(SERVED, "accuracy"), gap_name(ADAPTED, "accuracy")
+    ('gap.accuracy', 'gap_adapted.accuracy')
+    """
+    return f"{part.replace('unseen', 'gap')}.{measure}"
+
+
 @dataclass(frozen=True)
 class RowLog(Generic[T]):
     """A log: its name, which is also its file's, and the type of its rows."""
@@ -212,6 +225,13 @@ class SplitStats(TypedDict):
     domains: NotRequired[list[Count]]
 
 
+class UnseenCard(TypedDict):
+    """The clients that come after training, in partition.json."""
+
+    sizes: list[Count]
+    client_names: NotRequired[list[str] | None]
+
+
 class SplitCard(TypedDict):
     """One seed's division of the data, in partition.json."""
 
@@ -223,6 +243,7 @@ class SplitCard(TypedDict):
     classes: NotRequired[list[str] | None]
     client_names: NotRequired[list[str] | None]
     columns: NotRequired[str]
+    unseen: NotRequired[UnseenCard]
     stats: SplitStats
 
 

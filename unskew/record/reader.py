@@ -40,7 +40,8 @@ class DataSplit:
     """One seed's division of the data: clients' sizes, their label counts [client][label], and the skew measures.
 
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
-    `client_names` and `classes` are empty if clients or labels are known only by number.
+    `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
+    clients that came after training, of which nothing else here knows.
     """
 
     dataset: str
@@ -56,6 +57,7 @@ class DataSplit:
     domains: tuple[int, ...] = ()
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    unseen: tuple[int, ...] = ()
 
     def client(self, number: int) -> str:
         """The client's name, or its number if it has none."""
@@ -142,6 +144,8 @@ class Record:
         baseline: Label of the method that others are compared with; "" if the run has none, None if it does not say.
         summary: None while the run has not finished.
         cut_short: Names of files whose last line was incomplete and left out.
+        newcomers: (method, seed, part) -> {client: headline} of clients that came after training, as `clients`; parts
+            are those of `unskew.run.metrics`: unseen and unseen_adapted.
     """
 
     folder: Path
@@ -169,6 +173,7 @@ class Record:
     parameters: int | None = None
     baseline: str | None = None
     headline: Measure = ACCURACY
+    newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -234,8 +239,8 @@ def read(folder: Path) -> Record:
 
     cut_short: list[str] = []
     headline = described(card["measures"][0] if "measures" in card else None)
-    series, clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
-    clients |= _client_columns(folder, known, headline)
+    series, of_clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
+    of_clients |= _client_columns(folder, known, headline)
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
@@ -253,7 +258,8 @@ def read(folder: Path) -> Record:
         config=read_text(folder / "config.toml") if (folder / "config.toml").is_file() else "",
         cells=cells,
         series=series,
-        clients=clients,
+        clients={(m, seed): values for (m, seed, part), values in of_clients.items() if part == "personal"},
+        newcomers={at: values for at, values in of_clients.items() if at[2] != "personal"},
         flows=flows,
         partitions=_partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {},
         failures=failures,
@@ -378,17 +384,22 @@ def _cells(card: logs.RunCard, path: Path) -> tuple[Cell, ...]:
     return tuple(cells.values())
 
 
+_OfClients = dict[tuple[str, int, str], dict[int, float]]  # (method, seed, part) -> {client: headline}
+
+
 def _metrics(
     rows: _Rows[logs.MetricRow], headline: Measure
-) -> tuple[dict[tuple[str, int, str], dict[int, float]], dict[tuple[str, int], dict[int, float]]]:
+) -> tuple[dict[tuple[str, int, str], dict[int, float]], _OfClients]:
+    """All series, and the headline of single clients in the last round that has them."""
     series: dict[tuple[str, int, str], dict[int, float]] = {}
-    clients: dict[tuple[str, int], dict[int, dict[int, float]]] = {}
+    clients: dict[tuple[str, int, str], dict[int, dict[int, float]]] = {}
+    parts = _parts(headline)
     for number, row in rows:
         method, seed, name, at, client = row["method"], row["seed"], row["name"], row["round"], row.get("client")
         if client is None:
             place, key = series.setdefault((method, seed, name), {}), at
-        elif name == f"personal.{headline.name}":
-            place, key = clients.setdefault((method, seed), {}).setdefault(at, {}), client
+        elif name in parts:
+            place, key = clients.setdefault((method, seed, parts[name]), {}).setdefault(at, {}), client
         else:
             continue
         if key in place:
@@ -398,15 +409,18 @@ def _metrics(
     return ordered, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}
 
 
-def _client_columns(
-    folder: Path, known: set[tuple[str, int]], headline: Measure
-) -> dict[tuple[str, int], dict[int, float]]:
-    clients = {}
+def _parts(headline: Measure) -> dict[str, str]:
+    """The parts that single clients have a headline of, by the name of its metric."""
+    return {f"{part}.{headline.name}": part for part in ("personal", logs.SERVED, logs.ADAPTED)}
+
+
+def _client_columns(folder: Path, known: set[tuple[str, int]], headline: Measure) -> _OfClients:
+    clients, parts = {}, _parts(headline)
     for c in columns.client_columns(folder):
         if (c.method, c.seed) not in known:
             raise refusal(folder / columns.FOLDER, None, f"run.json has no cell for method {c.method!r}, seed {c.seed}")
-        if c.name == f"personal.{headline.name}":
-            clients[c.method, c.seed] = dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
+        if c.name in parts:
+            clients[c.method, c.seed, parts[c.name]] = dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
     return clients
 
 
@@ -503,6 +517,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             domains=tuple(domains),
             client_names=tuple(names),
             classes=tuple(classes) if labels == {len(classes)} else (),
+            unseen=tuple(card["unseen"]["sizes"]) if "unseen" in card else (),
         )
     return dict(sorted(partitions.items()))
 

@@ -91,7 +91,10 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
     best = {metric: leader(record, metric) for metric in (measure.shared, measure.own, measure.worst)}
     head = ["method", "seeds", "round", f"global {measure.axis}"]
     head += [f"minus {base}{', points' if measure.percent else ''} [95 %]"] if base is not None else []
-    head += [f"personal {measure.axis}", f"mean of worst decile{', %' if measure.percent else ''}", "MB", "seconds"]
+    head += [f"personal {measure.axis}", f"mean of worst decile{', %' if measure.percent else ''}"]
+    later = any(row.unseen for row in headline(record))
+    head += [f"newcomers{', %' if measure.percent else ''}", "adapted"] if later else []
+    head += ["MB", "seconds"]
     lines = [[escape(_plain(title)) for title in head]]
     for row in headline(record):
 
@@ -109,6 +112,7 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
                 *([escape("–" if d is None else bracket(d))] if base is not None else []),
                 value(measure.own, row.personal),
                 value(measure.worst, row.worst),
+                *([escape(with_spread(of, measure)) for of in (row.unseen, row.adapted)] if later else []),
                 escape(amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"),
                 escape(amount(row.seconds.mean) if row.seconds else "–"),
             ]
@@ -160,6 +164,7 @@ def _csv_row(record: Record, row: Headline, base: str | None, difference: Differ
         **_both(f"personal_{row.measure.name}", row.personal),
         **_both("worst_decile", row.worst),
         "spread_over_clients": row.across.mean if row.across else None,
+        **(_both("unseen", row.unseen) | _both("unseen_adapted", row.adapted) if row.unseen else {}),
         **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},
         "seconds": row.seconds.mean if row.seconds else None,
     }

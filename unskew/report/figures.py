@@ -328,6 +328,25 @@ def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], a
         return markup(figure, name, alt)
 
 
+def newcomers_chart(
+    name: str, rows: Sequence[tuple[str, Look, float | None, float, float]], alt: str, measure: Measure
+) -> Markup:
+    """Means of clients that trained, of newcomers as served, and of newcomers adapted: a row for each method."""
+    with style(name):
+        figure, axes = _axes(54 + 34 * len(rows))
+        for i, (_, look, seen, served, adapted) in enumerate(rows):
+            ends = [measure.scale * v for v in (seen, served, adapted) if v is not None]
+            axes.plot([min(ends), max(ends)], [i, i], color=look.colour, linewidth=1.0, alpha=0.5)
+            if seen is not None:
+                axes.plot([measure.scale * seen], [i], **{**drawn(look), "markersize": 8})
+            hollow = {**drawn(look), "markersize": 8, "markerfacecolor": PAGE, "markeredgewidth": 1.4}
+            axes.plot([measure.scale * served], [i], **hollow)
+            axes.plot([measure.scale * adapted], [i], "|", color=look.colour, markersize=13, markeredgewidth=2.2)
+        _named_rows(axes, [method for method, *_ in rows])
+        axes.set_xlabel(f"{measure.label} on own test data, mean over clients{', %' if measure.percent else ''}")
+        return markup(figure, name, alt)
+
+
 def _named_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names above their rows, left-aligned inside the axes: long names then cost no width."""
     axes.set_ylim(len(names) - 0.45, -0.75)

@@ -19,7 +19,7 @@ from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import described, plain
 from unskew.record.reader import DataSplit, Record, Warned, read
 from unskew.registry import OURS
-from unskew.report import figures, summary_text, tables
+from unskew.report import figures, newcomers, summary_text, tables
 from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind
 from unskew.report.sections import cost
@@ -125,6 +125,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "found": summary_text.found(record),
         "notes": _notes(record),
         "rows": rows,
+        "newcomers": any(r.unseen for r in rows),
         "measure": record.headline,
         "show_setting": len({r.setting for r in rows}) > 1,
         "last_k": tables.last_k(record),
@@ -174,6 +175,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
             ("" if name == row.method else name, row, figures.swatch(m))
             for (name, _, row), m in zip(parts, marks, strict=True)
         ],
+        "newcomers": any(row.unseen for _, _, row in parts),
         "measure": records[0].headline,
         "base": base,
         "swatches": {label: figures.swatch(look) for label, look in looks.items()},
@@ -247,7 +249,7 @@ def _when(warned: Warned) -> str:
 
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
     """Sections on costs and on the methods' info, in this order; empty for a run without info."""
-    sections = []
+    sections: list[Section | None] = [newcomers.section(record, marks)]
     if record.info:
         sections.append(cost.section(record, marks, cost.quantities(record), priced))
     drawn: set[str] = set()

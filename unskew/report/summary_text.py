@@ -108,9 +108,11 @@ def _data(record: Record) -> str:
         known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
         return f"{known}, {record.cells[0].setting}"
     first = next(iter(record.partitions.values()))
+    later = f", and {_number(len(first.unseen), 'client')} unseen" if first.unseen else ""
     return (
         f"{first.dataset} ({first.n:,} examples), split over {_number(len(first.sizes), 'client')} "
-        f"by {described(first.split)}"
+        f"by {described(first.split)}{later}"
+        + (f", and {_number(len(first.unseen), 'client')} unseen" if first.unseen else "")
     )
 
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Literal
 
 from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
-from unskew.record.logs import Bound
+from unskew.record.logs import ADAPTED, SERVED, Bound
 from unskew.record.reader import Flow, Record, configured
 from unskew.report.stats import Curve, Spread, curve_by_round, interval
 from unskew.tasks.measure import ACCURACY, Measure
@@ -30,6 +30,7 @@ class Headline:
 
     `shared` is the global model's, `personal` the mean over the clients' own models, `worst` that of the worst tenth;
     `across` is the standard deviation over the clients (ddof 0: these are all there are).
+    `unseen` is the mean over clients that came after training, as they are served, `adapted` after adapting.
     `rounds` is the last round reached, the lowest over seeds; `planned` is the number of seeds asked for.
     """
 
@@ -46,6 +47,8 @@ class Headline:
     personal: Spread | None
     worst: Spread | None
     across: Spread | None
+    unseen: Spread | None
+    adapted: Spread | None
     mb: dict[Direction, Spread]
     seconds: Spread | None
 
@@ -144,6 +147,8 @@ def _headline(record: Record, method: str) -> Headline:
         personal=over(measure.own, itemgetter(-1)),
         worst=over(measure.worst, itemgetter(-1)),
         across=over(measure.across, itemgetter(-1)),
+        unseen=over(f"{SERVED}.{measure.name}.mean", itemgetter(-1)),
+        adapted=over(f"{ADAPTED}.{measure.name}.mean", itemgetter(-1)),
         mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
         seconds=over("seconds", math.fsum),
     )

@@ -125,10 +125,10 @@ def evaluate(
             if _defined(measure, value)
         ]
     for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
-        metrics += _reduced(name, eval_set.task, scores[name], last)
+        metrics += reduced(name, eval_set.task, scores[name], last)
     if "val" in scores:
         headline = f"val.{eval_set.task.headline.name}"
-        val = _reduced("val", eval_set.task, scores["val"], last=False)
+        val = reduced("val", eval_set.task, scores["val"], last=False)
         metrics += [Metric(headline, m.value, m.weight) for m in val if m.name == f"{headline}.weighted"]
     return metrics
 
@@ -167,7 +167,7 @@ def _scores_from_clients(
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
     by_part = remote.evaluate_on_clients(state, t, parts, last, None if last else clients) if parts or last else {}
     wanted_of = {part: {c: by_client[c] for c in clients if c in by_client} for part, by_client in by_part.items()}
-    return on_global, {part: _table(eval_set.task, by_client) for part, by_client in wanted_of.items()}
+    return on_global, {part: table(eval_set.task, by_client) for part, by_client in wanted_of.items()}
 
 
 def _scores(
@@ -229,7 +229,7 @@ def _on_own_rows(
 ) -> ClientScores:
     """Scores of clients that were tested on rows of their own, from their parts of the passes."""
     if not tested:
-        return _table(task, {})
+        return table(task, {})
     clients = np.concatenate(list(tested.values()))
     columns = joined([by_job[name, first] for first in tested])
     means = [i for i, m in enumerate(task.measures) if m.each is not None]
@@ -254,16 +254,17 @@ def _on_all_rows(
     by_client: dict[ClientId, Score] = {}
     for first, clients in sharing.items():
         by_client.update(dict.fromkeys(clients.tolist(), _score(task, by_job[name, first])))
-    return _table(task, by_client)
+    return table(task, by_client)
 
 
-def _table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
+def table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
+    """Return the clients' scores in columns."""
     clients = sorted(by_client)
     values = np.array([by_client[c].values for c in clients], np.float64).reshape(len(clients), len(task.measures))
     return ClientScores(np.array(clients, np.int64), values, np.array([by_client[c].n for c in clients], np.float64))
 
 
-def _reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Metric]:
+def reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Metric]:
     """The measures over the clients for which they are defined; after the last round the headline of each client."""
     metrics: list[Metric] = []
     for measure, values in zip(task.measures, scores.values.T, strict=True):

@@ -33,7 +33,7 @@ from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId
 from unskew.record import columns
 from unskew.record.logs import METRICS, WORK
-from unskew.run import checkpoint, models, trackers
+from unskew.run import checkpoint, models, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -48,6 +48,7 @@ from unskew.run.evaluation import (
 from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json
 from unskew.run.metrics import Metric, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
+from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
 from unskew.tasks.classification import only_class_found
@@ -167,9 +168,12 @@ def resume(
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
 
 
-def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Hashes of data set and split, by seed."""
-    return {seed: (fed.get("dataset_sha256"), fed.get("sha256")) for seed, fed in partition.get("seeds", {}).items()}
+def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Hashes of data set, split, and the split of clients that come after training, by seed."""
+    return {
+        seed: (fed.get("dataset_sha256"), fed.get("sha256"), (fed.get("unseen") or {}).get("sha256"))
+        for seed, fed in partition.get("seeds", {}).items()
+    }
 
 
 def _first_difference(a: Any, b: Any, path: str = "") -> str:
@@ -248,11 +252,9 @@ def setting(experiment: Experiment, fed: FederatedData) -> str:
     """The run's split, as in `dirichlet(alpha=0.1), 20 clients`."""
     record = {k: v for k, v in fed.split.items() if k not in ("name", "num_clients", "min_samples") and v is not None}
     inner = ", ".join(f"{k}={v}" for k, v in record.items())
-    return (
-        f"{fed.split['name']}({inner}), {fed.num_clients} clients"
-        if inner
-        else f"{fed.split['name']}, {fed.num_clients} clients"
-    )
+    name = f"{fed.split['name']}({inner})" if inner else f"{fed.split['name']}"
+    later = "" if fed.unseen is None else f" and {fed.unseen.num_clients} unseen"
+    return f"{name}, {fed.num_clients} clients{later}"
 
 
 # ---------------------------------------------------------------- the run
@@ -402,6 +404,12 @@ class _Cell:
         elsewhere = self.sim.clients.remote and experiment.val_fraction > 0.0
         self.eval_set: EvalSet = eval_set(setup.task, fed, setup.device, validates=elsewhere)
         self.pooled = train is not fed
+        epochs = experiment.unseen.adapt_epochs
+        self.newcomers = (
+            unseen.newcomers_of(self.sim, setup.task, fed, self.seed, epochs)
+            if isinstance(self.sim, Simulator)
+            else None
+        )
         self.bytes, self.cell_s = 0, 0.0
         self.round = self.at = 0  # the last finished round, and the one in progress
         self.state: Any  # at the end of the last finished round
@@ -533,7 +541,11 @@ class _Cell:
                 self.own_models = own
         else:
             own = None
-        return evaluate(self.sim, state, t, self.eval_set, which, last, own, clients)
+        metrics = evaluate(self.sim, state, t, self.eval_set, which, last, own, clients)
+        every = self.run.experiment.unseen.every
+        if self.newcomers is not None and (last or (every and t % every == 0)):
+            metrics += unseen.metrics_of(self.newcomers.scores(state, t), self.run.setup.task, metrics, last)
+        return metrics
 
     def evaluated_clients(self) -> Sequence[ClientId]:
         """The clients whose own models are evaluated after this round."""

@@ -33,6 +33,7 @@ from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
 from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
+from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
@@ -185,7 +186,9 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
             any.
     """
     key = Key(seed) / "data"
-    fed = federate(dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction)
+    fed = federate(
+        dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction, experiment.unseen.clients
+    )
     if experiment.stop.metric is not None and not fed.clients.val.sizes.any():
         raise DataError(
             "stop.metric needs validation data, and no client has any; raise val_fraction or the clients' sizes"
@@ -379,7 +382,9 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
             if i == 0:
-                sim.start()
+                state = sim.start()
+                if fed.unseen is not None:
+                    served_to(method.algorithm, state, fed.num_clients)
             for local in _optimisations(method.algorithm):
                 if not layout.select(local.trainable).intersection(layout.trainable):
                     raise ConfigError(

@@ -109,7 +109,7 @@ class InProcessClients:
         own: Mapping[ClientId, Params | None] = served
         if personalise is not None:
             jobs = {c: self.personal_job(personalise, c, model, t) for c, model in served.items()}
-            alone = {c: _without_local_work(job) for c, job in jobs.items()}
+            alone = {c: without_local_work(job) for c, job in jobs.items()}
             results = dict(self.executor.complete({c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
             own = {c: results[c].value if c in results else alone[c][1] for c in served}
         return {c: model for c, model in own.items() if model is not None}
@@ -258,7 +258,7 @@ class Simulator(Driver[S]):
         self.population = population
 
 
-def _without_local_work(work: StepJob) -> tuple[bool, Any]:
+def without_local_work(work: StepJob) -> tuple[bool, Any]:
     """Return (True, result) of a step without local work: most personal models are put together, not trained."""
     step = work.begin(work.me, work.message, work.memory)
     if not isinstance(step, GeneratorType):

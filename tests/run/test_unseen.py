@@ -1,0 +1,287 @@
+"""Clients that come after training: who they are, what they are served, and that training never depends on them."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.data.dataset import checked
+from unskew.data.federated import FederatedData, federate, from_manifest, to_manifest
+from unskew.data.split import Natural
+from unskew.deploy import server
+from unskew.errors import ConfigError, DataError, ProtocolError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.history import history
+from unskew.keys import Key
+from unskew.protocol import Me, Step
+from unskew.record import reader
+from unskew.report import newcomers, table
+from unskew.report.html import write_report
+from unskew.report.summary_text import what
+from unskew.run import loop
+from unskew.run import setup as run_setup
+from unskew.run.unseen import adaptation, newcomers_of, served_to
+from unskew.tree import Params
+
+METHODS = """
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "ifca"
+clusters = 2
+[[methods]]
+name = "fedper"
+"""
+
+
+def six(never_train: tuple[str, ...] = ()) -> Any:
+    """Two examples each of clients a to f."""
+    owners = torch.arange(6).repeat_interleave(2)
+    x = torch.arange(12.0)[:, None]
+    data = checked("six", x, owners % 2, x, owners % 2, owners=owners, client_names=tuple("abcdef"))
+    return replace(data, never_train=never_train)
+
+
+def parts(fed: FederatedData) -> set[int]:
+    return {int(row) for part in ("train", "val", "test") for row in getattr(fed.clients, part).values}
+
+
+def test_unseen_clients_are_set_aside_by_name_and_no_example_is_lost() -> None:
+    fed = federate(six(), Natural(), Key(0), 0.5, unseen=("f", "b"))
+    assert fed.client_names == ("a", "c", "d", "e")
+    assert fed.unseen is not None
+    assert fed.unseen.client_names == ("b", "f")
+    assert parts(fed) | parts(fed.unseen) == set(range(12))
+    assert not parts(fed) & parts(fed.unseen)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.25, 2), (0.5, 3), (0.6, 4)])
+def test_a_share_is_rounded_halves_up_and_at_least_one(share: float, count: int) -> None:
+    """Of six clients .25 is 1.5, so 2; .6 is 3.6, so 4."""
+    fed = federate(six(), Natural(), Key(0), 0.5, unseen=share)
+    assert fed.unseen is not None
+    assert (fed.num_clients, fed.unseen.num_clients) == (6 - count, count)
+
+
+def test_the_share_is_drawn_under_the_seed_and_other_clients_keep_their_examples() -> None:
+    whole = federate(six(), Natural(), Key(3), 0.5)
+    drawn = {seed: federate(six(), Natural(), Key(seed), 0.5, unseen=0.5).client_names for seed in range(8)}
+    assert len(set(drawn.values())) > 1
+    fed = federate(six(), Natural(), Key(3), 0.5, unseen=0.5)
+    names = whole.client_names or ()
+    for i, name in enumerate(fed.client_names or ()):
+        assert torch.equal(fed.clients.train[i], whole.clients.train[names.index(name)])
+
+
+def test_clients_that_the_data_mark_never_train_whatever_the_setting_says() -> None:
+    fed = federate(six(("c",)), Natural(), Key(0), 0.5, unseen=("e",))
+    assert fed.client_names == ("a", "b", "d", "f")
+    assert fed.unseen is not None
+    assert set(fed.unseen.client_names or ()) == {"c", "e"}
+    assert (federate(six(("c",)), Natural(), Key(0), 0.5).unseen or fed).client_names == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("unseen", "says"),
+    [
+        (("hospitl",), "there is no client 'hospitl'"),
+        (tuple("abcdef"), "none is left"),
+        (0.99, "none is left"),
+    ],
+)
+def test_impossible_unseen_clients_are_refused(unseen: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        federate(six(), Natural(), Key(0), 0.5, unseen=unseen)
+
+
+def test_a_manifest_brings_its_unseen_clients_back(tmp_path: Path) -> None:
+    fed = federate(six(), Natural(), Key(0), 0.5, unseen=("b",))
+    (tmp_path / "m.json").write_text(json.dumps(to_manifest(fed)))
+    again = from_manifest(tmp_path / "m.json", six())
+    assert fed.unseen is not None
+    assert again.unseen is not None
+    assert (again.sha256, again.unseen.sha256) == (fed.sha256, fed.unseen.sha256)
+
+
+def test_a_manifest_whose_unseen_clients_hold_a_trained_example_is_refused(tmp_path: Path) -> None:
+    manifest = to_manifest(federate(six(), Natural(), Key(0), 0.5, unseen=("b",)))
+    manifest["unseen"]["clients"][0]["train"] = manifest["clients"][0]["train"]
+    (tmp_path / "m.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="belongs to client 0"):
+        from_manifest(tmp_path / "m.json", six())
+
+
+# ---------------------------------------------------------------- a run
+@pytest.fixture(scope="module")
+def ran(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unseen") / "run"
+    loop.start(tiny("rounds=2", "unseen=0.5", "seeds=[0,1]", "split.num_clients=6", methods=METHODS), folder)
+    return folder
+
+
+def test_training_is_the_same_whatever_becomes_of_the_newcomers(
+    tiny: Callable[..., Experiment], ran: Path, tmp_path: Path
+) -> None:
+    """Other epochs and other rounds of evaluation change no number of the clients that train."""
+
+    def trained(folder: Path) -> list[str]:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return [x for x in lines if '"seconds"' not in x and "unseen" not in x and '"gap' not in x]
+
+    other = ("rounds=2", "unseen.clients=0.5", "unseen.adapt_epochs=3", "unseen.every=1", "seeds=[0,1]")
+    loop.start(tiny(*other, "split.num_clients=6", methods=METHODS), tmp_path / "run")
+    assert trained(tmp_path / "run") == trained(ran)
+
+
+def test_every_method_reports_newcomers_after_the_last_round_and_the_gap(ran: Path) -> None:
+    got = history(loop.RunResult(ran, json.loads((ran / "summary.json").read_text())))
+    for method in ("fedavg", "ifca", "fedper"):
+        seen, served = got.value(method, "personal.accuracy.mean"), got.value(method, "unseen.accuracy.mean")
+        assert got.value(method, "gap.accuracy") == pytest.approx(seen - served)
+        adapted = got.value(method, "unseen_adapted.accuracy.mean")
+        assert got.value(method, "gap_adapted.accuracy") == pytest.approx(seen - adapted)
+        by_client = got.of_clients(method, "unseen_adapted.accuracy", seed=1)
+        assert set(by_client) == {3, 4, 5}
+    rounds = {row["round"] for row in got.rows if row["name"] == "unseen.accuracy.mean"}
+    assert rounds == {2}
+
+
+def test_only_clients_that_trained_are_in_cohorts_ledger_and_label_counts(ran: Path) -> None:
+    rows = [json.loads(line) for line in (ran / "ledger.jsonl").read_text().splitlines()]
+    assert {row[end] for row in rows for end in ("src", "dst")} == {0, 1, 2, 3}  # 0 is the server
+    partition = json.loads((ran / "partition.json").read_text())["seeds"]["0"]
+    assert len(partition["stats"]["label_counts"]) == 3
+    assert len(partition["unseen"]["clients"]) == 3
+
+
+def test_the_report_has_the_newcomers_with_both_intervals(ran: Path, tmp_path: Path, undrawn: None) -> None:
+    record = reader.read(ran)
+    (fedavg, *_) = newcomers.rows(record)
+    assert fedavg.count == 3
+    assert fedavg.served_gap is not None
+    assert fedavg.served_gap.clients is not None
+    text = write_report(record, tmp_path / "page.html").read_text()
+    assert "Clients who come later" in text
+    assert "as served" in text
+    assert "split over 3 clients" in what(record)
+    assert "and 3 clients unseen" in what(record)
+    assert "newcomers" in table(record)
+    assert "unseen_adapted" in table(record, "csv").splitlines()[0]
+
+
+def test_a_report_without_newcomers_says_nothing_of_them(
+    tiny: Callable[..., Experiment], tmp_path: Path, undrawn: None
+) -> None:
+    loop.start(tiny("rounds=1"), tmp_path / "run")
+    assert "ewcomers" not in write_report(tmp_path / "run").read_text()
+    assert "unseen" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_welch_over_two_seeds_averages_the_differences() -> None:
+    """Seeds with differences .25 and .15: mean .2.  Variances over n: .005/2 + .02/2 and .02/2 + .005/2, .0125 each.
+
+    The squared standard error of the mean of two is .025 / 4 = .00625, so it is .0791; by Satterthwaite the freedom is
+    .025^2 / (2 * .0025^2 + 2 * .01^2) = 2.941, where t is 3.216: .2 -+ .254.
+    """
+    low, high = newcomers.welch([((0.8, 0.9), (0.5, 0.7)), ((0.7, 0.9), (0.6, 0.7))]) or (math.nan, math.nan)
+    assert (low + high) / 2 == pytest.approx(0.2)
+    assert (high - low) / 2 == pytest.approx(0.254, abs=1e-3)
+
+
+def test_there_is_no_interval_over_a_single_newcomer() -> None:
+    assert newcomers.welch([((0.8, 0.9), (0.5,))]) is None
+
+
+# ---------------------------------------------------------------- what a newcomer is served
+@dataclass(frozen=True)
+class OnlyOldFriends(FedAvg):
+    """A method that has a model for the clients it knows."""
+
+    def serve(self, state: Any, client: int | None) -> Params | None:
+        return {0: state.params, 1: state.params}[client or 0]
+
+
+def test_a_method_that_knows_no_newcomers_is_refused_before_any_work() -> None:
+    with pytest.raises(ProtocolError, match="newcomer_models"):
+        served_to(OnlyOldFriends(), FedAvg().init({}, _federation()), 2)
+
+
+def _federation() -> Any:
+    class Fed:
+        class layout:
+            trainable = ()
+
+            @staticmethod
+            def select(groups: Any) -> frozenset[str]:
+                return frozenset()
+
+    return Fed()
+
+
+def test_of_several_models_a_newcomer_takes_the_one_with_the_lowest_loss_on_its_training_data(
+    tiny: Callable[..., Experiment],
+) -> None:
+    experiment = tiny("unseen=0.5", methods='[[methods]]\nname = "ifca"\nclusters = 2\n')
+    setup = run_setup.prepare(experiment)
+    fed = run_setup.divide(experiment, setup.dataset, 0)
+    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
+    state = sim.start()
+    came = newcomers_of(sim, setup.task, fed, 0, 1)
+    assert came is not None
+    for i in range(2):
+        me = came.me(came.first + i, 1)
+        model, _ = came.models(state, me)
+        losses = [came.training_loss(of, me) for of in state.models]
+        assert came.training_loss(model, me) == min(losses)
+    assert losses[0] != losses[1]
+
+
+def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("unseen=0.5", "local.local_steps=7")
+    algorithm = experiment.methods[0].algorithm
+    (request,) = [next(adaptation(algorithm, 4)(None, {}, None))]  # type: ignore[arg-type]
+    assert (request.config.local_epochs, request.config.local_steps) == (4, None)
+    assert (request.config.lr, request.config.batch_size) == (algorithm.local.lr, algorithm.local.batch_size)
+
+
+def test_a_method_may_adapt_by_a_rule_of_its_own() -> None:
+    class Own:
+        def adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]:
+            yield from ()
+            return {"epochs": torch.tensor(epochs)}
+
+    gen = adaptation(Own(), 3)(None, {}, None)  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as stop:
+        next(gen)
+    assert stop.value.value["epochs"] == 3
+
+
+def test_a_run_that_is_stopped_and_resumed_reports_the_same_newcomers(
+    tiny: Callable[..., Experiment], ran: Path, tmp_path: Path
+) -> None:
+    from unskew.run.callbacks import NoCallback, Progress
+
+    class Stopping(NoCallback):
+        def progress(self, progress: Progress) -> None:
+            if progress.round == 1:
+                raise KeyboardInterrupt
+
+    experiment = tiny("rounds=2", "unseen=0.5", "seeds=[0,1]", "split.num_clients=6", methods=METHODS)
+    with pytest.raises(loop.Interrupted):
+        loop.start(experiment, tmp_path / "run", Stopping())
+    outcome = loop.resume(tmp_path / "run")
+    assert outcome.summary["fingerprint"] == json.loads((ran / "summary.json").read_text())["fingerprint"]
+
+
+def test_a_deployment_refuses_unseen_clients(tmp_path: Path, tiny: Callable[..., Experiment]) -> None:
+    (tmp_path / "experiment.toml").write_text(config.to_toml(tiny("unseen=0.5")))
+    (tmp_path / "server.toml").write_text("min_clients = 1\n")
+    with pytest.raises(ConfigError, match="do not register it"):
+        server.serve(None, tmp_path)  # type: ignore[arg-type]

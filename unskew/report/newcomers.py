@@ -1,0 +1,173 @@
+"""Clients that came after training: each method for newcomers, as served and adapted, beside the clients that trained.
+
+Two intervals of a gap are given: over seeds, as everywhere in a report, and over clients, which says how far the mean
+of so few newcomers can be trusted: Welch's, of the clients' values in each seed, averaged over the seeds.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import special
+
+from unskew.errors import RunError
+from unskew.record.logs import ADAPTED, SERVED, gap_name
+from unskew.record.reader import Record, configured
+from unskew.report import figures, tables
+from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.stats import CONFIDENCE, Spread, interval
+from unskew.tasks.measure import Measure
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The clients that trained minus newcomers, fractions for accuracies.
+
+    Attributes:
+        spread: The gap of each seed.
+        seeds, clients: 95 % intervals over seeds and over clients; None where there are too few.
+    """
+
+    spread: Spread
+    seeds: tuple[float, float] | None
+    clients: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class NewcomerRow:
+    """A method's numbers; the spreads are over seeds, each a mean over clients."""
+
+    method: str
+    seen: Spread | None
+    served: Spread
+    adapted: Spread
+    served_gap: Gap | None
+    adapted_gap: Gap | None
+    count: int
+
+
+def rows(record: Record) -> tuple[NewcomerRow, ...]:
+    """A row for each method that newcomers met; empty for a run without any."""
+    of_methods = []
+    for row in tables.headline(record):
+        if row.unseen is None or row.adapted is None:
+            continue
+        of = [record.newcomers.get((row.method, seed, SERVED), {}) for seed in row.seeds]
+        served, adapted = (_gap(record, row.method, row.seeds, part) for part in (SERVED, ADAPTED))
+        count = max(map(len, of), default=0)
+        of_methods.append(NewcomerRow(row.method, row.personal, row.unseen, row.adapted, served, adapted, count))
+    return tuple(of_methods)
+
+
+def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | None:
+    name = gap_name(part, record.headline.name)
+    last = [record.series.get((method, seed, name), {}) for seed in seeds]
+    if not all(last):
+        return None
+    values = tuple(by_round[max(by_round)] for by_round in last)
+    of_clients = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
+    pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in of_clients]
+    return Gap(Spread(values), interval(values), welch(pairs))
+
+
+def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float] | None:
+    """Welch's 95 % interval of the difference of two means over clients, averaged over seeds; None below two clients.
+
+    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m, that of the mean
+    over k seeds the sum over seeds divided by k^2; its degrees of freedom are Welch and Satterthwaite's.
+
+    >>> low, high = welch([((0.8, 0.9), (0.5, 0.7))])
+    >>> f"{low:.3f} {high:.3f}"
+    '-0.329 0.829'
+    """
+    if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
+        return None
+    difference = statistics.fmean(statistics.fmean(a) - statistics.fmean(b) for a, b in pairs)
+    parts = [(statistics.variance(of) / len(of), len(of)) for pair in pairs for of in pair]
+    total = sum(v for v, _ in parts)
+    if not total > 0.0:
+        return None
+    freedom = total**2 / sum(v**2 / (n - 1) for v, n in parts)
+    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total) / len(pairs)
+    return difference - half, difference + half
+
+
+def section(record: Record, marks: Mapping[str, figures.Look]) -> Section | None:
+    """The section of a run with newcomers."""
+    of, m = rows(record), record.headline
+    if not of:
+        return None
+    lead = (
+        f"{of[0].count} clients{' of each seed' if len(record.seeds) > 1 else ''} took no part in training. "
+        "“As served” is what a method gives to a client it has never met; “adapted” is that after training on its own "
+        f"data{_epochs(record)}. The gap is the {m.label} of the clients that trained minus that of newcomers, each "
+        "on its own test data; clients that trained were not adapted once more."
+    )
+    points = m.points
+    head = (
+        ("Method", ""),
+        ("Trained", "%" if m.percent else ""),
+        ("Newcomers, as served", "%" if m.percent else ""),
+        ("Newcomers, adapted", "%" if m.percent else ""),
+        ("Gap as served", f"{points} [over seeds]".strip()),
+        ("", "[over clients]"),
+        ("Gap adapted", f"{points} [over seeds]".strip()),
+        ("", "[over clients]"),
+    )
+    entries = tuple(
+        TableRow(
+            row.method,
+            (
+                tables.with_spread(row.seen, m),
+                tables.with_spread(row.served, m),
+                tables.with_spread(row.adapted, m),
+                *(cell for gap in (row.served_gap, row.adapted_gap) for cell in _cells(gap, m)),
+            ),
+            figures.swatch(marks[row.method]),
+        )
+        for row in of
+    )
+    better = "Above" if m.higher else "Below"
+    note = f"Intervals of 95 %. {better} zero the clients that trained are better off than the newcomers."
+    table = Table(
+        f"{m.label[:1].upper()}{m.label[1:]} on clients’ own test data, mean over clients", head, entries, note
+    )
+    return Section("Clients who come later", lead, (_chart(of, marks, m),), (table,))
+
+
+def _epochs(record: Record) -> str:
+    try:
+        epochs = configured(record).get("unseen", {}).get("adapt_epochs")
+    except RunError:
+        return ""
+    return "" if epochs is None else f" for {epochs} epoch{'s' * (epochs != 1)}, or by the method’s own rule"
+
+
+def _cells(gap: Gap | None, m: Measure) -> tuple[str, str]:
+    if gap is None:
+        return "–", "–"
+    return f"{m.signed(gap.spread.mean)} {_brackets(gap.seeds, m)}".strip(), _brackets(gap.clients, m) or "–"
+
+
+def _brackets(ends: tuple[float, float] | None, m: Measure) -> str:
+    return "" if ends is None else f"[{m.signed(ends[0])}, {m.signed(ends[1])}]"
+
+
+def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.Look], m: Measure) -> Chart:
+    title = f"{m.label[:1].upper()}{m.label[1:]} of clients that trained and of newcomers"
+    alt = f"{title}: " + "; ".join(
+        f"{row.method} {m.show(row.seen.mean) if row.seen else 'not measured'}, newcomers "
+        f"{m.show(row.served.mean)} as served and {m.show(row.adapted.mean)} adapted"
+        for row in of
+    )
+    svg = figures.newcomers_chart(
+        "newcomers",
+        [(r.method, marks[r.method], r.seen.mean if r.seen else None, r.served.mean, r.adapted.mean) for r in of],
+        alt,
+        m,
+    )
+    caption = (
+        "Filled: clients that trained. Hollow: newcomers as served. Bar: newcomers after adapting. Means over seeds."
+    )
+    return Chart(title, caption, svg)

@@ -1,0 +1,185 @@
+"""Evaluation of clients that come after training: what a newcomer is served, and what it makes of that by itself.
+
+    unseen.*           a newcomer's model as it is served, before any training of its own
+    unseen_adapted.*   the same after adapting on the newcomer's own training data
+    gap.*              the clients that trained minus the newcomers, of the headline; gap_adapted.* after adapting
+
+What is served is the method's own rule: `serve` for a client it has never met, put together by `personalise` with no
+memory.  Of several models (`newcomer_models`) a newcomer takes the one with the lowest loss on its training data, as
+IFCA's clients do.  Adapting is `personalise` where that trains, or the method's `adapt`, or else local training as in
+the method's `local`.  Nothing is charged, nothing remembered, and training never depends on it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew.data.federated import FederatedData
+from unskew.data.ragged import Ragged
+from unskew.errors import ProtocolError
+from unskew.keys import Key
+from unskew.local.executor import StepJob
+from unskew.local.sequential import run_step
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import ClientId, Me, SgdConfig, Step, personalise_of, sgd
+from unskew.record.logs import ADAPTED, SERVED, gap_name
+from unskew.run.evaluation import ClientScores, reduced, table
+from unskew.run.metrics import Metric
+from unskew.runtime.in_process import Simulator, without_local_work
+from unskew.runtime.message import Score
+from unskew.tasks.task import Task
+from unskew.tree import Params
+from unskew.wrappers.base import name_of
+
+
+@dataclass(frozen=True, eq=False)
+class Newcomers:
+    """The clients of one seed that come after training, numbered after those that trained.
+
+    Attributes:
+        algorithm: The method they meet.
+        task: Says what is measured.
+        trainer: Holds their data beside that of the clients that trained.
+        histograms: Their training examples of each class, (newcomers, classes) int64.
+        test: Their test rows.
+        first: Number of the first of them.
+        seed: The run's.
+        initial: Initial model.
+        epochs: Passes over their own data in adapting.
+    """
+
+    algorithm: Any
+    task: Task
+    trainer: LocalTrainer
+    histograms: torch.Tensor
+    test: Ragged
+    first: int
+    seed: int
+    initial: Params
+    epochs: int
+
+    def scores(self, state: Any, t: int) -> dict[str, ClientScores]:
+        """The scores of newcomers that come after round `t`, as served and adapted; those without test rows left out.
+
+        A newcomer that the method has no model for is left out, too.
+        """
+        by_part: dict[str, dict[ClientId, Score]] = {SERVED: {}, ADAPTED: {}}
+        for i in np.flatnonzero(self.test.sizes).tolist():
+            me = self.me(self.first + i, t)
+            served, trained = self.models(state, me)
+            for part, model in ((SERVED, served), (ADAPTED, trained)):
+                if model is not None:
+                    columns = self.trainer.evaluate(model, "train", self.test[i])
+                    by_part[part][me.id] = Score(self.task.values(columns), float(self.test.sizes[i]))
+        return {part: table(self.task, scores) for part, scores in by_part.items()}
+
+    def me(self, client: ClientId, t: int) -> Me:
+        """A newcomer's view of itself."""
+        key = Key(self.seed) / "unseen" / t / "client" / client
+        histogram = self.histograms[client - self.first]
+        lasting = Key(self.seed) / "client" / client / "lasting"
+        return Me(client, int(histogram.sum()), histogram, t, key, self.task.layout, self.initial, key, lasting)
+
+    def models(self, state: Any, me: Me) -> tuple[Params | None, Params | None]:
+        """A newcomer's model as served, and adapted."""
+        served = served_to(self.algorithm, state, me.id)
+        whole = [self.put_together(me, model) for model in served]
+        model, ready = whole[0] if len(whole) == 1 else min(whole, key=lambda of: self.training_loss(of[0], me))
+        if model is None:
+            return None, None
+        own = personalise_of(self.algorithm)
+        if not ready and own is not None:  # its rule for a client without memory is to train
+            return model, self.run("personalise", own, me, served[0])
+        return model, self.run("adapt", adaptation(self.algorithm, self.epochs), me, model)
+
+    def put_together(self, me: Me, served: Params | None) -> tuple[Params | None, bool]:
+        """The model that a newcomer has before it trains, and whether the method's `personalise` has made it.
+
+        Tensors that the method keeps on clients are the initial ones.
+        """
+        own = personalise_of(self.algorithm)
+        if own is None:
+            return served, True
+        ended, model = without_local_work(StepJob("personalise", own, me, served, None))
+        if ended:
+            return model, True
+        return {name: (served or {}).get(name, start) for name, start in me.initial.items()}, False
+
+    def training_loss(self, model: Params | None, me: Me) -> float:
+        """The mean loss of a model on a newcomer's training data."""
+        if model is None:
+            return float("inf")
+        values = self.task.values(self.trainer.evaluate(model, "train", self.trainer.device_data.train[me.id]))
+        return values[[m.name for m in self.task.measures].index("loss")]
+
+    def run(self, name: str, begin: Callable[..., Any], me: Me, message: Any) -> Params:
+        """Run a newcomer's local work to its end."""
+        params: Params = run_step(self.trainer, StepJob(name, begin, me, message, None)).value
+        return params
+
+
+def served_to(algorithm: Any, state: Any, newcomer: ClientId) -> tuple[Params | None, ...]:
+    """The models that a method has for a client it has never met, at least one; None is that it has none.
+
+    Raises:
+        ProtocolError: If the method only knows clients that trained.
+    """
+    candidates = getattr(algorithm, "newcomer_models", None)
+    try:
+        return (algorithm.serve(state, newcomer),) if candidates is None else tuple(candidates(state))
+    except (LookupError, StopIteration):
+        raise ProtocolError(
+            f"{name_of(algorithm)} serves no model to a client it has never met; give it newcomer_models(state), the "
+            "models among which a newcomer chooses, or leave unseen out"
+        ) from None
+
+
+def newcomers_of(sim: Simulator[Any], task: Task, fed: FederatedData, seed: int, epochs: int) -> Newcomers | None:
+    """The clients of `fed` that come after training, for the method that `sim` runs; None if there are none."""
+    if fed.unseen is None:
+        return None
+    trainer = sim.population.server_trainer
+    assert isinstance(trainer, LocalTrainer)
+    train, val = (
+        Ragged.of([*known, *later]).to(trainer.device)
+        for known, later in (
+            (fed.clients.train, fed.unseen.clients.train),
+            (fed.clients.val, fed.unseen.clients.val),
+        )
+    )
+    own = LocalTrainer(task, replace(trainer.device_data, train=train, val=val), trainer.device, trainer.dtype)
+    counts = torch.from_numpy(fed.unseen.label_counts)
+    test = fed.unseen.clients.test.to(trainer.device)
+    initial = sim.population.initial
+    return Newcomers(sim.algorithm, task, own, counts, test, fed.num_clients, seed, initial, epochs)
+
+
+def adaptation(algorithm: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
+    """The step by which a newcomer adapts: the method's `adapt`, or training as in its `local` for so many epochs."""
+    own = getattr(algorithm, "adapt", None)
+    config = getattr(algorithm, "local", None)
+    config = config if isinstance(config, SgdConfig) else SgdConfig()
+
+    def adapt(me: Me, params: Params, memory: Any) -> Step[Params]:
+        if own is not None:
+            adapted: Params = yield from own(me, params, epochs)
+            return adapted
+        return (yield from sgd(params, replace(config, local_epochs=epochs, local_steps=None)))
+
+    return adapt
+
+
+def metrics_of(scores: dict[str, ClientScores], task: Task, trained: list[Metric], last: bool) -> list[Metric]:
+    """The newcomers' metrics; `trained` has those of the clients that trained, to which the gap is taken."""
+    seen = next((m.value for m in trained if m.name == task.headline.own and m.client is None), None)
+    metrics: list[Metric] = []
+    for part, of in scores.items():
+        some = reduced(part, task, of, last)
+        metrics += some
+        mean = next((m for m in some if m.name == f"{part}.{task.headline.name}.mean" and m.client is None), None)
+        if seen is not None and mean is not None:
+            metrics.append(Metric(gap_name(part, task.headline.name), seen - mean.value, mean.weight))
+    return metrics
