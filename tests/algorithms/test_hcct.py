@@ -537,7 +537,14 @@ def test_the_published_score_is_signed_and_over_all_entries() -> None:
     assert published_score(starts, starts, ["w", "b"]) == 0.0
 
 
-def test_statistics_of_a_group_are_the_mean_or_the_first_members(classes: Any, equal: Any) -> None:
+def test_the_published_score_is_not_asked_of_normalisations(classes: Any) -> None:
+    task = classes(norm=True).task
+    layout, model = task.layout, task.init(Key(0))
+    assert list(HCCT_E().candidates(layout, model)) == ["fc", "bn", "head"]
+    assert list(HCCT_E(score="published").candidates(layout, model)) == ["fc", "head"]
+
+
+def test_statistics_of_a_group_are_the_mean_or_the_first_clients(classes: Any, equal: Any) -> None:
     world = classes(n=[4, 8], norm=True)
     runs = {
         how: world.play(HCCT(SMALL, groups=1, warmup="global", group_buffers=how), 1).params[1]
@@ -549,6 +556,43 @@ def test_statistics_of_a_group_are_the_mean_or_the_first_members(classes: Any, e
     for name in world.task.layout.buffers:
         assert torch.equal(runs["first"][name], alone[name])
         assert not torch.equal(runs["mean"][name], alone[name])
+
+
+def test_every_group_has_the_first_clients_statistics(classes: Any) -> None:
+    """In the released code; with alpha = 0 every client is a group, whose model is its own in all other tensors."""
+    world = classes(n=[4, 8, 6], norm=True)
+    layout = world.task.layout
+    play = world.play(HCCT(SMALL, alpha=0.0, group_buffers="first"), 1)
+    alone = world.play(Independent(SMALL), 1)
+    for client in range(3):
+        own = play.own(client)
+        assert all(torch.equal(own[name], alone.own(0)[name]) for name in layout.buffers)
+        assert all(torch.equal(own[name], alone.own(client)[name]) for name in layout.trainable)
+
+
+def test_the_first_clients_statistics_are_in_the_gradients_of_all_groups() -> None:
+    """h_k is client k's parameters with client 0's statistics and batch counter beside them."""
+    state, _ = evidence(HCCT(include_buffers=True, group_buffers="first"), moves(), [2, 3, 5])
+    assert state.evidence is not None
+    products = state.evidence.products()
+
+    def vector(parameters: int, statistics: int) -> Tensor:
+        tensors = [moves()[parameters][n] for n in TWO.trainable] + [moves()[statistics][n] for n in TWO.buffers]
+        return torch.cat([*(t.reshape(-1) for t in tensors), torch.tensor([-float([2, 3, 5][statistics])])]).double()
+
+    g = [vector(i, i) for i in range(3)]
+    h = [vector(i, 0) for i in range(3)]
+    for i in range(3):
+        for k in range(3):
+            assert float(products.own[i, k]) == pytest.approx(float(g[i] @ g[k]))
+            assert float(products.toward[i, k]) == pytest.approx(float(g[i] @ h[k]))
+            assert float(products.among[i, k]) == pytest.approx(float(h[i] @ h[k]))
+
+
+def test_leaving_one_out_needs_gradients_of_the_groups_own_members() -> None:
+    HCCT(leave_one_out=True, group_buffers="first")
+    with pytest.raises(ConfigError, match="part of the group is another client"):
+        HCCT(leave_one_out=True, include_buffers=True, group_buffers="first")
 
 
 # ---------------------------------------------------------------- facts, options, refusals

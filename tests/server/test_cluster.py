@@ -18,6 +18,7 @@ from unskew.keys import Key
 from unskew.server.cluster import (
     TIE,
     Placed,
+    Products,
     alphas,
     cosines,
     displacements,
@@ -33,7 +34,7 @@ def of(g: Tensor | Sequence[Sequence[float]]) -> Tensor:
     return gram([rows], len(rows))
 
 
-def total(k: Tensor, n: Sequence[int], alpha: Any, members: Sequence[int], **options: Any) -> float:
+def total(k: Tensor | Products, n: Sequence[int], alpha: Any, members: Sequence[int], **options: Any) -> float:
     return sum(utilities(k, n, alpha, [members], **options).values())
 
 
@@ -47,7 +48,7 @@ def random_case(seed: int, clients: int, wide: int) -> tuple[Tensor, list[int]]:
 
 
 # ---------------------------------------------------------------- equality with the paper
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=400)
 @given(
     seed=st.integers(0, 2**32),
     clients=st.integers(1, 5),
@@ -311,6 +312,54 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
         partition(k, [1] * 3, (1.0, 2.0))
     with pytest.raises(ValueError, match="of 2 clients must be 2 x 2, got"):
         partition(k, [1] * 2, 1.0)
+
+
+def by_definition(g: Tensor, h: Tensor, n: Sequence[int], alpha: float, members: Sequence[int]) -> list[float]:
+    """(9) with the mean of the members' h for a group's gradient; a single client agrees with itself."""
+    if len(members) == 1:
+        return [1.0 - alpha / n[members[0]]]
+    d = sum(n[i] for i in members)
+    group = torch.stack([n[i] * h[i] for i in members]).sum(0) / d
+    return [float(g[i] @ group / (g[i].norm() * group.norm())) - alpha / d for i in members]
+
+
+@given(seed=st.integers(0, 2**32), clients=st.integers(2, 7), alpha=st.sampled_from([0.0, 10.0, 100.0]))
+def test_a_part_of_every_groups_gradient_may_be_the_first_clients(seed: int, clients: int, alpha: float) -> None:
+    g, n = random_case(seed, clients, 6)
+    part = g.clone()
+    part[:, 2:] = 0.0
+    products = Products.copied(of(g), of(part))
+    h = torch.cat([g[:1, :2].expand(clients, 2), g[:, 2:]], 1)
+    result = partition(products, n, alpha)
+    for members in (*result.groups, tuple(range(clients))):
+        expected = by_definition(g, h, n, alpha, members)
+        assert list(utilities(products, n, alpha, [members]).values()) == pytest.approx(expected, abs=1e-9)
+    if result.history:
+        of_all = sum(sum(by_definition(g, h, n, alpha, members)) for members in result.groups)
+        assert result.history[-1].utility == pytest.approx(of_all, abs=1e-8)
+    pairs = [(a, b) for a in result.groups for b in result.groups if a < b]
+    for a, b in pairs:
+        gain = total(products, n, alpha, [*a, *b]) - total(products, n, alpha, a) - total(products, n, alpha, b)
+        assert gain <= 1e-9
+
+
+def test_the_first_client_decides_who_agrees_with_a_group_by_a_part_of_its_own() -> None:
+    """g = (3, 0), (0, 4), (0, 4), the second coordinate copied from client 0, who has 0 there.
+
+    The group of clients 1 and 2 then has (0, 0): no direction, cosines 0, although both have the same gradient.
+    """
+    g = torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
+    products = Products.copied(of(g), of(g * torch.tensor([0.0, 1.0])))
+    assert list(utilities(products, [1, 1, 1], 0.0, [[1, 2]]).values()) == [0.0, 0.0]
+    assert list(utilities(of(g), [1, 1, 1], 0.0, [[1, 2]]).values()) == pytest.approx([1.0, 1.0])
+    assert partition(products, [1, 1, 1], 0.1).groups == ((0,), (1,), (2,))
+    assert partition(of(g), [1, 1, 1], 0.1).groups == ((0,), (1, 2))
+
+
+def test_a_client_that_cannot_be_compared_is_not_the_first_whose_part_is_copied() -> None:
+    g = torch.tensor([[torch.nan, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    products = Products.copied(of(g), of(g * torch.tensor([1.0, 0.0])))
+    assert partition(products, [1, 1, 1], 1.0).groups == ((0,), (1, 2))
 
 
 # ---------------------------------------------------------------- newcomers

@@ -24,10 +24,11 @@ Alone      A client whose training diverged reports it: it is not averaged, and 
            one whose update is zero, but that counts in its group's mean, as in FedAvg.
 Departures Algorithm 1 uses g^t before there is any: g^(t-1) decides.  Its gradient is one of parameters; the released
            code compares whole state dictionaries, where BatchNorm's statistics and counters drown everything else
-           (`include_buffers`), and copies the first member's statistics into the group (`group_buffers`).  Under
-           `include_buffers` the group's statistics are the mean in the cosine also there.  HCCT-E's layer is chosen in
-           round 1, whose gradients are taken at w^0 anyway, with no pass of its own.  An optimiser other than plain SGD
-           turns (5) into a direction that is not a sum of gradients; cosines are taken of it all the same.
+           (`include_buffers`), and its averages start from the first model of all and skip statistics, so that every
+           group has the first client's, in its model and in the gradient that members are compared with
+           (`group_buffers`).  HCCT-E's layer is chosen in round 1, whose gradients are taken at w^0 anyway, with no
+           pass of its own.  An optimiser other than plain SGD turns (5) into a direction that is not a sum of
+           gradients; cosines are taken of it all the same.
 """
 
 import math
@@ -60,7 +61,7 @@ from unskew.protocol import (
 )
 from unskew.reduction import weighted_mean
 from unskew.server import cluster
-from unskew.server.cluster import Alpha, Merge, Placed
+from unskew.server.cluster import Alpha, Merge, Placed, Products
 from unskew.tree import Params
 
 SHOWN = 100
@@ -109,6 +110,7 @@ class Evidence:
         clients: Clients that replied, ascending.
         n: Their training examples.
         gram: Gram matrix of their gradients, (clients, clients) float64; NaN for replies that could not be used.
+        copied: Gram matrix of the part that a group's gradient has from the first client; None where there is none.
         unusable: Reasons why they could not, by client.
         new: Members of `clients` that were in no group.
     """
@@ -116,8 +118,13 @@ class Evidence:
     clients: tuple[ClientId, ...]
     n: tuple[int, ...]
     gram: Tensor
+    copied: Tensor | None
     unusable: dict[int, str]
     new: tuple[ClientId, ...]
+
+    def products(self) -> Products:
+        """Return the inner products that decide who gains from whom."""
+        return Products.of(self.gram) if self.copied is None else Products.copied(self.gram, self.copied)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "local": SgdConfig(lr=0.1, lr_schedule=Exponential(0.995), batch_size=64),
         "warmup": "global",  # iteration 0 has one group of all, Algorithm 1 has singletons
         "include_buffers": True,  # the gradient is the whole state dictionary's difference
-        "group_buffers": "first",  # the average of a group copies BatchNorm's statistics from its first member
+        "group_buffers": "first",  # every average copies BatchNorm's statistics from the first client of all
         "averaged_heads": True,  # HCCT-P's heads are averaged at the start of the next round
         "score": "published",  # HCCT-E: variance over signed mean of all entries
         "placement": "recluster",  # a newcomer's gradient joins the list, and all clients are partitioned anew
@@ -206,9 +213,10 @@ class HCCT:
         layer: Tensors to compare: "all" trainable parameters, those of the most "telling" layer (HCCT-E), or tensors
             by a word of `Layout.select` or the start of their names.
         score: Score that finds the telling layer: "scale_free", or as "published", the signed variance over mean of all
-            entries.
+            entries, of convolutions and linear layers only.
         include_buffers: Compare BatchNorm's statistics and batch counters too, where `layer` is "all".
-        group_buffers: BatchNorm's statistics of a group: the "mean", or those of its "first" member.
+        group_buffers: BatchNorm's statistics of a group, in its model and, with `include_buffers`, in its gradient: its
+            members' "mean", or those of the "first" client of all, whatever group that is in.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
         leave_one_out: Compare a client with the rest of its group only; an ablation.
         personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
@@ -221,7 +229,8 @@ class HCCT:
             Algorithm 1 with the experiment's optimiser.
 
     Raises:
-        ConfigError: If alpha is negative or not finite, or `groups` less than one.
+        ConfigError: If alpha is negative or not finite, `groups` less than one, or a gradient without its client's part
+            is asked for where that part is another client's.
     """
 
     local: SgdConfig = SgdConfig()
@@ -248,6 +257,11 @@ class HCCT:
         cluster.check_alpha(self.alpha)
         if self.groups is not None and self.groups < 1:
             raise ConfigError(f"groups must be >= 1, got {self.groups}")
+        if self.leave_one_out and self.copies:
+            raise ConfigError(
+                "leave_one_out compares a client with the others of its group, but with include_buffers and "
+                'group_buffers = "first" part of the group is another client\'s; set group_buffers = "mean"'
+            )
 
     # ------------------------------------------------------------------ the server
     def init(self, params: Params, fed: Federation) -> HCCTState:
@@ -286,20 +300,26 @@ class HCCT:
         replies = yield from ask(self.train, to)
         unusable = {c: why for c, r in replies.items() if (why := _unusable(r, to[c].params))}
         heard = {c: r for c, r in replies.items() if c not in unusable}
-        layer, gram = self.compare(state, fed.layout, heard, {c: to[c].params for c in heard})
+        layer, gram, copied = self.compare(state, fed.layout, heard, {c: to[c].params for c in heard})
 
         n = {**state.n, **{c: r.n for c, r in heard.items()}}
         found = []
         for members, model in zip(groups, models, strict=True):
             mine = {c: heard[c] for c in members if c in heard}
-            found.append((members, self.mean_of(mine, fed.layout) if mine else model))
+            found.append((members, self.mean_of(mine, heard, fed.layout) if mine else model))
         new = tuple(c for c in replies if c not in group_of)
-        found += [((c,), heard[c].params) for c in new if c in heard]
+        found += [((c,), self.mean_of({c: heard[c]}, heard, fed.layout)) for c in new if c in heard]
         found.sort(key=lambda group: group[0])
         after = tuple(members for members, _ in found)
         means = tuple(model for _, model in found)
+        asked = list(replies)
         evidence = Evidence(
-            tuple(replies), tuple(replies[c].n for c in replies), _spread(gram, list(replies), heard), unusable, new
+            tuple(asked),
+            tuple(replies[c].n for c in asked),
+            _spread(gram, asked, heard),
+            None if copied is None else _spread(copied, asked, heard),
+            unusable,
+            new,
         )
         mean = self.mean_model(after, means, n, state.mean)
         return HCCTState(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
@@ -326,7 +346,7 @@ class HCCT:
         known = {c for g in before for c in g}
         rows = [i for i, c in enumerate(basis.clients) if c in known]
         clients = [basis.clients[i] for i in rows]
-        k, n = basis.gram[rows][:, rows], [basis.n[i] for i in rows]
+        products, n = basis.products().rows(rows), [basis.n[i] for i in rows]
         alpha = tuple(self.alpha[c] for c in clients) if isinstance(self.alpha, tuple) else self.alpha
         due = round == 2 or (not self.one_shot and (round - 2) % self.recluster_every == 0)
         came = set(basis.new)
@@ -341,7 +361,7 @@ class HCCT:
         if due:
             chosen = settled if self.placement == "greedy" and settled else list(range(len(clients)))
             partition = cluster.partition(
-                k[chosen][:, chosen],
+                products.rows(chosen),
                 [n[i] for i in chosen],
                 tuple(alpha[i] for i in chosen) if isinstance(alpha, tuple) else alpha,
                 groups=None if self.groups is None else min(self.groups, len(chosen)),
@@ -355,13 +375,13 @@ class HCCT:
         else:
             row_of = {c: i for i, c in enumerate(clients)}
             # A client that cannot be compared stays where it is: see `_with_absent`.
-            usable = {c for c in clients if c not in came and bool(k[row_of[c], row_of[c]] > 0)}
+            usable = {c for c in clients if c not in came and bool(products.own[row_of[c], row_of[c]] > 0)}
             by_row = [g for g in ([row_of[c] for c in g if c in usable] for g in before) if g]
             chosen = settled
         asked = set(chosen)
         waiting = [i for i in new if i not in asked]
         if waiting and self.placement == "greedy":
-            rowwise, inserted = cluster.insert(k, n, alpha, by_row, waiting, leave_one_out=self.leave_one_out)
+            rowwise, inserted = cluster.insert(products, n, alpha, by_row, waiting, leave_one_out=self.leave_one_out)
             by_row = [list(g) for g in rowwise]
             placed = tuple(Placed(clients[p.client], _or_none(clients, p.group), p.benefit) for p in inserted)
         else:
@@ -389,24 +409,25 @@ class HCCT:
             weight: dict[int, float] = {}
             for c in members:
                 weight[old[c]] = weight.get(old[c], 0.0) + self.weight(state.n, c)
-            out.append(self.blend([state.models[k] for k in weight], list(weight.values()), layout))
+            mean = self.blend([state.models[k] for k in weight], list(weight.values()))
+            out.append(self.with_buffers(mean, state.models[0], layout))  # the first group is the first client's
         return tuple(out)
 
-    def blend(self, models: Sequence[Params], weights: list[float], layout: Layout) -> Params:
+    def blend(self, models: Sequence[Params], weights: list[float]) -> Params:
         """Average models; a single one is returned as it is, and weights are equal if no client has ever replied."""
         if len(models) == 1:
             return models[0]
-        mean = weighted_mean(models, weights if any(weights) else [1.0] * len(models))
-        return self.with_buffers(mean, models[0], layout)
+        return weighted_mean(models, weights if any(weights) else [1.0] * len(models))
 
-    def mean_of(self, replies: Mapping[ClientId, HCCTReply], layout: Layout) -> Params:
-        """Return a group's model after local training."""
-        models = [r.params for r in replies.values()]
-        mean = average(models, [r.n for r in replies.values()], self.weighting)
-        return self.with_buffers(mean, models[0], layout)
+    def mean_of(
+        self, replies: Mapping[ClientId, HCCTReply], of_all: Mapping[ClientId, HCCTReply], layout: Layout
+    ) -> Params:
+        """Return a group's model after local training, from its members' replies and those of all groups."""
+        mean = average([r.params for r in replies.values()], [r.n for r in replies.values()], self.weighting)
+        return self.with_buffers(mean, next(iter(of_all.values())).params, layout)
 
     def with_buffers(self, mean: Params, first: Params, layout: Layout) -> Params:
-        """Return the mean, with the first member's buffers if the settings ask for them."""
+        """Return the mean, with the first client's buffers if the settings ask for them."""
         if self.group_buffers == "mean":
             return mean
         return {name: first[name] if name in layout.buffers else t for name, t in mean.items()}
@@ -429,12 +450,12 @@ class HCCT:
         layout: Layout,
         heard: Mapping[ClientId, HCCTReply],
         starts: Mapping[ClientId, Params],
-    ) -> tuple[str | None, Tensor]:
-        """Return the layer HCCT-E uses, and the Gram matrix of the gradients, in the order of `heard`."""
+    ) -> tuple[str | None, Tensor, Tensor | None]:
+        """Return the layer HCCT-E uses, and Gram matrices of gradients and copied parts, in the order of `heard`."""
         ends = [r.params for r in heard.values()]
         froms = [starts[c] for c in heard]
         if not ends:
-            return state.layer, torch.zeros(0, 0, dtype=torch.float64)
+            return state.layer, torch.zeros(0, 0, dtype=torch.float64), None
         steps = torch.tensor([float(max(r.steps or 1, 1)) for r in heard.values()], dtype=torch.float64)
         scale = (1.0 / steps if self.normalize == "mean" else torch.ones_like(steps))[:, None]
 
@@ -445,20 +466,32 @@ class HCCT:
         if self.layer == "telling" and layer is None and len(ends) > 1:
             best = -math.inf
             chosen = None
-            for name, names in self.layers(layout, ends[0]).items():
+            for name, names in self.candidates(layout, ends[0]).items():
                 gram = gram_of(names)
                 score = telling(gram) if self.score == "scale_free" else published_score(froms, ends, names)
                 if score > best or chosen is None:  # of NaN, the first
                     best, layer, chosen = score, name, gram
             assert chosen is not None
-            return layer, chosen
+            return layer, chosen, None
         gram = gram_of(self.compared(layout, ends[0], layer))
-        if self.include_buffers and self.layer == "all":
-            # Integer counters do not travel; each BatchNorm layer's has gone up by one with every step.
-            counters = sum(name.endswith("running_mean") for name in layout.buffers if name in ends[0])
-            counted = -(steps[:, None] * scale)
-            gram = gram + counters * (counted @ counted.T)
-        return layer, gram
+        if not self.compares_buffers:
+            return layer, gram, None
+        buffers = [name for name in layout.buffers if name in ends[0]]
+        # Integer counters do not travel; each BatchNorm layer's has gone up by one with every step.
+        counters = sum(name.endswith("running_mean") for name in buffers)
+        counted = -(steps[:, None] * scale)
+        part = gram_of(buffers) + counters * (counted @ counted.T)
+        return layer, gram + part, part if self.copies else None
+
+    @property
+    def compares_buffers(self) -> bool:
+        """True if BatchNorm's statistics count in a gradient."""
+        return self.include_buffers and self.layer == "all"
+
+    @property
+    def copies(self) -> bool:
+        """True if part of a group's gradient is the first client's."""
+        return self.compares_buffers and self.group_buffers == "first"
 
     def compared(self, layout: Layout, shared: Params, layer: str | None) -> tuple[str, ...]:
         """Return the tensors whose displacements make up a gradient; `layer` is HCCT-E's, once known."""
@@ -466,8 +499,6 @@ class HCCT:
             return self.layers(layout, shared)[layer]
         if self.layer in ("all", "telling"):
             wanted = frozenset(layout.trainable)
-            if self.include_buffers and self.layer == "all":
-                wanted |= frozenset(layout.buffers)
         else:
             wanted = layout.select((self.layer,)) & frozenset(layout.trainable)
         return tuple(name for name in shared if name in wanted)
@@ -480,6 +511,12 @@ class HCCT:
                 module = name.rpartition(".")[0]
                 by_module[module] = (*by_module.get(module, ()), name)
         return by_module
+
+    def candidates(self, layout: Layout, shared: Params) -> dict[str, tuple[str, ...]]:
+        """Return the layers HCCT-E chooses from; the released code has no normalisations among them."""
+        layers = self.layers(layout, shared)
+        matrices = {layer: names for layer, names in layers.items() if any(shared[k].dim() > 1 for k in names)}
+        return matrices if self.score == "published" and matrices else layers
 
     # ------------------------------------------------------------------ the clients
     @step
@@ -538,7 +575,7 @@ class HCCT:
             moved = {c for c, i in row.items() if bool(basis.gram[i, i] > 0)}
             groups = [[row[c] for c in g if c in (moved if len(g) > 1 else row)] for g in state.groups]
             by_row = cluster.utilities(
-                basis.gram, basis.n, alpha, [g for g in groups if g], leave_one_out=self.leave_one_out
+                basis.products(), basis.n, alpha, [g for g in groups if g], leave_one_out=self.leave_one_out
             )
             for i, value in by_row.items():
                 utility[basis.clients[i]] = _finite(value)

@@ -28,6 +28,9 @@ Departures beta of (9) is left out: a merge keeps the number of clients, so it c
            before it is made (as printed, the best pair merges first and is tested after, so that N groups can never be
            the answer).  A client without a direction, its gradient zero or not finite, and one without examples stay
            alone.  Where the gradients of a group cancel, cosines with it are 0.
+Copied     In the released code part of every group's gradient is not a mean but the first client's (`Products.copied`):
+           with h_i, gradient i with that part replaced, S_C = sum D_i h_i, and (1'), (2') hold with <g_i, h_k> in R,
+           <h_i, h_k> in Q and |h_i| in what cancels.
 """
 
 import bisect
@@ -120,6 +123,43 @@ def cosines(k: Tensor) -> Tensor:
     return (k / length / length[:, None]).clamp(-1.0, 1.0)
 
 
+@dataclass(frozen=True)
+class Products:
+    """Inner products that utilities are made of, (clients, clients) float64 each.
+
+    Attributes:
+        own: <g_i, g_k>, the Gram matrix of the gradients.
+        toward: <g_i, h_k>, where h_k is what client k adds to its group's gradient.
+        among: <h_i, h_k>.
+    """
+
+    own: Tensor
+    toward: Tensor
+    among: Tensor
+
+    @classmethod
+    def of(cls, gram: Tensor) -> "Products":
+        """Return the paper's: a client adds its gradient to its group's."""
+        return cls(gram, gram, gram)
+
+    @classmethod
+    def copied(cls, gram: Tensor, part: Tensor) -> "Products":
+        """Return the released code's: a part of every group's gradient is that of the first client of all.
+
+        Args:
+            gram: Gram matrix of the whole gradients.
+            part: Gram matrix of that part; the first client is the first whose entries are finite.
+        """
+        averaged = gram - part
+        finite = part.diagonal().isfinite().nonzero()
+        first = int(finite[0]) if len(finite) else 0
+        return cls(gram, averaged + part[:, first : first + 1], averaged + part[first, first])
+
+    def rows(self, rows: Sequence[int]) -> "Products":
+        """Return those of some clients."""
+        return Products(*(t[rows][:, rows] for t in (self.own, self.toward, self.among)))
+
+
 # ---------------------------------------------------------------- results
 @dataclass(frozen=True)
 class Merge:
@@ -165,7 +205,7 @@ class Placed:
 
 # ---------------------------------------------------------------- Algorithm 2
 def partition(
-    k: Tensor,
+    products: Tensor | Products,
     n: Sequence[int],
     alpha: Alpha,
     *,
@@ -176,7 +216,7 @@ def partition(
     """Run Algorithm 2.
 
     Args:
-        k: Gram matrix of the gradients, (clients, clients).
+        products: Gram matrix of the gradients, (clients, clients), or several inner products of them.
         n: Training examples of each client.
         alpha: alpha of (9); finite, >= 0.
         groups: Fixed number of groups to merge to, whatever the benefits; clients that cannot be compared count, so
@@ -187,26 +227,27 @@ def partition(
 
     Raises:
         ConfigError: If alpha or groups is out of range.
-        ValueError: If the sizes of `k` and `n` do not agree.
+        ValueError: If the sizes of `products` and `n` do not agree.
 
     >>> k = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> partition(k, [10, 10, 10], 1.0).groups
     ((0, 1), (2,))
     """
-    count = len(n)
-    if k.shape != (count, count):
-        raise ValueError(f"a Gram matrix of {count} clients must be {count} x {count}, got {tuple(k.shape)}")
+    count, products = len(n), _products(products)
+    if products.own.shape != (count, count):
+        shape = tuple(products.own.shape)
+        raise ValueError(f"a Gram matrix of {count} clients must be {count} x {count}, got {shape}")
     if groups is not None and not 1 <= groups <= count:
         raise ConfigError(f"groups must be between 1 and the number of clients, {count}, got {groups}")
-    weight, table = alphas(alpha, n), k.cpu().numpy()
-    alone = {i: why for i in range(count) if (why := _no_direction(float(table[i, i]), n[i]))}
+    weight = alphas(alpha, n)
+    alone = {i: why for i in range(count) if (why := _no_direction(float(products.own[i, i]), n[i]))}
     used = np.array([i for i in range(count) if i not in alone], dtype=np.int64)
     if not len(used):
         return Grouping(tuple((i,) for i in range(count)), (), (), alone)
     members = [[int(i)] for i in used]
     rest = sum(_alone(weight[i], n[i]) for i in alone)
     kind = _LeaveOneOut if leave_one_out else _Groups
-    state = kind(table[np.ix_(used, used)], np.array([float(n[i]) for i in used]), weight[used])
+    state = kind(products.rows(used.tolist()), np.array([float(n[i]) for i in used]), weight[used])
     target = 1 if groups is None else max(1, groups - len(alone))
     merges: list[Merge] = []
     beyond: list[Merge] = []
@@ -227,7 +268,7 @@ def partition(
 
 
 def insert(
-    k: Tensor,
+    products: Tensor | Products,
     n: Sequence[int],
     alpha: Alpha,
     groups: Sequence[Sequence[int]],
@@ -242,28 +283,29 @@ def insert(
     that cannot be compared are not joined.
 
     Args:
-        k, n, alpha, leave_one_out: Arguments as in `partition`, for all clients.
+        products, n, alpha, leave_one_out: Arguments as in `partition`, for all clients.
         groups: Groups of row numbers.
         newcomers: Row numbers that are in no group.
 
     Returns:
         The groups with the newcomers in them, each in order, and the placement of each newcomer.
     """
-    k, weight = k.cpu(), alphas(alpha, n)
+    products, weight = _products(products), alphas(alpha, n)
+    own = products.own
     ordered = [sorted(g) for g in sorted(map(sorted, groups))]
 
     def total(members: Sequence[int]) -> float:
-        return sum(utilities(k, n, weight, [members], leave_one_out=leave_one_out).values())
+        return sum(utilities(products, n, weight, [members], leave_one_out=leave_one_out).values())
 
     placed = []
     for c in newcomers:
         best, gain = None, TIE
-        if not _no_direction(float(k[c, c]), n[c]):
-            own = total([c])
+        if not _no_direction(float(own[c, c]), n[c]):
+            single = total([c])
             for g in sorted(ordered):
-                if any(_no_direction(float(k[i, i]), n[i]) for i in g):
+                if any(_no_direction(float(own[i, i]), n[i]) for i in g):
                     continue
-                benefit = total([*g, c]) - total(g) - own
+                benefit = total([*g, c]) - total(g) - single
                 if benefit > gain + (TIE if best is not None else 0.0):
                     best, gain = g, benefit
         placed.append(Placed(c, None if best is None else best[0], 0.0 if best is None else gain))
@@ -275,7 +317,7 @@ def insert(
 
 
 def utilities(
-    k: Tensor,
+    products: Tensor | Products,
     n: Sequence[int],
     alpha: "Alpha | Floats",
     groups: Iterable[Sequence[int]],
@@ -285,18 +327,24 @@ def utilities(
     """Compute the utility of each client in these groups by (9), as Algorithm 2 does; -inf without examples."""
     weight = alpha if isinstance(alpha, np.ndarray) else alphas(alpha, n)
     out: dict[int, float] = {}
-    table = k.cpu().numpy()
+    products = _products(products)
+    squares, toward, among = products.own.diagonal().numpy(), products.toward.numpy(), products.among.numpy()
     for g in groups:
         rows = np.array(g, dtype=np.int64)
         if len(rows) == 1:  # a single client agrees with itself, whatever its gradient
             out[int(rows[0])] = _alone(weight[rows[0]], n[int(rows[0])])
             continue
         d = np.array([float(n[i]) for i in g])
-        inner = table[np.ix_(rows, rows)]
-        own = inner.diagonal()
-        similar = _similar(inner @ d, d @ inner @ d, d, own, (d @ np.sqrt(own)) ** 2, leave_one_out)
+        block, own = among[np.ix_(rows, rows)], squares[rows]
+        scale = (d @ np.sqrt(block.diagonal())) ** 2
+        similar = _similar(toward[np.ix_(rows, rows)] @ d, d @ block @ d, d, own, scale, leave_one_out)
         out.update({int(i): float(s - weight[i] / d.sum()) for i, s in zip(rows, similar, strict=True)})
     return out
+
+
+def _products(products: Tensor | Products) -> Products:
+    """Return a Gram matrix as products, on the CPU."""
+    return products if isinstance(products, Products) else Products.of(products.cpu())
 
 
 def alphas(alpha: Alpha, n: Sequence[int]) -> Floats:
@@ -366,17 +414,18 @@ class _Groups:
     is not searched again until it could be the best of all: a bound suffices until then.
     """
 
-    def __init__(self, k: Floats, d: Floats, a: Floats) -> None:
-        length = np.sqrt(k.diagonal())
+    def __init__(self, products: Products, d: Floats, a: Floats) -> None:
+        toward, among = products.toward.numpy(), products.among.numpy()
+        length = np.sqrt(products.own.diagonal().numpy())
         self.a, self.d, self.left = a.copy(), d.copy(), len(d)
         self.there = np.ones(len(d), dtype=bool)
-        self.length = d * length  # sum of D_i |g_i|
-        self.r = k * (d[None, :] / length[:, None])
+        self.length = d * np.sqrt(among.diagonal())  # sum of D_i |h_i|
+        self.r = toward * (d[None, :] / length[:, None])
         self.r += self.r.T.copy()
-        self.q = k * np.outer(d, d)
+        self.q = among * np.outer(d, d)
         # Diagonals apart from the matrices: read from them, every number would be in a cache line of its own.
         self.rr, self.qq = self.r.diagonal().copy(), self.q.diagonal().copy()
-        self.prepare(k, d)
+        self.prepare(products.own.numpy(), d)
         self.own = np.ones(len(d)) - a / d
         self.benefit = np.full((len(d), len(d)), -np.inf)
         self.bound = np.full(len(d), -np.inf)
