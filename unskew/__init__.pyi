@@ -3,6 +3,7 @@
 from .algorithms.centralised import Centralised as Centralised
 from .algorithms.cfa import CFA as CFA
 from .algorithms.cfl import CFL as CFL
+from .algorithms.cyclic import Cyclic as Cyclic
 from .algorithms.ditto import Ditto as Ditto
 from .algorithms.fedala import FedALA as FedALA
 from .algorithms.fedavg import FedAvg as FedAvg

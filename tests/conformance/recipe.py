@@ -115,6 +115,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "stc, flat": ("stc", {"p_up": 0.1, "p_down": 0.3, "flatten": True}),
     "stc, values": ("stc", {"p_up": 0.3, "ternary": False}),
     "fedswap, d2d": ("fedswap", {"legs": 3, "permutation": "derangement", "weighting": "seen", "route": "d2d"}),
+    "cyclic, server": ("cyclic", {"order": "fixed", "route": "server"}),
     "tthf, adaptive": ("tthf", {"cluster_size": 3, "gamma": 3, "phi": 0.1, "d2d_before_global": True}),
     "cfa, complete": ("cfa", {"graph": Complete(), "epsilon": 0.75}),
     "gossip, together": ("gossip", {"graph": Complete(), "order": "together"}),

@@ -79,6 +79,9 @@ TABLE: dict[str, MethodEntry] = {
         "FedSwap", "models change clients before they are averaged (Chiu et al. 2020)",
         limit={"legs": 1, "weighting": "samples"},
     ),
+    "cyclic": MethodEntry(
+        "Cyclic", "one model visits the clients in turn, nothing is averaged (Chang et al. 2018)"
+    ),
     "stc": MethodEntry(
         "STC", "sparse ternary updates both ways, with error feedback (Sattler et al. 2020)",
         limit={"p_up": 1.0, "p_down": 1.0, "ternary": False, "weighting": "samples"},

@@ -112,7 +112,6 @@ def _data(record: Record) -> str:
     return (
         f"{first.dataset} ({first.n:,} examples), split over {_number(len(first.sizes), 'client')} "
         f"by {described(first.split)}{later}"
-        + (f", and {_number(len(first.unseen), 'client')} unseen" if first.unseen else "")
     )
 
 

@@ -1,0 +1,106 @@
+"""Cyclic weight transfer: who is visited in which order, what it costs, and that a lost visit is survived."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from unskew.algorithms.cyclic import Cyclic
+from unskew.algorithms.fedavg import FedAvg
+from unskew.errors import QuorumError
+from unskew.keys import Key
+from unskew.ledger import totals
+from unskew.protocol import SgdConfig
+from unskew.runtime import round as round_driver
+from unskew.world.outage import Outage
+
+SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
+STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
+ROUTES = ["d2d", "server"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_two_cycles_by_hand(route: Any, springs: Any, value: Any) -> None:
+    """F_k = (w - m_k)^2 / 2 with m = 4, 0, 8; lr .5, one step a visit, from 0.
+
+    Cycle 1: 2, 1, 4.5.  Cycle 2: 4.25, 2.125, 5.0625.  The numbers of examples play no part.
+    """
+    play = springs(m=[4.0, 0.0, 8.0], n=[3, 1, 7]).play(Cyclic("fixed", route, STEP), 2, codec=True)
+    assert [value(p) for p in play.params] == pytest.approx([0.0, 4.5, 5.0625])
+
+
+def test_the_order_is_drawn_for_each_round_and_decides_the_model(springs: Any, value: Any) -> None:
+    """Of m = 4 and 0: ending at client 1 gives 1, ending at client 0 gives 2; both come about."""
+    ends = {}
+    for seed in range(12):
+        play = springs(m=[4.0, 0.0]).play(Cyclic(local=STEP), 1, seed=seed)
+        order = torch.randperm(2, generator=(Key(seed) / "server" / 1 / "order").generator()).tolist()
+        ends[order[-1]] = value(play.params[1])
+    assert ends == pytest.approx({0: 2.0, 1: 1.0})
+
+
+def test_with_one_client_it_is_fedavg(classes: Any, equal: Any) -> None:
+    world = classes(n=[6], norm=True)
+    equal(world.play(Cyclic(local=SMALL)).params, world.play(FedAvg(SMALL)).params)
+
+
+def test_both_routes_lead_to_the_same_model(classes: Any, equal: Any) -> None:
+    world = classes(n=[4, 7, 9, 3], norm=True)
+    one, two = (world.play(Cyclic(route=r, local=SMALL), clients_per_round=3, codec=True) for r in ROUTES)  # type: ignore[arg-type]
+    equal(one.params, two.params, atol=0.0)
+
+
+def test_a_cohort_is_visited_once_each_one_at_a_time(classes: Any) -> None:
+    play = classes(n=[4] * 5).play(Cyclic(local=SMALL), 2, clients_per_round=3)
+    for trace in play.traces:
+        visits = [(w.hop, w.client) for w in trace.work]
+        assert [hop for hop, _ in visits] == [0, 1, 2]
+        assert len({client for _, client in visits}) == 3
+
+
+def test_from_device_to_device_a_cycle_costs_one_model_more_than_clients(classes: Any) -> None:
+    """Down 1, between clients M - 1, up 1; M = 4."""
+    play = classes().play(Cyclic(local=SMALL), 2, clients_per_round=4)
+    for trace in play.traces:
+        models = [x for x in trace.transfers if x.kind == "model"]
+        assert {way: sum(x.direction == way for x in models) for way in ("down", "up", "d2d")} == {
+            "down": 1,
+            "up": 1,
+            "d2d": 3,
+        }
+
+
+def test_through_the_server_every_visit_goes_up_and_down(classes: Any, spy: Any, floats: Any) -> None:
+    """M P each way; P = 43, three clients."""
+    with spy() as messages:
+        play = classes().play(Cyclic(route="server", local=SMALL), 1, clients_per_round=3)
+    assert sum(map(floats, messages)) == 2 * 3 * 43
+    assert totals(play.traces[0].transfers)["d2d"] == 0
+
+
+@pytest.fixture
+def losing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Loses the replies of given clients, the work being done."""
+
+    def lose(*lost: int) -> None:
+        monkeypatch.setattr(round_driver._Round, "fate", lambda self, step, client: "late" if client in lost else None)
+
+    return lose
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(("lost", "end"), [((1,), 5.0), ((2,), 1.0), ((0,), 4.0), ((0, 2), 0.0), ((1, 2), 2.0)])
+def test_a_lost_client_is_passed_over(
+    route: Any, lost: tuple[int, ...], end: float, losing: Any, springs: Any, value: Any
+) -> None:
+    """m = 4, 0, 8 in this order, halfway each: without 1: 2, 5; without 2: 2, 1; without 0: 0, 4; and so on."""
+    losing(*lost)
+    play = springs(m=[4.0, 0.0, 8.0]).play(Cyclic("fixed", route, STEP), 1, codec=True)
+    assert value(play.params[1]) == pytest.approx(end)
+    assert len(play.traces[0].failures) == len(lost)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_round_that_nobody_trains_in_is_fatal(route: Any, classes: Any) -> None:
+    with pytest.raises(QuorumError, match="round 1, step 'train': 0 of 1 clients replied, 1 needed"):
+        classes().play(Cyclic(route=route, local=SMALL), 1, outage=Outage(late=1.0))
