@@ -94,8 +94,8 @@ FEDAVG = '[[methods]]\nname = "fedavg"\n'
 def _digits_are_read_once() -> Iterator[None]:
     once = functools.cache(sources.load)
 
-    def load(source: str, data_dir: Path | None, options: dict[str, Any] | None) -> Dataset:
-        return sources.load(source, data_dir, options) if options else once(source, data_dir)
+    def load(source: str, data_dir: Path | None, options: dict[str, Any] | None, *more: Any) -> Dataset:
+        return sources.load(source, data_dir, options, *more) if options or more else once(source, data_dir)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_setup, "load", load)

@@ -48,6 +48,8 @@ from .algorithms.stc import STC as STC
 from .algorithms.tthf import TTHF as TTHF
 from .api import simulate as simulate
 from .data.federated import federate as federate
+from .data.preprocess import ColumnRule as ColumnRule
+from .data.preprocess import Preprocess as Preprocess
 from .data.sources import load as load
 from .data.split import IID as IID
 from .data.split import ByGroup as ByGroup

@@ -20,8 +20,10 @@ from torch import nn
 from unskew import schema
 from unskew.data import own
 from unskew.data.dataset import Dataset
-from unskew.data.sources import load, save
+from unskew.data.preprocess import Preprocess
+from unskew.data.sources import save
 from unskew.data.split import Dirichlet, Natural, Split
+from unskew.data.tables import ENDINGS, kind_of
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, World
@@ -29,7 +31,7 @@ from unskew.history import History, Scratch, history
 from unskew.models import IN_PYTHON
 from unskew.run import callbacks, loop
 from unskew.run.progress import watching
-from unskew.run.setup import InMemoryInputs, InProcess, network
+from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
 
 DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
@@ -43,6 +45,7 @@ def simulate(
     target: str | None = None,
     client: str | None = None,
     test: object = None,
+    preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
     rounds: int = 20,
     seeds: Iterable[int] = (0,),
@@ -73,7 +76,7 @@ def simulate(
     measured on each client's own test part, `test_fraction` of its remaining rows.
 
     Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel with mean and deviation of the
-    training part; floats, and the columns of a table, are taken as they are.
+    training part; floats are taken as they are, and so are the columns of a table without `preprocess`.
 
     PyTorch's settings in this process, such as its number of threads, are restored on return.
 
@@ -81,13 +84,17 @@ def simulate(
         methods: An algorithm, several, or {label: algorithm}; a string is a name from the table.  The run of an
             algorithm that holds functions or classes of your own cannot be resumed: no file can describe them.
         data: Arrays or tensors (x, y); {client: (x, y)}; a pandas or Polars DataFrame, or a Hugging Face dataset, with
-            `target` and, if it has one, `client`; a torch Dataset of (input, label) pairs; what `unskew.load` returns;
-            or a name.  Labels may be words.  With `out`, the run's folder keeps the data, to be resumed with.
+            `target` and, if it has one, `client`; the path of such a table, .csv or .parquet; a torch Dataset of
+            (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be words.  With `out`, the run's
+            folder keeps data that are given as values, to be resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name.  The run of a module, or of a function that no other
             program can import, cannot be resumed.
         target, client: Columns of a table: the labels, and the client that holds the row.
-        test: The global test set, in any form of `data`.
+        test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
+            rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
+        preprocess: What becomes of a table's columns: gaps filled, numbers scaled, words as 0/1 columns, all with
+            numbers from training rows.  True is Preprocess() as it is by default.
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients.
         rounds, seeds: Communication rounds, and the seeds to repeat the run with.
         task: Further settings of data and model; a `data` or `model` that is not a name takes precedence.
@@ -115,11 +122,15 @@ def simulate(
         DivergedError, QuorumError: If training fails, naming method, seed and round.
     """
     chosen = from_python.methods_of(methods)
+    rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
+    if isinstance(data, str) and kind_of(data) is not None and ":" not in data:
+        data = f"{kind_of(data)}:{data}"
+    table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
     settings = {
         "name": Path(out).name if out is not None else "simulation",
         "rounds": rounds,
         "seeds": list(seeds) if isinstance(seeds, Iterable) else seeds,
-        "task": _task(task, data, model),
+        "task": _task(task, data, model, table, rules),
         "fraction": fraction,
         "clients_per_round": clients_per_round,
         "test_fraction": test_fraction,
@@ -142,7 +153,7 @@ def simulate(
     if experiment.track and out is None:
         raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
     with _torch_left_alone(), watching(not progress) as watcher:
-        dataset = _dataset(experiment.task, data, target, client, test, test_fraction)
+        dataset = _dataset(experiment.task, data, table)
         if split is None and dataset.owners is None:
             experiment = dataclasses.replace(experiment, split=Dirichlet(alpha=0.1, num_clients=20))
         inputs = InMemoryInputs(
@@ -172,16 +183,27 @@ def simulate(
         return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=fresh)
 
 
-def _task(task: object, data: object, model: object) -> Any:
+def _task(task: object, data: object, model: object, table: Mapping[str, Any], rules: Preprocess | None) -> Any:
     """The task as a file writes it; data or a model passed as values get a name that says so."""
-    table = {} if task is None else from_python.to_plain(task)
-    if not isinstance(table, dict):
-        return table
+    settings = {} if task is None else from_python.to_plain(task)
+    if not isinstance(settings, dict):
+        return settings
     if task is None or not isinstance(data, str):
-        table["data"] = data if isinstance(data, str) else RUN_DATA
+        settings["data"] = data if isinstance(data, str) else RUN_DATA
     if task is None or not isinstance(model, str):
-        table["model"] = _model_name(model)
-    return table
+        settings["model"] = _model_name(model)
+    if rules is not None:
+        settings["preprocess"] = from_python.to_plain(rules)
+    if isinstance(data, str) and data.partition(":")[0] in ENDINGS:
+        columns = {key: value for key, value in table.items() if value is not None and key != "test_fraction"}
+        if not isinstance(columns.get("test", ""), str | int | float):
+            raise ConfigError("test of a file is a column, another file, or a share of the rows")
+        if table["test_fraction"] != 0.2:
+            raise ConfigError(
+                f"the share of a file's rows that is set aside is test={table['test_fraction']:g}, not test_fraction"
+            )
+        settings["data_options"] = {**settings.get("data_options", {}), **columns}
+    return settings
 
 
 def _model_name(model: object) -> str:
@@ -197,15 +219,14 @@ def _model_name(model: object) -> str:
     return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
 
 
-def _dataset(
-    task: TaskConfig, data: object, target: str | None, client: str | None, test: object, test_fraction: float
-) -> Dataset:
+def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
     if not isinstance(data, str):
-        return own.dataset(data, target=target, client=client, test=test, test_fraction=test_fraction)
-    if test is not None or target is not None or client is not None:
-        raise ConfigError(f"test, target and client go with data given as values, not with a name; got {task.data!r}")
-    return load(task.data, Path(task.data_dir) if task.data_dir else None, task.data_options or None)
+        return own.dataset(data, **table, preprocess=task.preprocess)
+    named = task.data.partition(":")[0] in ENDINGS
+    if not named and any(table[key] is not None for key in ("test", "target", "client")):
+        raise ConfigError(f"test, target and client go with a table, not with a name; got {task.data!r}")
+    return named_dataset(task)
 
 
 @contextmanager

@@ -18,6 +18,10 @@ class DataError(UnskewError):
     """Data or a split that cannot be used: missing, corrupt, out of range, impossible to divide as asked."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be used and may not be what was meant; the command prints its text as one line."""
+
+
 class ProtocolError(UnskewError):
     """A violation of the contract of plans and steps by an algorithm."""
 

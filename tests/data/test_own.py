@@ -21,6 +21,8 @@ from unskew.data.split import IID
 from unskew.errors import DataError
 from unskew.keys import Key
 
+# The towns have one class each, which is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(60, 4)).astype(np.float32)
 Y = np.arange(60) % 3

@@ -3,7 +3,8 @@
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import click
@@ -16,6 +17,7 @@ def main() -> None:
     from unskew.cli.app import app
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
+    warnings.showwarning = _warn
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
             stream.reconfigure(errors="replace")
@@ -59,6 +61,17 @@ def _setting_instead(error: "click.NoSuchOption") -> str | None:
     if setting is None:
         return None
     return f"No such option: {error.option_name}; a setting of the experiment is changed with --set {setting}=VALUE"
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Print a warning on the data as one line, and any other as Python does."""
+    from unskew.errors import DataWarning
+
+    plain = f"Warning: {message}\n"
+    shown = plain if issubclass(category, DataWarning) else warnings.formatwarning(message, category, filename, lineno)
+    print(shown, end="", file=file or sys.stderr)
 
 
 def _end(name: str, text: str, code: int) -> None:

@@ -4,6 +4,7 @@ What is refused is named by its row in the arrays as they were given, before a t
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,17 @@ import torch
 from torch import Tensor
 
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
-from unskew.data.images import NUMBERS, ByteImages
-from unskew.data.inputs import Inputs, standardised
-from unskew.errors import DataError, did_you_mean
+from unskew.data.images import NUMBERS, ByteImages, as_tensor
+from unskew.data.inputs import Column, Inputs, RawTable, prepared, raw_table, standardised
+from unskew.data.preprocess import Preprocess, fit
+from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
 
-LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train")
-NAMES = ("classes", "domains", "clients")
+LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train", "client_test")
+NAMES = ("classes", "domains", "clients", "features")
 
 
 BYTES_FROM = 256 << 20
@@ -41,8 +43,15 @@ def from_arrays(
     classes: tuple[str, ...] | None = None,
     test_fraction: float | None = None,
     own: bool = False,
+    *,
+    own_test: bool = False,
+    rules: Preprocess | None = None,
+    tables: Mapping[str, RawTable] | None = None,
+    inputs: Inputs | None = None,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
+
+    Where `client_test` says whose the test rows are, they are also their clients' own test rows.
 
     Args:
         name: Short name, for tables and manifests.
@@ -51,25 +60,42 @@ def from_arrays(
         classes: Names, where the arrays have none.
         test_fraction: Share that becomes the test part, where the arrays have none; a fifth by default.
         own: Keep large images as bytes.
+        own_test: Rows that are set aside of each client are its own test rows, too.
+        rules: Preprocessing of the columns of a table.
+        tables: The columns themselves by part, train and test, where `x_train` and `x_test` hold the rows' numbers.
+        inputs: The way from raw inputs, if the caller knows it.
 
     Raises:
+        ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
         DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, or a label is out of range.
     """
     content = content_of(name, arrays)
     for key, what in (("domain_train", "domains"), ("client_train", "clients")):
         if key in content and names_of(name, what, arrays) is None:
             check_plausible(name, **{key: content[key]})  # here, where rows are still those of the source
-    sha256 = _sha256(content)
+    sha256 = _sha256(content if tables is None else {**content, **_hashable(tables)})
     names = names_of(name, "classes", arrays) or classes
     content, names = _numbered(name, content, names)
+    if rules is not None and tables is None:
+        content, tables = _as_tables(name, content, names_of(name, "features", arrays))
     _check_rows(name, content, names)
-    content = divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction)
+    client_names = names_of(name, "clients", arrays)
+    content = divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction, own_test)
+    _check_test_clients(name, content, client_names)
+    if tables is not None:
+        content, inputs = _preprocessed(rules or Preprocess("none"), content, tables, client_names)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
-    domain, client = content.get("domain_train"), content.get("client_train")
+    features = names_of(name, "features", arrays)
+    if inputs is None and features is not None and tensors[0].dim() == 2:
+        inputs = Inputs("table", columns=tuple(Column(feature) for feature in features))
+    x, y = tensors[0], content["y_train"]
+    domain, client, theirs = (content.get(key) for key in ("domain_train", "client_train", "client_test"))
+    if client is not None and theirs is not None:  # their rows come after all others
+        x, y, client = _joined(x, tensors[1]), np.concatenate([y, content["y_test"]]), np.concatenate([client, theirs])
     return checked(
         name,
-        tensors[0],
-        torch.from_numpy(content["y_train"]),
+        x,
+        torch.from_numpy(y),
         tensors[1],
         torch.from_numpy(content["y_test"]),
         classes=names,
@@ -77,10 +103,75 @@ def from_arrays(
         domain_names=names_of(name, "domains", arrays),
         sha256=sha256,
         levels=tensors[2],
-        inputs=tensors[3],
+        inputs=inputs or tensors[3],
         owners=None if client is None else torch.from_numpy(client),
-        client_names=names_of(name, "clients", arrays),
+        client_names=client_names,
+        own_test=None if theirs is None else torch.arange(len(y)) >= len(content["y_train"]),
     )
+
+
+def _joined(x: Tensor | ByteImages, test: Tensor | ByteImages) -> Tensor | ByteImages:
+    if isinstance(x, ByteImages) and isinstance(test, ByteImages):
+        return ByteImages(torch.cat([x.levels, test.levels]), x.table)
+    return torch.cat([as_tensor(x), as_tensor(test)])
+
+
+def _check_test_clients(name: str, content: Arrays, names: tuple[str, ...] | None) -> None:
+    """Refuse clients with test rows only."""
+    if "client_test" not in content:
+        return
+    if "client_train" not in content:
+        raise DataError(f"{name}: client_test says whose the test rows are, and client_train is missing; give both")
+    strangers = np.setdiff1d(content["client_test"], content["client_train"])
+    if len(strangers):
+        who = names[strangers[0]] if names is not None and strangers[0] < len(names) else strangers[0]
+        raise DataError(
+            f"{name}: client {who} has test rows and none to train on; give it some, or leave it out"
+            + (f" ({len(strangers)} clients are like it)" if len(strangers) > 1 else "")
+        )
+
+
+def _as_tables(name: str, content: Arrays, features: tuple[str, ...] | None) -> tuple[Arrays, dict[str, RawTable]]:
+    """The columns of rows of numbers, and the content with the rows' numbers in their place."""
+    x = content["x_train"]
+    if x.ndim != 2 or x.dtype.kind != "f":
+        raise ConfigError(f"preprocess is for columns of a table, and {name} holds none; leave it out")
+    names = features or tuple(f"x{i}" for i in range(x.shape[1]))
+    if len(names) != x.shape[1]:
+        raise DataError(f"{name}: features has {len(names)} names for {x.shape[1]} columns")
+    parts = [part for part in ("train", "test") if f"x_{part}" in content]
+    tables: dict[str, RawTable] = {part: raw_table(content[f"x_{part}"], names) for part in parts}
+    return {**content, **{f"x_{part}": np.arange(len(content[f"x_{part}"])) for part in parts}}, tables
+
+
+def _preprocessed(
+    rules: Preprocess, content: Arrays, tables: Mapping[str, RawTable], clients: tuple[str, ...] | None
+) -> tuple[Arrays, Inputs]:
+    """The content with the network's inputs in place of the rows' numbers, and how they came about."""
+    train = {column: values[content["x_train"]] for column, values in tables["train"].items()}
+    source = tables.get("test", tables["train"])
+    test = {column: source[column][content["x_test"]] for column in train}
+    nobody = np.zeros(len(content["x_train"]), np.int64)
+    owners = content.get("client_train", nobody)
+    names = clients or tuple(map(str, range(int(owners.max()) + 1)))
+    inputs = fit(rules, train, owners, names if "client_train" in content else ("all",))
+    if inputs.clients and "client_test" not in content:
+        which = next(column.name for column in inputs.columns if column.by_client)
+        raise ConfigError(
+            f"preprocess scales or fills column {which!r} with each client's own numbers, and the test rows belong to "
+            "no client; name the test rows' clients, or choose agreed numbers"
+        )
+    theirs = content.get("client_test", np.zeros(len(content["x_test"]), np.int64))
+    x, x_test = prepared(inputs.columns, train, owners), prepared(inputs.columns, test, theirs)
+    return {**content, "x_train": x, "x_test": x_test}, inputs
+
+
+def _hashable(tables: Mapping[str, RawTable]) -> Arrays:
+    return {
+        f"{part} {column}": values if values.dtype.kind == "f" else np.array([v or "" for v in values], np.str_)
+        for part, table in tables.items()
+        for column, values in table.items()
+    }
 
 
 def content_of(name: str, arrays: Arrays) -> Arrays:
@@ -88,7 +179,7 @@ def content_of(name: str, arrays: Arrays) -> Arrays:
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{name}: x_test and y_test must be there together or not at all")
     content: Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
-    for key in ("y_train", "y_test", "domain_train", "client_train"):
+    for key in ("y_train", "y_test", "domain_train", "client_train", "client_test"):
         if key in content and not (key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1):
             content[key] = _integers(name, key, content[key])
     for key, array in content.items():
@@ -97,9 +188,10 @@ def content_of(name: str, arrays: Arrays) -> Arrays:
     x, y = content["x_train"], content["y_train"]
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
-    for key in ("domain_train", "client_train"):
-        if key in content and len(content[key]) != len(y):
-            raise DataError(f"{name}: {key} has {len(content[key])} entries for {len(y)} examples")
+    for key in ("domain_train", "client_train", "client_test"):
+        rows = len(content.get("y_test" if key == "client_test" else "y_train", ()))
+        if key in content and len(content[key]) != rows:
+            raise DataError(f"{name}: {key} has {len(content[key])} entries for {rows} examples")
     return content
 
 
@@ -142,18 +234,25 @@ def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None) -> 
                 check_values(name, f"x_{part}", x)
 
 
-def divided(name: str, content: Arrays, test_key: Key, fraction: float = TEST_FRACTION) -> Arrays:
-    """The content with a test part, set aside of each client or else of each class where there is none."""
+def divided(
+    name: str, content: Arrays, test_key: Key, fraction: float = TEST_FRACTION, own_test: bool = False
+) -> Arrays:
+    """The content with a test part, set aside of each client or else of each class where there is none.
+
+    With `own_test` the part of each client stays known as its own.
+    """
     if "x_test" in content:
         return content
     y = content["y_train"]
     train, test = _stratified(content.get("client_train", y), fraction, test_key)
     if len(test) == 0:
         raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
+    whose = {"client_test": content["client_train"][test]} if own_test and "client_train" in content else {}
     return {
         **{key: array[train] for key, array in content.items()},
         "x_test": content["x_train"][test],
         "y_test": y[test],
+        **whose,
     }
 
 

@@ -40,6 +40,8 @@ class Dataset:
         owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
         client_names: One name per such client.
         never_train: Names of those of them that come after training: a division by client sets them aside.
+        own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
+            None where clients draw theirs.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
         levels: What black, and the brightest value of the training part, have become in each channel of images; None
             where that is not known.
@@ -60,6 +62,7 @@ class Dataset:
     client_names: tuple[str, ...] = ()
     inputs: Inputs = Inputs()
     never_train: tuple[str, ...] = ()
+    own_test: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -92,6 +95,8 @@ def checked(
     owners: Tensor | None = None,
     client_names: Sequence[str] | None = None,
     inputs: Inputs = Inputs(),
+    own_test: Tensor | None = None,
+    never_train: Sequence[str] = (),
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -110,6 +115,8 @@ def checked(
         owners: Integer client of each training example (N,).
         client_names: Names; without them the clients are 0 .. the largest of `owners`.
         inputs: The way from raw inputs to `x_train`; by default they are the same.
+        own_test: True for training examples that are their client's own test examples (N,); needs `owners`.
+        never_train: Names of clients that come after training.
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
@@ -137,6 +144,11 @@ def checked(
         check_range(name, "clients", owners.numpy(), len(client_names), "clients")
     elif client_names:
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
+    if own_test is not None and (owners is None or own_test.dtype != torch.bool or own_test.shape != owners.shape):
+        raise DataError(f"{name}: own_test must be true or false for each training example of a known client")
+    for client in never_train:
+        if client not in (client_names or ()):
+            raise DataError(f"{name}: never_train names {client!r}, and there is no client of this name")
     if sha256 is None:
         known = [extra for extra in (domains, owners) if extra is not None]
         sha256 = _sha256(*_plain(x_train), y_train, *_plain(x_test), y_test, *known)
@@ -154,6 +166,8 @@ def checked(
         owners,
         tuple(client_names or ()),
         inputs,
+        never_train=tuple(never_train),
+        own_test=own_test,
     )
 
 

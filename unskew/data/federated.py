@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data import skew
+from unskew.data import preprocess, skew
 from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
@@ -169,7 +169,8 @@ def federate(
     A client's n examples are drawn at random under its own key: round(test_fraction * n) are its personal test set and
     round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
     client too small for a share of one example has an empty part (n <= 2 at 0.2).  `split.min_samples` counts all three
-    parts.  A manifest (`FromManifest`) brings its own parts, so the fractions do not apply to it.
+    parts.  Where the data say which examples are a client's own test set (`Dataset.own_test`), it is those.
+    A manifest (`FromManifest`) brings its own parts, so the fractions do not apply to it.
 
     `unseen` are the clients that come after training: a share of the clients, drawn under the key, or their names (or
     numbers, where clients have no names).  Clients that the data mark so (`Dataset.never_train`) are set aside in any
@@ -238,17 +239,39 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         )
     domains, owners = (None if of is None else of.numpy() for of in (dataset.domains, dataset.owners))
     shares = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", domains, owners)
-    clients = _cut(shares, key / "client", test_fraction, val_fraction)
+    own_test = None if dataset.own_test is None else dataset.own_test.numpy()
+    if own_test is not None:
+        _check_trainable(shares, own_test, dataset.client_names)
+    clients = _cut(shares, key / "client", test_fraction, val_fraction, own_test)
     return FederatedData(dataset, clients, record(split), key.seed, clients.sha256)
 
 
-def _cut(parts: Sequence[npt.NDArray[np.int64]], key: Key, test_fraction: float, val_fraction: float) -> ClientIndices:
-    """Each client's examples in train, val and test."""
+def _check_trainable(
+    shares: Sequence[npt.NDArray[np.int64]], own_test: npt.NDArray[np.bool_], names: Sequence[str]
+) -> None:
+    """Refuse clients whose examples are all for testing."""
+    for client, indices in enumerate(shares):
+        if own_test[indices].all():
+            raise DataError(f"client {names[client]} has test examples and none to train on; leave it out")
+
+
+def _cut(
+    parts: Sequence[npt.NDArray[np.int64]],
+    key: Key,
+    test_fraction: float,
+    val_fraction: float,
+    own_test: npt.NDArray[np.bool_] | None = None,
+) -> ClientIndices:
+    """Each client's examples in train, val and test; `own_test` says which are for testing, where the data do."""
     sizes = np.array([len(indices) for indices in parts], np.int64)
     test = np.minimum((test_fraction * sizes + 0.5).astype(np.int64), sizes - 1)
+    if own_test is not None:
+        test = np.array([own_test[indices].sum() for indices in parts], np.int64)
     val = np.minimum((val_fraction * (sizes - test) + 0.5).astype(np.int64), sizes - test - 1)
     drawn = np.concatenate([(key / i / "parts").numpy().permutation(indices) for i, indices in enumerate(parts)])
     owner = np.repeat(np.arange(len(sizes)), sizes)
+    if own_test is not None:  # in the order drawn, with those for testing before the client's others
+        drawn = drawn[np.lexsort((np.arange(len(drawn)), ~own_test[drawn], owner))]
     place = np.arange(len(drawn)) - np.repeat(sizes.cumsum() - sizes, sizes)  # in the client's own draw
     tested = place < test[owner]
     trained = place >= (test + val)[owner]
@@ -295,6 +318,7 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "sha256": fed.sha256,
         "classes": list(fed.dataset.classes),
         "client_names": None if fed.client_names is None else list(fed.client_names),
+        **({} if (prepared := preprocess.record(fed.dataset.inputs)) is None else {"preprocessing": prepared}),
     }
     if fed.unseen is not None:
         names = fed.unseen.client_names

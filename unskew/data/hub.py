@@ -228,7 +228,7 @@ def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArra
     Raises:
         DataError: If a value is not an 8-bit image, or sizes differ.
     """
-    decoded = [_image(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
+    decoded = [image_of(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
     if len({image.ndim for image in decoded}) > 1:
         decoded = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in decoded]
     shapes = sorted({image.shape for image in decoded})
@@ -240,7 +240,12 @@ def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArra
     return np.stack(decoded) if decoded else np.empty((0, 1, 1), np.uint8)
 
 
-def _image(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
+def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
+    """One image as uint8, (H, W) if it is grey, else (H, W, 3).
+
+    Raises:
+        DataError: If it is no image of 8 bits a channel.
+    """
     if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
         if value.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"):
             raise DataError(f"{where}: an image of 8 bits a channel is needed, got mode {value.mode}")

@@ -1,7 +1,7 @@
 """Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,83 @@ import torch
 from torch import Tensor
 
 from unskew.data.text import FIRST_WORD, tokens
-from unskew.errors import DataError
+from unskew.errors import DataError, did_you_mean
+
+Array = npt.NDArray[Any]
+RawTable = Mapping[str, Array]
+"""Columns by name, of one length: numbers as float64 with NaN for a gap, or words as objects with None for a gap."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, and what becomes of it: (value - mean) / sd, or a 0/1 column for each word.
+
+    `fill`, `mean` and `sd` have one number, or one for each of `Inputs.clients`.
+
+    Attributes:
+        name: Its name in the table.
+        kind: "number", or "category": words.
+        fill: What takes the place of a gap, in the column's unit; empty if gaps are refused.
+        mean, sd: Of the training rows; empty if the column keeps its scale.  Where sd is 0 the column becomes 0.
+        gaps: Followed by a 0/1 column that says where a gap was.
+        values: The words that have a column each, in order.
+        other: A further column for words that are none of these; without it they are 0 in all.
+    """
+
+    name: str
+    kind: Literal["number", "category"] = "number"
+    fill: tuple[float, ...] = ()
+    mean: tuple[float, ...] = ()
+    sd: tuple[float, ...] = ()
+    gaps: bool = False
+    values: tuple[str, ...] = ()
+    other: bool = False
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the network's inputs that the column becomes."""
+        own = (self.name,) if self.kind == "number" else tuple(f"{self.name}={value}" for value in self.values)
+        return (
+            *own,
+            *((f"{self.name}=other",) if self.other else ()),
+            *((f"{self.name} missing",) if self.gaps else ()),
+        )
+
+    @property
+    def by_client(self) -> bool:
+        """True if each client's values are scaled or filled with numbers of its own."""
+        return max(len(self.fill), len(self.mean)) > 1
+
+    def prepared(self, values: Array, client: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
+        """The network's inputs (N, features) from raw values (N,).
+
+        Args:
+            values: float64 or objects, as in a `RawTable`.
+            client: Number of each row's client, or of all rows' client.
+
+        Raises:
+            DataError: If there is a gap and gaps are refused, or a number is infinite.
+        """
+        missing = np.isnan(values) if self.kind == "number" else np.array([v is None for v in values], bool)
+        gaps = [missing[:, None]] if self.gaps else []
+        if self.kind == "category":
+            place = {value: i for i, value in enumerate(self.values)}
+            code = np.array([-1 if v is None else place.get(v, len(place) if self.other else -1) for v in values], int)
+            return np.concatenate([code[:, None] == np.arange(len(place) + self.other), *gaps], 1, dtype=np.float64)
+        bad = np.flatnonzero(np.isinf(values) | (missing & (not self.fill)))
+        if len(bad):
+            state = "has no value" if missing[bad[0]] else "is infinite"
+            raise DataError(f"column {self.name!r} {state} in row {bad[0]}; fill it, or leave the row out")
+        if self.fill:
+            values = np.where(missing, _of_client(self.fill, client), values)
+        if self.mean:
+            sd = _of_client(self.sd, client)
+            values = np.where(sd > 0, (values - _of_client(self.mean, client)) / np.where(sd > 0, sd, 1), 0)
+        return np.concatenate([values[:, None], *gaps], 1, dtype=np.float64)
+
+
+def _of_client(numbers: tuple[float, ...], client: npt.NDArray[np.int64] | int) -> Any:
+    return np.asarray(numbers)[client] if len(numbers) > 1 else numbers[0]
 
 
 @dataclass(frozen=True)
@@ -18,27 +94,56 @@ class Inputs:
     """The way from raw inputs to tensors.
 
     Attributes:
-        kind: "images" are uint8 and standardised by channel, "texts" become token ids, anything else stays as given.
+        kind: "images" are uint8 and standardised by channel, "texts" become token ids, a "table" is prepared column by
+            column, anything else stays as given.
         mean, std: Of each channel of the training images, in units of 255; a deviation of 0 makes the channel 0.
         vocabulary: Words of the training texts, in the order of their token ids.
+        columns: Columns of a table, in order.
+        clients: Names of the clients whose numbers some columns have.
     """
 
-    kind: Literal["as given", "images", "texts"] = "as given"
+    kind: Literal["as given", "images", "texts", "table"] = "as given"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     vocabulary: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    clients: tuple[str, ...] = ()
 
-    def prepare(self, x: Any) -> Tensor:
+    def of(self, client: str | None) -> "Inputs":
+        """The same with one client's own numbers alone, so that the others' stay where they are.
+
+        Raises:
+            DataError: If a column needs the client's own numbers, and there is none of this name.
+        """
+        if client is None or not any(column.by_client for column in self.columns):
+            return self
+        if client not in self.clients:
+            raise DataError(
+                f"columns were scaled or filled with each client's own numbers, and there are none of {client!r}"
+                f"{did_you_mean(client, self.clients)}"
+            )
+        at = self.clients.index(client)
+        own = [
+            replace(c, **{key: of[at : at + 1] for key in ("fill", "mean", "sd") if len(of := getattr(c, key)) > 1})
+            for c in self.columns
+        ]
+        return replace(self, columns=tuple(own), clients=(client,))
+
+    def prepare(self, x: Any, client: str | None = None) -> Tensor:
         """The tensor a network takes for a batch of raw inputs.
 
         Args:
-            x: Images (N, H, W) or (N, H, W, channels) with whole values from 0 to 255; texts; or an array of numbers.
+            x: Images (N, H, W) or (N, H, W, channels) with whole values from 0 to 255; texts; an array of numbers; or a
+                DataFrame, a mapping of columns or a list of rows (mappings) with the columns that were trained on.
+            client: The client whose rows they are, where each client's rows were scaled with its own numbers.
 
         Raises:
             DataError: If they are no such inputs.
         """
         if self.kind == "texts":
             return self._texts(x)
+        if self.kind == "table":
+            return self.of(client)._table(x)
         values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
         if values.dtype.kind not in "fiu" or values.ndim < 2:
             raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
@@ -60,6 +165,15 @@ class Inputs:
             scaled[:, c] = torch.from_numpy(standardised(mean, std)[levels[..., c]])
         return scaled
 
+    def _table(self, x: Any) -> Tensor:
+        if len(self.clients) > 1 and any(column.by_client for column in self.columns):
+            raise DataError(
+                "columns were scaled or filled with each client's own numbers: say whose rows these are, as in "
+                f"client={self.clients[0]!r} (clients: {', '.join(self.clients[:8])})"
+            )
+        table = raw_table(x, [column.name for column in self.columns])
+        return torch.from_numpy(prepared(self.columns, table, 0))
+
     def _texts(self, x: Sequence[str]) -> Tensor:
         if isinstance(x, str) or not all(isinstance(text, str) for text in x):
             raise DataError(f"inputs must be a list of texts, got {type(x).__name__}")
@@ -71,3 +185,79 @@ def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:
     if std == 0.0:
         return np.zeros(256, np.float32)
     return np.asarray((np.arange(256) / 255 - mean) / std, np.float32)
+
+
+# ---------------------------------------------------------------- tables
+def prepared(
+    columns: Sequence[Column], table: RawTable, client: npt.NDArray[np.int64] | int
+) -> npt.NDArray[np.float32]:
+    """The network's inputs (N, features) from raw columns; `client` as in `Column.prepared`."""
+    parts = [column.prepared(_as(column.kind, table[column.name], column.name), client) for column in columns]
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is refused where it is checked
+        return np.ascontiguousarray(np.concatenate(parts, 1), np.float32)
+
+
+def raw_table(x: Any, names: Sequence[str]) -> dict[str, Array]:
+    """Named columns of a DataFrame, a mapping of columns, a list of rows, or of an array (N, columns) by place.
+
+    Raises:
+        DataError: If there is no such column, or a value is neither a number nor a word.
+    """
+    if isinstance(x, list | tuple) and x and all(isinstance(row, Mapping) for row in x):
+        x = {name: [row.get(name) for row in x] for name in names if any(name in row for row in x)}
+    if not hasattr(x, "columns") and not isinstance(x, Mapping):
+        values = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
+        if values.ndim != 2 or values.shape[1] != len(names):
+            raise DataError(
+                f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
+            )
+        return {name: raw_column(values[:, i], name) for i, name in enumerate(names)}
+    known = [str(name) for name in (x.columns if hasattr(x, "columns") else x)]
+    for name in names:
+        if name not in known:
+            raise DataError(f"inputs have no column {name!r}{did_you_mean(name, known)} (columns: {', '.join(known)})")
+    return {name: raw_column(x[name], name) for name in names}
+
+
+def raw_column(values: Any, name: object) -> Array:
+    """A column as float64 with NaN for a gap, or as words with None for a gap; truths are 0 and 1.
+
+    Raises:
+        DataError: If a value is neither a number nor a word.
+    """
+    array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    if array.dtype.kind in "fiub":
+        return array.astype(np.float64)
+    plain = [None if value is None or value != value else value for value in array.astype(object).tolist()]
+    if any(isinstance(value, str) for value in plain):
+        return np.array([None if v is None else v if isinstance(v, str) else word(v) for v in plain], object)
+    for i, value in enumerate(plain):
+        if value is not None and not isinstance(value, bool | int | float):
+            raise no_number(name, i, value)
+    return np.array([np.nan if value is None else value for value in plain], np.float64)
+
+
+def no_number(column: object, row: int, value: object) -> DataError:
+    """The error for a value that is neither a number nor a word."""
+    way = ", such as days since a day that all agree on," if hasattr(value, "year") else ""
+    return DataError(
+        f"column {column!r} holds a {type(value).__name__} in row {row}; make numbers of them{way or ','} or leave the "
+        "column out"
+    )
+
+
+def word(number: float) -> str:
+    """A number that is a code, as a word: 3.0 is "3"."""
+    return str(int(number)) if float(number).is_integer() else repr(float(number))
+
+
+def _as(kind: str, values: Array, name: str) -> Array:
+    """The column as the kind it was trained as: numbers that are codes become words."""
+    if kind == "category" and values.dtype.kind == "f":
+        return np.array([None if value != value else word(value) for value in values.tolist()], object)
+    if kind == "number" and values.dtype.kind == "O":
+        if any(value is not None for value in values):
+            one = next(value for value in values if value is not None)
+            raise DataError(f"column {name!r} must hold numbers, as those that were trained on, got {one!r}")
+        return np.full(len(values), np.nan)
+    return values

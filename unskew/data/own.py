@@ -10,9 +10,11 @@
 Everything is brought into the plain layout of `unskew.data.sources`, whose rules for files hold here too: images of
 whole numbers 0..255 are standardised per channel with constants of the training part, floats stay as they are, whole
 numbers in two dimensions are token ids, labels may be words.  Columns of a table are measurements: they become floats
-and are not scaled.  No library but PyTorch is imported here: tables are recognised by their methods.
+and are not scaled, unless a preprocessing (`unskew.data.preprocess`) says what becomes of them.  No library but PyTorch
+is imported here: tables are recognised by their methods.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +29,9 @@ from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.errors import DataError, did_you_mean
+from unskew.data.inputs import Column, Inputs, RawTable, no_number, raw_column
+from unskew.data.preprocess import Preprocess, unscaled
+from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 
 FORMS = (
@@ -51,6 +55,8 @@ class _Examples:
         classes: Names of the labels 0, 1, ..., if the data have them.
         columns: The input columns of a table, in order.
         test: The test part, if the data have one.
+        table: The input columns as they are, words and gaps included, where they are to be preprocessed; `x` are then
+            the rows' numbers.
     """
 
     name: str
@@ -61,6 +67,12 @@ class _Examples:
     classes: tuple[str, ...] | None = None
     columns: tuple[Any, ...] = ()
     test: "_Examples | None" = None
+    table: RawTable | None = None
+
+    def take(self, rows: _Array) -> "_Examples":
+        """The examples of these row numbers."""
+        clients = None if self.clients is None else [self.clients[i] for i in rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], clients=clients)
 
 
 def dataset(
@@ -70,6 +82,9 @@ def dataset(
     client: str | None = None,
     test: object = None,
     test_fraction: float = 0.2,
+    preprocess: Preprocess | None = None,
+    name: str | None = None,
+    own_test: bool = False,
 ) -> Dataset:
     """The data set that `data` holds.
 
@@ -77,27 +92,55 @@ def dataset(
         data: One of the forms above.
         target: Column of the labels; tables and Hugging Face's data sets need it.
         client: Column of the clients; without it the data name no clients.
-        test: The global test part, in any of the forms; its clients, if any, are ignored.
+        test: The global test part, in any of the forms; its clients, if any, are ignored, unless there is a
+            preprocessing.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
+            "test" and "train"), or the share of each client's rows: then every client's own test rows are those of
+            them that it holds, and nobody trains on them.
         test_fraction: Share of the rows that becomes the global test part if there is none: of each client's rows if
             clients are known, else of each class.  The same rows in every call; no client trains on them.
+        preprocess: What becomes of a table's columns.  Clients' own test rows are then fixed, too: they are set aside
+            before any number is taken from the data.
+        name: Name of the data in tables and manifests.
+        own_test: Test rows that are given are their clients' own, too.
 
     Raises:
+        ConfigError: If the preprocessing does not fit the columns.
         DataError: If the form is unknown, a column is missing or not named, a label is not a class, an input is not a
             number, or the data do not pass `unskew.data.checked`.
     """
     if isinstance(data, Dataset):
-        if test is not None or target is not None or client is not None:
+        if test is not None or target is not None or client is not None or preprocess is not None:
             raise DataError(
-                f"{data.name} is a data set with its own labels and test part; leave test, target and client out"
+                f"{data.name} is a data set with its own labels and test part; leave test, target, client and "
+                "preprocess out"
             )
         return data
-    rows = _rows(data, target, client)
-    held_out = rows.test if test is None else _rows(test, target, None, rows.columns)
-    if held_out is None and not 0 < test_fraction < 1:
+    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
+    column = test if isinstance(test, str) else None
+    raw = preprocess is not None
+    rows = _rows(data, target, client, ignored=column, raw=raw)
+    rows = rows if name is None else replace(rows, name=name)
+    own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
+    if column is not None:
+        is_test = _truths(_column_of(data, column, "test"), column)
+        held_out: _Examples | None = rows.take(np.flatnonzero(is_test))
+        rows = rows.take(np.flatnonzero(~is_test))
+        tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
+    else:
+        held_out = rows.test
+        if test is not None and share is None:
+            held_out = _rows(test, target, client if own_test else None, rows.columns, raw=raw)
+        tables = None if rows.table is None else {"train": rows.table}
+        if tables is not None and held_out is not None and held_out.table is not None:
+            tables["test"] = held_out.table
+    fraction = test_fraction if share is None else share
+    if held_out is None and not 0 < fraction < 1:
         raise DataError(
-            f"the data have no test part and test_fraction is {test_fraction:g}; give test=(x, y) or a test_fraction "
+            f"the data have no test part and test_fraction is {fraction:g}; give test=(x, y) or a test_fraction "
             "above 0 and below 1"
         )
+    if rows.clients is not None:
+        _check_clients(rows, client, held_out is None)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
@@ -105,26 +148,132 @@ def dataset(
     if rows.classes is not None:
         arrays["classes"] = np.array(rows.classes, np.str_)
     if rows.clients is not None:
-        number = {name: i for i, name in enumerate(rows.client_names)}
-        arrays["client_train"] = np.array([number[name] for name in rows.clients], np.int64)
-        arrays["clients"] = np.array(rows.client_names, np.str_)
-    return from_arrays(rows.name, arrays, Key(0) / "npz" / "test", test_fraction=test_fraction, own=True)
+        # A client with test rows only is known by name, so that it can be refused by it.
+        later = held_out.client_names if held_out is not None and own_test else ()
+        names = (*rows.client_names, *(c for c in later if c not in rows.client_names))
+        number = {client_name: i for i, client_name in enumerate(names)}
+        arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
+        arrays["clients"] = np.array(names, np.str_)
+        if held_out is not None and own_test:
+            if held_out.clients is None:
+                raise DataError(
+                    "every client's own test rows are set aside before any number is taken from the data: give the "
+                    f"test part the column {client!r}, too, or leave test out"
+                )
+            arrays["client_test"] = np.array([number[c] for c in held_out.clients], np.int64)
+    named = all(isinstance(c, str) for c in rows.columns) and rows.x.dtype.kind == "f" and rows.columns
+    given = from_arrays(
+        rows.name,
+        arrays,
+        Key(0) / "npz" / "test",
+        test_fraction=fraction,
+        own=True,
+        own_test=own_test,
+        rules=preprocess,
+        tables=tables,
+        inputs=Inputs("table", columns=tuple(map(Column, rows.columns))) if named and not raw else None,
+    )
+    for warning in _warnings(given, rows):
+        warnings.warn(warning, DataWarning, stacklevel=2)
+    return given
 
 
-def _rows(data: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
-    """The examples in `data`; `columns` are the columns a table must have, if another table has set them."""
+def _check_clients(rows: _Examples, column: str | None, drawn: bool) -> None:
+    """Refuse a column that is no column of clients."""
+    if column is None:
+        return
+    if len(rows.client_names) == 1:
+        raise DataError(
+            f"column {column!r} has one client only ({rows.client_names[0]}), and a federation has two at least; name "
+            "another column, or leave client out and choose a split"
+        )
+    if drawn and len(rows.client_names) == len(rows.y):
+        raise DataError(
+            f"column {column!r} has {len(rows.y):,} clients with one row each, so none can keep a row for testing: if "
+            "it numbers rows or patients, name the column of who holds them"
+        )
+
+
+def _warnings(data: Dataset, rows: _Examples) -> list[str]:
+    """Sentences on what may not be meant, in data that a user gave as a table."""
+    if not rows.columns or data.inputs.kind != "table":
+        return []
+    x, x_test = as_tensor(data.x_train).numpy(), as_tensor(data.x_test).numpy()
+    sentences = []
+    train = np.ones(len(x), bool) if data.own_test is None else ~data.own_test.numpy()
+    if rows.table is None and (warning := unscaled(x[train], [str(c) for c in rows.columns])):
+        sentences.append(warning)
+    if data.owners is not None:
+        owners, labels = data.owners.numpy()[train], data.y_train.numpy()[train]
+        sizes = np.bincount(owners, minlength=len(data.client_names))
+        few = [name for name, n in zip(data.client_names, sizes, strict=True) if n < FEW_ROWS]
+        if few:
+            sentences.append(
+                f"{_listed(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
+                "train on alone, and with few test rows its results say little"
+            )
+        alike = [
+            name
+            for client, name in enumerate(data.client_names)
+            if sizes[client] >= FEW_ROWS and len(np.unique(labels[owners == client])) == 1
+        ]
+        if alike:
+            sentences.append(
+                f"{_listed(alike)} {'has' if len(alike) == 1 else 'have'} training rows of one class only: a model "
+                "trained there alone learns nothing but to say it"
+            )
+    both = repeated(x[train], x_test)
+    twins = len(x[train]) - len(np.unique(x[train], axis=0))
+    if both > 2 and both * train.sum() > 2 * twins * len(x_test):  # some rows are alike by nature
+        sentences.append(
+            f"{both} of {len(x_test)} test rows stand in training, too: results on them are too good; give every row "
+            "to one part"
+        )
+    return sentences
+
+
+FEW_ROWS = 5
+"""Training rows below which a client is named in a warning."""
+
+
+def repeated(train: _Array, test: _Array) -> int:
+    """Number of test rows whose inputs stand among the training rows."""
+    known = {row.tobytes() for row in np.ascontiguousarray(train)}
+    return sum(row.tobytes() in known for row in np.ascontiguousarray(test))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def _rows(
+    data: Any,
+    target: str | None,
+    client: str | None,
+    columns: tuple[Any, ...] = (),
+    ignored: str | None = None,
+    raw: bool = False,
+) -> _Examples:
+    """The examples in `data`.
+
+    Args:
+        data, target, client: The same as for `dataset`.
+        columns: The columns a table must have, if another table has set them.
+        ignored: A column that is no input.
+        raw: Keep the columns of a table as they are.
+    """
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
-        return _of_parts(data, target, client)
+        return _of_parts(data, target, client, raw)
     if hasattr(data, "column_names") and hasattr(data, "features"):
-        return _of_hugging_face(data, target, client)
+        return _of_hugging_face(data, target, client, (ignored,), raw)
     if hasattr(data, "collect") and not hasattr(data, "to_numpy"):
         raise DataError("data is a lazy frame; collect() it first")
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        return _of_table(data, target, client, columns)
-    if target is not None or client is not None:
+        return _of_table(data, target, client, columns, ignored, raw)
+    if target is not None or client is not None or ignored is not None:
         raise DataError(
-            f"target and client name columns of a table, and {_kind(data)} has none; leave them out, and for clients "
-            "give {client: (x, y)}"
+            f"target, client and test name columns of a table, and {_kind(data)} has none; leave them out, and for "
+            "clients give {client: (x, y)}"
         )
     if isinstance(data, Dataset):
         return _Examples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
@@ -230,19 +379,56 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
 
 
 # ---------------------------------------------------------------- tables
-def _of_table(frame: Any, target: str | None, client: str | None, columns: tuple[Any, ...] = ()) -> _Examples:
+def _of_table(
+    frame: Any,
+    target: str | None,
+    client: str | None,
+    columns: tuple[Any, ...] = (),
+    ignored: str | None = None,
+    raw: bool = False,
+) -> _Examples:
     """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
     _named(frame.columns, target, "target", "labels")
     if client is not None:
         _named(frame.columns, client, "client", "clients")
-    columns = columns or tuple(c for c in frame.columns if c not in (target, client))
+    columns = columns or tuple(c for c in frame.columns if c not in (target, client, ignored))
     for column in columns:
         _named(frame.columns, column, "test", "a measurement")
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
     clients, names = (None, ()) if client is None else _owners(frame[client].to_numpy().tolist(), client)
     labels = _labels(frame[target], f"column {target!r}")
+    if raw:
+        table = {str(column): raw_column(frame[column], column) for column in columns}
+        return _Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
     return _Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
+
+
+def _column_of(data: Any, name: str, setting: str) -> list[Any]:
+    """The values of a column of a table or of a Hugging Face dataset."""
+    known = list(data.column_names if hasattr(data, "column_names") else getattr(data, "columns", ()))
+    _named(known, name, setting, "test rows")
+    column = data[name]
+    return list(column.to_list() if hasattr(column, "to_list") else column)
+
+
+_TRUTHS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
+
+
+def _truths(values: Sequence[Any], column: str) -> npt.NDArray[np.bool_]:
+    """Which rows are test rows."""
+    truths = []
+    for i, value in enumerate(values):
+        key = value.strip().lower() if isinstance(value, str) else value
+        if not isinstance(key, bool | int | float | str | np.bool_) or key not in _TRUTHS:
+            raise DataError(
+                f"column {column!r} must say test or train, true or false, or 1 or 0, got {value!r} in row {i}"
+            )
+        truths.append(_TRUTHS[key])
+    is_test = np.array(truths, bool)
+    if is_test.all() or not is_test.any():
+        raise DataError(f"column {column!r} calls {'all' if is_test.all() else 'none'} of the rows test rows")
+    return is_test
 
 
 def _named(columns: Any, name: object, setting: str, holds: str) -> None:
@@ -276,20 +462,19 @@ def _measurement(values: Any, column: object) -> _Array:
         for i, value in enumerate(array.tolist()):
             if isinstance(value, str):
                 raise DataError(
-                    f"column {column!r} holds words, such as {value!r} in row {i}; make numbers of them, or leave the "
-                    "column out"
+                    f"column {column!r} holds words, such as {value!r} in row {i}; make numbers of them, which "
+                    "preprocess does, or leave the column out"
                 )
             if value is not None and not isinstance(value, bool | int | float) and value == value:
-                raise DataError(
-                    f"column {column!r} holds a {type(value).__name__} in row {i}; make numbers of them, or leave the "
-                    "column out"
-                )
+                raise no_number(column, i, value)
         array = np.array([v if isinstance(v, bool | int | float) else np.nan for v in array.tolist()], np.float64)
     array = array.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(array))
     if len(bad):
         state = "is infinite" if np.isinf(array[bad[0]]) else "has no value"
-        raise DataError(f"column {column!r} {state} in row {bad[0]}; fill it, or leave the row out")
+        raise DataError(
+            f"column {column!r} {state} in row {bad[0]}; fill it, which preprocess does, or leave the row out"
+        )
     return array
 
 
@@ -315,36 +500,46 @@ def _of_torch(data: Any) -> _Examples:
     return _Examples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None) -> _Examples:
+def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False) -> _Examples:
     """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
             f'the data have the parts {", ".join(parts)}; give one of them, or a dict with "train" and "test"'
         )
-    rows = _of_hugging_face(parts["train"], target, client)
-    return replace(rows, test=_of_hugging_face(parts["test"], target, None, client)) if "test" in parts else rows
+    rows = _of_hugging_face(parts["train"], target, client, raw=raw)
+    if "test" not in parts:
+        return rows
+    test = _of_hugging_face(parts["test"], target, client if raw else None, () if raw else (client,), raw)
+    return replace(rows, test=test)
 
 
-def _of_hugging_face(part: Any, target: str | None, client: str | None, ignored: str | None = None) -> _Examples:
+def _of_hugging_face(
+    part: Any, target: str | None, client: str | None, ignored: Sequence[str | None] = (), raw: bool = False
+) -> _Examples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
     _named(names, target, "target", "labels")
     if client is not None:
         _named(names, client, "client", "clients")
-    left = [name for name in names if name not in (target, client, ignored)]
+    left = [name for name in names if name not in (target, client, *ignored)]
     if not left:
         raise DataError(f"no column is left to learn from beside {target!r}")
     images = [name for name in left if _holds_images(part, name)]
     if len(images) > 1:
         raise DataError(f"{', '.join(images)} all hold images; leave one, with remove_columns")
+    table = None
     if images:
         x: _Array = hub.images(part[images[0]], None, "data", images[0])
+    elif raw:
+        table = {name: raw_column(np.array(list(part[name]), object), name) for name in left}
+        x = np.arange(len(part[left[0]]))
     else:
         x = np.column_stack([_measurement(np.array(list(part[name]), object), name) for name in left])
     clients, known = (None, ()) if client is None else _owners(_values(part, client), str(client))
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
-    return _Examples("dataset", x, labels, clients, known, None if own is None else tuple(map(str, own)), tuple(left))
+    classes = None if own is None else tuple(map(str, own))
+    return _Examples("dataset", x, labels, clients, known, classes, () if images else tuple(left), table=table)
 
 
 def _values(part: Any, name: str | None) -> list[Any]:

@@ -11,6 +11,8 @@ The plain layout, as one npz file or as a folder with one npy file per key:
     y_train, y_test            labels (N,): integers from 0, or words
     client_train, clients      integer client of each training example (N,) and the clients' names, where the data come
                                with their clients; optional
+    client_test                client of each test example, which then are their clients' own test examples; optional
+    features                   names of the columns of x (N, D); optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
     classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt,
                                clients.txt
@@ -43,15 +45,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.npyio import NpzFile
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from unskew import schema
-from unskew.data import hub
+from unskew.data import hub, tables
 from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
+from unskew.data.preprocess import Preprocess
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -130,11 +134,19 @@ SOURCES: tuple[Source, ...] = (
     ),
     Source("npz:PATH", "your own arrays in one file", "any", "x_train, y_train, x_test, y_test"),
     Source("folder:PATH", "your own arrays, one npy file each", "any", "x_train, y_train, x_test, y_test"),
+    Source(
+        "csv:PATH", "your own table, extra [tables]", "any", "a column of clients, or a folder with a file for each"
+    ),
+    Source("parquet:PATH", "the same as Parquet", "any", "a column of clients, or a folder with a file for each"),
+    Source("images:PATH", "your own images", "images", "PATH/SITE/CLASS/*.png"),
     Source("hub:OWNER/NAME", "downloaded, extra [hub]; also hub:mnist, ...", "images or texts", "huggingface.co"),
 )
 """Data sets that `load` knows, the offline default first."""
 
-SCHEMES = ("npz", "folder", "hub", "run")
+FILES = ("npz", "folder", "csv", "parquet", "images")
+"""Beginnings of names that are followed by a path."""
+
+SCHEMES = (*FILES, "hub", "run")
 """Beginnings of names, up to a colon, that say where data are; any other beginning is a module of the user's."""
 
 DATA = Registry(
@@ -150,8 +162,24 @@ DATA = Registry(
 _NAMED = {s.name: s for s in SOURCES if ":" not in s.name}
 
 
-def load(source: str, data_dir: Path | str | None = None, options: Mapping[str, Any] | None = None) -> Dataset:
-    """The data set called `source`: a name of `SOURCES`, `npz:PATH`, `folder:PATH` or, to download it, `hub:...`.
+def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
+    """True if it can be told without reading them that the data come with their clients."""
+    kind, _, rest = source.partition(":")
+    path = Path(rest).expanduser()
+    if kind in tables.ENDINGS:
+        return "client" in options or path.is_dir()
+    if kind == "npz":
+        return zipfile.is_zipfile(path) and "client_train.npy" in zipfile.ZipFile(path).namelist()
+    return kind == "images" or (kind == "folder" and (path / "client_train.npy").is_file())
+
+
+def load(
+    source: str,
+    data_dir: Path | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    preprocess: Preprocess | None = None,
+) -> Dataset:
+    """The data set called `source`: a name of `SOURCES`, a path such as `npz:PATH`, or, to download it, `hub:...`.
 
     A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
     UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
@@ -162,16 +190,29 @@ def load(source: str, data_dir: Path | str | None = None, options: Mapping[str, 
     `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
     folder.
 
-    Any other name is that of a registered function, or module:function of your own; `options` are its settings.
+    Any other name is that of a registered function, or module:function of your own; `options` are its settings, or
+    those of `unskew.data.tables` for tables and images.  `preprocess` says what becomes of the columns of a table.
 
     Raises:
-        ConfigError: If an option is not one of the function's, or there are options where the data have none.
+        ConfigError: If an option is not one of the function's, there are options where the data have none, or a
+            preprocessing where they are no table.
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
             SHA-256 are shown), its content does not pass `checked`, or as in `hub.fetch`.
     """
     kind, colon, rest = source.partition(":")
+    if colon and kind in FILES and not rest:
+        raise DataError(f"{source} names no path; write {kind}:PATH")
+    if colon and kind in tables.ENDINGS:
+        columns = schema.build(tables.TableOptions, options or {}, "task.data_options", owner=source)
+        path = Path(rest).expanduser()
+        return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess))
+    if preprocess is not None and kind not in ("npz", "folder", "run"):
+        raise ConfigError(f"task.preprocess is for columns of a table, and {source} has none; leave it out")
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options or {})
+    if colon and kind == "images":
+        images = schema.build(tables.ImageOptions, options or {}, "task.data_options", owner=source)
+        return tables.read_images(Path(rest).expanduser(), images)
     if options:
         raise ConfigError(f"task.data_options must be left out, {source} has none, got {', '.join(options)}")
     if colon and kind == "hub":
@@ -179,16 +220,14 @@ def load(source: str, data_dir: Path | str | None = None, options: Mapping[str, 
     if colon and kind == "run":
         return _saved(Path(data_dir or ".") / rest)
     if colon and kind in ("npz", "folder"):
-        if not rest:
-            raise DataError(f"{source} names no path; write {kind}:PATH")
         path = Path(rest).expanduser()
         if kind == "npz":
             if not path.is_file():
                 raise DataError(f"{source}: there is no file {path.absolute()}")
-            return _assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test", own=True)
+            return _assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test", own=True, rules=preprocess)
         if not path.is_dir():
             raise DataError(f"{source}: there is no folder {path.absolute()}")
-        return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True)
+        return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True, rules=preprocess)
     if source == "digits":
         return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
@@ -482,6 +521,8 @@ def save(dataset: Dataset, path: Path) -> None:
         "clients": dataset.client_names or None,
         "levels": dataset.levels,
         "table": dataset.x_train.table if isinstance(dataset.x_train, ByteImages) else None,
+        "own_test": dataset.own_test,
+        "never_train": dataset.never_train or None,
         "inputs": json.dumps(asdict(dataset.inputs)),
     }
     with path.open("wb") as file:
@@ -504,10 +545,8 @@ def _saved(path: Path) -> Dataset:
         ]
         if lacking:
             raise ValueError(f"it has no {', '.join(lacking)}")
-        scaling: dict[str, Any] = json.loads(str(arrays["inputs"]))
-        scaling = {key: tuple(value) if isinstance(value, list) else value for key, value in scaling.items()}
-        inputs = Inputs(**scaling)
-    tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table") if key in arrays}
+        inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
+    tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table", "own_test") if key in arrays}
     x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
     if "table" in tensors:
         x = {key: ByteImages(tensors[key], tensors["table"]) for key in x}
@@ -526,6 +565,8 @@ def _saved(path: Path) -> Dataset:
         owners=tensors.get("client_train"),
         client_names=names_of(name, "clients", arrays),
         inputs=inputs,
+        own_test=tensors.get("own_test"),
+        never_train=tuple(map(str, arrays.get("never_train", ()))),
     )
 
 
@@ -539,12 +580,14 @@ def _assemble(
     test_key: Key,
     classes: tuple[str, ...] | None = None,
     own: bool = False,
+    rules: Preprocess | None = None,
 ) -> Dataset:
-    return _placed(where, lambda: from_arrays(name, arrays, test_key, classes, own=own))
+    aside = rules is not None  # before any number is taken from the data
+    return _placed(where, lambda: from_arrays(name, arrays, test_key, classes, own=own, rules=rules, own_test=aside))
 
 
 def _placed(where: Path | str, build: Callable[[], _T]) -> _T:
     try:
         return build()
-    except DataError as error:
-        raise DataError(f"{error} (in {where})") from error
+    except (DataError, ConfigError) as error:
+        raise type(error)(f"{error} (in {where})") from error

@@ -33,7 +33,8 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms, models, schema, tasks
 from unskew.algorithms import presets
-from unskew.data.sources import DATA
+from unskew.data.preprocess import Preprocess
+from unskew.data.sources import DATA, brings_clients
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
@@ -73,10 +74,12 @@ class TaskConfig:
     """The data and the network.
 
     Attributes:
-        data: digits, npz:PATH, folder:PATH, hub:OWNER/NAME, or a known name to look up in the data directory.
+        data: digits, npz:PATH, folder:PATH, csv:PATH, parquet:PATH, images:PATH, hub:OWNER/NAME, or a known name to
+            look up in the data directory.
         model: A name from `unskew list models`, or module:factory for a network of your own.
         model_options: The network's own settings.
-        data_options: Settings of data that a registered function makes.
+        data_options: Settings of data that a registered function makes; of a table its columns: target, client, test.
+        preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
         kind: What is learned: classification.
         loss: A loss of that kind: cross_entropy or multi_margin; by default the one the model is meant for, or else the
@@ -94,6 +97,7 @@ class TaskConfig:
     data_dir: str | None = None
     head: str | None = None
     kind: str = "classification"
+    preprocess: Preprocess | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,8 @@ class Experiment:
         rounds: Communication rounds.
         seeds: Each draws its own split, initial model, cohorts and batches.
         name: Name of the run; a line that is not empty.
-        task, split: Data and model, and the division of the data among clients.
+        task, split: Data and model, and the division of the data among clients: by default their own, where they have
+            them.
         fraction, clients_per_round: Cohort size, by share or by number; all clients if neither is given.
         test_fraction: Part of each client's own data kept for personal tests.
         val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
@@ -485,7 +490,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     ]
     if bounds:
         methods = with_bounds(methods, local)
-    split = parse_split(table.pop("split", {"name": "iid"}), where)
+    split = parse_split(table.pop("split", {"name": _default_split(table.get("task"))}), where)
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
     kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"), elsewhere=_of_the_experiment())
@@ -622,6 +627,14 @@ def parse_split(raw: Any, where: str = "") -> Split:
     """
     split: Split = SPLITS.build(raw, "split", where, elsewhere={**_of_splits(), **_of_the_experiment()})
     return split
+
+
+def _default_split(task: Any) -> str:
+    """The clients that the data come with, if they do."""
+    table = task if isinstance(task, Mapping) else {}
+    data, options = table.get("data"), table.get("data_options")
+    theirs = isinstance(data, str) and brings_clients(data, options if isinstance(options, Mapping) else {})
+    return "natural" if theirs else "iid"
 
 
 def _of_splits() -> dict[str, str]:

@@ -305,11 +305,14 @@ def load_model(
     return _with_weights(_network(card.task, network, path, allow_code), card, tensors)
 
 
-def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
+def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None = None) -> list[str]:
     """Predict the class name of each raw input with a model from `load_model`.
 
     Args:
-        x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, or numbers (N, ...).
+        x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, numbers (N, ...), or
+            a table with the columns that were trained on, which are filled and scaled as in training.
+        batch_size: Inputs that the network takes at once.
+        client: The client whose rows they are, for a global model whose clients scaled their rows each by its own.
 
     Raises:
         ConfigError: If the model has no card that says how inputs are prepared.
@@ -320,7 +323,7 @@ def predict(model: nn.Module, x: Any, batch_size: int = 256) -> list[str]:
         raise ConfigError(
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
-    inputs, training = card.inputs.prepare(x), model.training
+    inputs, training = card.inputs.prepare(x, client), model.training
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
@@ -413,6 +416,8 @@ def _find(
     cell: CellCard = _read_card(_with(path, ".json"), CellCard)
     number = _client(cell, client)
     name = None if number is None or cell.client_names is None else cell.client_names[number]
+    if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
+        task = dataclasses.replace(task, inputs=task.inputs.of(name))
     return ModelCard(cell.method, cell.seed, number, name, task), {} if number is None else _own_of(cell, number)
 
 

@@ -91,11 +91,12 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
         DataError, ConfigError: If data, network or device are not available.
     """
     device = choose_device(experiment.runtime.device)
-    dataset = inputs.dataset or load(
-        experiment.task.data,
-        Path(experiment.task.data_dir) if experiment.task.data_dir else None,
-        experiment.task.data_options or None,
-    )
+    dataset = inputs.dataset or named_dataset(experiment.task)
+    if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
+        raise ConfigError(
+            f"test_fraction = {experiment.test_fraction:g} has no say: {dataset.name} has test rows of each client's "
+            "own; leave it out (of a table, say task.data_options.test)"
+        )
     if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
         raise ConfigError(
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
@@ -110,6 +111,18 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
     return Setup(dataset, task, device, executor, count, kind, inputs)
+
+
+def named_dataset(task: TaskConfig) -> Dataset:
+    """Read the data that a task names.
+
+    Raises:
+        DataError, ConfigError: As `unskew.data.load`.
+    """
+    folder = Path(task.data_dir) if task.data_dir else None
+    if task.preprocess is None:
+        return load(task.data, folder, task.data_options or None)
+    return load(task.data, folder, task.data_options or None, task.preprocess)
 
 
 def choose_executor(

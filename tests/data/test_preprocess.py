@@ -1,0 +1,251 @@
+"""Columns become inputs: gaps, scales and words, with numbers from training rows alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unskew as us
+from unskew.data import own
+from unskew.data.federated import federate, to_manifest
+from unskew.data.inputs import Inputs
+from unskew.data.preprocess import ColumnRule, Moments, Preprocess, agreed, fit
+from unskew.data.split import Natural
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+
+NAN = float("nan")
+TRAIN: dict[str, Any] = {
+    "age": np.array([10.0, 30.0, 50.0, NAN]),
+    "smokes": np.array(["yes", "no", None, "no"], object),
+    "grade": np.array([1.0, 2.0, 2.0, 3.0]),
+}
+OWNERS, NAMES = np.array([0, 0, 1, 1]), ("Basel", "Bern")
+
+
+def prepared(inputs: Inputs, client: str | None = None, **columns: Any) -> list[list[float]]:
+    rows: list[list[float]] = inputs.prepare(columns, client).tolist()
+    return rows
+
+
+def test_agreed_numbers_are_those_of_all_training_rows_together() -> None:
+    """Ages 10, 30, 50: mean 30, deviation (400 + 0 + 400) / 2 = 20^2.  Grades 1, 2, 2, 3: mean 2, variance 2 / 3."""
+    inputs = fit(Preprocess(), TRAIN, OWNERS, NAMES)
+    age, smokes, grade = inputs.columns
+    assert (age.mean, age.sd, age.fill, age.gaps) == ((30.0,), (20.0,), (30.0,), True)
+    assert (smokes.kind, smokes.values, smokes.gaps) == ("category", ("no", "yes"), True)
+    assert (grade.mean, grade.gaps) == ((2.0,), False)
+    assert inputs.clients == ()
+    assert age.features + smokes.features == ("age", "age missing", "smokes=no", "smokes=yes", "smokes missing")
+    row = prepared(inputs, age=[50.0, None], smokes=["no", None], grade=[2, 2])
+    assert row == [[1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]]
+
+
+def test_each_sites_own_numbers_scale_its_rows() -> None:
+    """Basel: 10 and 30, mean 20, deviation sqrt(200).  Bern has one age, 50: no spread, so all its ages become 0."""
+    inputs = fit(Preprocess(scale="site"), TRAIN, OWNERS, NAMES)
+    age = inputs.columns[0]
+    assert (age.mean, age.fill) == ((20.0, 50.0), (20.0, 50.0))
+    assert age.sd == pytest.approx((np.sqrt(200), 0.0))
+    one: dict[str, Any] = {"age": [30.0], "smokes": ["no"], "grade": [2.0]}
+    assert prepared(inputs, "Basel", **one)[0][0] == pytest.approx(10 / np.sqrt(200))
+    assert prepared(inputs, "Bern", **one)[0][0] == 0
+    with pytest.raises(DataError, match=r"say whose rows these are, as in client='Basel' \(clients: Basel, Bern\)"):
+        prepared(inputs, **one)
+    with pytest.raises(DataError, match="there are none of 'Bermn'; did you mean Bern"):
+        prepared(inputs, "Bermn", **one)
+    alone = inputs.of("Bern")
+    assert (alone.columns[0].mean, alone.clients) == ((50.0,), ("Bern",))
+    assert prepared(alone, **one) == prepared(inputs, "Bern", **one)
+
+
+def test_a_word_that_no_training_row_had_is_none_of_them_or_other() -> None:
+    one: dict[str, Any] = {"age": [30.0], "smokes": ["pipe"], "grade": [2.0]}
+    assert prepared(fit(Preprocess(), TRAIN, OWNERS, NAMES), **one)[0][2:5] == [0, 0, 0]
+    other = fit(Preprocess(unseen="other"), TRAIN, OWNERS, NAMES)
+    assert other.columns[1].features == ("smokes=no", "smokes=yes", "smokes=other", "smokes missing")
+    assert prepared(other, **one)[0][2:6] == [0, 0, 1, 0]
+
+
+def test_numbers_that_are_codes_are_words_in_the_order_of_numbers() -> None:
+    table = {"grade": np.array([10.0, 2.0, 1.0, 2.0])}
+    inputs = fit(Preprocess(columns={"grade": ColumnRule(kind="category")}), table, OWNERS, NAMES)
+    assert inputs.columns[0].values == ("1", "2", "10")
+    assert prepared(inputs, grade=[2, 10, 7]) == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+def test_a_sites_median_fills_its_gaps() -> None:
+    table = {"a": np.array([1.0, 2.0, 30.0, NAN, 5.0, 5.0])}
+    rules = Preprocess(scale="none", missing="site median", indicator=False)
+    inputs = fit(rules, table, np.array([0, 0, 0, 0, 1, 1]), NAMES)
+    assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0], [4.0]]
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(-1e6, 1e6).map(lambda v: round(v, 3)) | st.just(NAN), max_size=12), min_size=1, max_size=5
+    )
+)
+def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[list[float]]) -> None:
+    """The property that lets sums stand for rows, for any division into sites, empty ones and gaps included."""
+    together = agreed([Moments.of(np.array(site, np.float64)) for site in sites])
+    rows = np.array([v for site in sites for v in site if v == v])
+    assert together.n == len(rows)
+    if len(rows):
+        assert together.mean == pytest.approx(rows.mean(), abs=1e-6)
+    if len(rows) > 1:
+        assert together.m2 == pytest.approx(((rows - rows.mean()) ** 2).sum(), rel=1e-9, abs=1e-6)
+
+
+def test_far_from_zero_a_small_spread_is_not_lost() -> None:
+    """Sums of squares of values about 1e9 have 18 digits; with deviations from the mean the spread of 1 survives."""
+    parts = [Moments.of(1e9 + np.array(p)) for p in ([0.0, 1.0], [1.0, 2.0])]
+    assert agreed(parts).sd == pytest.approx(np.std([0, 1, 1, 2], ddof=1))
+
+
+# ---------------------------------------------------------------- through a data set
+def frame(n: int = 40) -> polars.DataFrame:
+    rng = np.random.default_rng(3)
+    age = np.where(np.arange(n) % 10 == 3, None, np.round(rng.normal(60, 10, n), 1))
+    return polars.DataFrame(
+        {
+            "site": ["Basel", "Bern"] * (n // 2),
+            "age": list(age),
+            "smokes": ["yes", "no", "no", None] * (n // 4),
+            "part": (["train"] * 3 + ["test"]) * (n // 4),
+            "sick": ["no", "no", "yes", "yes", "yes"] * (n // 5),
+        },
+        strict=False,
+    )
+
+
+def test_test_rows_have_no_say_in_any_number() -> None:
+    """Whatever the test rows hold, inputs of the training rows and what is recorded stay the same."""
+    table = frame()
+    wild = table.with_columns(
+        age=polars.when(polars.col("part") == "test").then(1e6).otherwise(polars.col("age")),
+        smokes=polars.when(polars.col("part") == "test").then(polars.lit("pipe")).otherwise(polars.col("smokes")),
+    )
+    for scale in ("agreed", "site"):
+        columns: dict[str, Any] = {"target": "sick", "client": "site", "preprocess": Preprocess(scale=scale)}
+        one, two = (own.dataset(t, test="part", **columns) for t in (table, wild))
+        train = torch.tensor([row == "train" for row in table["part"]]).sum()
+        assert torch.equal(one.x_train[:train], two.x_train[:train])
+        assert one.inputs == two.inputs
+        assert not torch.equal(one.x_test, two.x_test)
+
+
+def test_a_clients_test_rows_are_those_the_table_says_and_nobody_trains_on_them() -> None:
+    """Every fourth row of 40 is a test row; sites take turns, so Bern has all 10 of them and 10 others, Basel 20."""
+    data = own.dataset(
+        frame().with_columns(part=polars.Series(["train", "train", "test", "test"] * 10)),
+        target="sick",
+        client="site",
+        test="part",
+        preprocess=Preprocess(),
+    )
+    fed = federate(data, Natural(), Key(0), val_fraction=0.2)
+    assert [[len(part) for part in (c.train, c.val, c.test)] for c in fed.clients] == [[8, 2, 10], [8, 2, 10]]
+    own_test = torch.cat([c.test for c in fed.clients])
+    assert torch.equal(data.x_train[own_test].sort(0).values, data.x_test.sort(0).values)
+    again = federate(data, Natural(), Key(1), val_fraction=0.2)
+    assert [c.test.tolist() for c in again.clients] == [c.test.tolist() for c in fed.clients]
+
+
+def test_a_share_of_each_clients_rows_is_drawn_once() -> None:
+    data = own.dataset(frame().drop("part"), target="sick", client="site", test=0.25, preprocess=Preprocess())
+    assert data.own_test is not None
+    assert data.owners is not None
+    assert data.owners[data.own_test].bincount().tolist() == [5, 5]
+
+
+def test_the_manifest_has_the_numbers_and_what_had_to_be_sent() -> None:
+    data = own.dataset(frame(), target="sick", client="site", test="part", preprocess=Preprocess())
+    manifest = json.loads(json.dumps(to_manifest(federate(data, Natural(), Key(0)))))
+    prepared = manifest["preprocessing"]
+    age = next(c for c in prepared["columns"] if c["name"] == "age")
+    assert (age["mean"], age["gaps"]) == (list(data.inputs.columns[0].mean), True)
+    assert prepared["each_client_sends"] == {
+        "count, mean and sum of squared deviations (24 bytes)": ["age"],
+        "the words it holds": ["smokes"],
+        "whether it has gaps (1 bit)": ["age", "smokes"],
+    }
+    # 24 of age, "no" and "yes", and two bits.
+    assert (prepared["bytes_per_client"], prepared["in_the_ledger"]) == (24 + 5 + 1, False)
+
+
+def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> None:
+    table = frame(200)
+    history = us.simulate(
+        us.FedAvg(),
+        data=table,
+        target="sick",
+        client="site",
+        test="part",
+        preprocess=Preprocess(scale="site"),
+        model="logistic",
+        rounds=1,
+        progress=False,
+        out=tmp_path / "run",
+    )
+    assert len(history.client_names) == 2
+    rows = table.filter(polars.col("site") == "Bern").drop("site", "part", "sick")
+    whole, mine = (us.load_model(tmp_path / "run", "FedAvg", client=client) for client in (None, "Bern"))
+    data = us.load("run:data.npz", tmp_path / "run")
+    at = [i for i, owner in enumerate(data.owners.tolist()) if data.client_names[owner] == "Bern"]  # type: ignore[union-attr]
+    by_value = sorted(data.x_train[at].tolist())
+    assert sorted(mine.unskew.inputs.prepare(rows).tolist()) == by_value
+    assert "Basel" not in mine.unskew.inputs.clients  # what was Basel's stays there
+    assert us.predict(whole, rows, client="Bern") == us.predict(mine, rows)
+    assert us.predict(mine, rows.to_dicts()[:3]) == us.predict(mine, rows)[:3]
+
+
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a date": (
+        {"day": ["2021-03-04"] * 40},
+        {},
+        "column 'day' holds dates, such as '2021-03-04'; make",
+    ),
+    "all missing": ({"ca": [None] * 40}, {}, "column 'ca' has no value in any training row; leave it out"),
+    "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 32 different words in 32"),
+    "a gap where none is allowed": ({}, {"missing": "refuse"}, "column 'age' has no value in row"),
+    "a rule for no column": ({}, {"columns": {"agge": ColumnRule()}}, "there is no column 'agge'; did you mean age?"),
+    "words as numbers": (
+        {},
+        {"columns": {"smokes": ColumnRule(kind="number")}},
+        "preprocess.columns.smokes.kind is number, and the column holds words, such as ",
+    ),
+    "a site without a value": (
+        {"ca": [1.0, None] * 20},
+        {"scale": "none", "missing": "site mean"},
+        "column 'ca' has no value at Bern, so there is no site mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_columns_that_cannot_be_used_are_refused_in_one_sentence(name: str) -> None:
+    columns, rules, text = BAD[name]
+    table = frame().drop("part").with_columns(**{k: polars.Series(v) for k, v in columns.items()})
+    with pytest.raises((ConfigError, DataError)) as error:
+        own.dataset(table, target="sick", client="site", preprocess=Preprocess(**rules))
+    assert text in str(error.value)
+
+
+def test_preprocessing_needs_columns() -> None:
+    pixels = np.zeros((20, 4, 4), np.uint8)
+    with pytest.raises(ConfigError, match="preprocess is for columns of a table, and arrays holds none"):
+        own.dataset((pixels, np.arange(20) % 2), preprocess=Preprocess())
+
+
+def test_arrays_with_gaps_are_a_table_of_numbered_columns() -> None:
+    x = np.array([[1.0, NAN], [3.0, 4.0]] * 20)
+    data = own.dataset({"a": (x[:20], np.arange(20) % 2), "b": (x[20:], np.arange(20) % 2)}, preprocess=Preprocess())
+    assert [c.name for c in data.inputs.columns] == ["x0", "x1"]
+    assert data.input_shape == (3,)

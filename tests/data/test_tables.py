@@ -1,0 +1,236 @@
+"""Files as people have them: CSV, Parquet, folders of either, folders of images; and what is wrong with them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+from PIL import Image
+
+import unskew as us
+from unskew.data import Dataset, load, own, tables
+from unskew.data.preprocess import Preprocess
+from unskew.data.split import Natural
+from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.experiment import config
+
+RNG = np.random.default_rng(7)
+ROWS = 60
+TABLE = polars.DataFrame(
+    {
+        "site": ["Basel", "Bern", "Chur"] * (ROWS // 3),
+        "age": np.round(RNG.normal(0, 1, ROWS), 3),
+        "dose": np.round(RNG.normal(0, 1, ROWS), 3),
+        "sick": ["no", "yes", "yes", "no"] * (ROWS // 4),
+        "part": (["train"] * 3 + ["test"] * 3) * (ROWS // 6),
+    }
+)
+COLUMNS = {"target": "sick", "client": "site"}
+
+
+def written(folder: Path, table: polars.DataFrame = TABLE, name: str = "h.csv") -> str:
+    table.write_csv(folder / name)
+    return f"csv:{folder / name}"
+
+
+def same(a: Dataset, b: Dataset) -> bool:
+    tensors = ("x_train", "y_train", "x_test", "y_test", "owners")
+    return all(torch.equal(getattr(a, t), getattr(b, t)) for t in tensors) and (
+        (a.classes, a.client_names, a.inputs) == (b.classes, b.client_names, b.inputs)
+    )
+
+
+@pytest.mark.parametrize("rules", [None, Preprocess()], ids=["as they are", "preprocessed"])
+def test_a_file_of_either_format_and_a_frame_are_the_same_data(tmp_path: Path, rules: Preprocess | None) -> None:
+    TABLE.write_parquet(tmp_path / "h.parquet")
+    TABLE.drop("part").write_parquet(tmp_path / "p.parquet")
+    frame = own.dataset(TABLE, **COLUMNS, test="part", preprocess=rules)
+    options = {**COLUMNS, "test": "part"}
+    assert same(load(written(tmp_path), None, options, rules), frame)
+    assert same(load(f"parquet:{tmp_path / 'h.parquet'}", None, options, rules), frame)
+    unsaid = load(f"parquet:{tmp_path / 'p.parquet'}", None, COLUMNS, rules)
+    assert same(unsaid, own.dataset(TABLE.drop("part"), **COLUMNS, preprocess=rules))
+    assert (unsaid.name, frame.name) == ("p", "dataframe")
+
+
+def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for (name,), rows in TABLE.group_by("site", maintain_order=True):
+        written(tmp_path / "sites", rows.drop("site"), f"{name}.csv")
+    data = load(f"csv:{tmp_path / 'sites'}", None, {"target": "sick", "test": "part"})
+    assert data.client_names == ("Basel", "Bern", "Chur")
+    assert data.owners is not None
+    assert data.owners.bincount().tolist() == [20, 20, 20]
+
+
+def test_test_rows_may_be_a_file_of_their_own(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        written(tmp_path, TABLE.filter(polars.col("part") == part).drop("part"), f"{part}.csv")
+    data = load(f"csv:{tmp_path / 'train.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
+    assert same(data, own.dataset(TABLE, **COLUMNS, test="part"))
+
+
+def test_an_experiment_names_a_file_and_the_clients_are_those_in_it(tmp_path: Path) -> None:
+    text = f"""
+rounds = 1
+algorithm = {{ name = "fedavg" }}
+[task]
+data = "{written(tmp_path)}"
+data_options = {{ target = "sick", client = "site", test = "part" }}
+preprocess = {{ scale = "site", columns = {{ dose = {{ scale = "none" }} }} }}
+model = "logistic"
+"""
+    (tmp_path / "e.toml").write_text(text)
+    experiment = config.load(tmp_path / "e.toml")
+    assert experiment.split == Natural()
+    assert experiment.task.preprocess is not None
+    assert experiment.task.preprocess.of("dose") == ("none", "site mean")
+    assert config.parse(config.resolved(experiment)) == experiment
+
+
+def test_simulate_takes_the_path_of_a_table(tmp_path: Path) -> None:
+    path = written(tmp_path).removeprefix("csv:")
+    more: dict[str, Any] = {"model": "logistic", "rounds": 1, "progress": False, "preprocess": True, "test": "part"}
+    by_path = us.simulate(us.FedAvg(), data=path, **COLUMNS, **more)
+    by_frame = us.simulate(us.FedAvg(), data=TABLE, **COLUMNS, **more)
+    assert by_path.client_names == ("Basel", "Bern", "Chur")
+    assert [r["value"] for r in by_path.rows if "loss" in r["name"]] == [
+        r["value"] for r in by_frame.rows if "loss" in r["name"]
+    ]
+
+
+def test_without_polars_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    path = written(tmp_path)
+    monkeypatch.setattr(tables.importlib, "import_module", gone)
+    with pytest.raises(DataError, match=r"read by Polars, which cannot be imported .*pip install 'unskew\[tables\]'"):
+        load(path, None, COLUMNS)
+
+
+def test_a_semicolon_a_gap_and_a_question_mark_are_read_as_meant(tmp_path: Path) -> None:
+    gaps = {(5, 1): "?", (7, 2): "NA"}
+    table = [[("Basel", "Bern")[i % 2], str(i), str(i), f"k{i // 2 % 2}"] for i in range(24)]
+    rows = [";".join(gaps.get((i, k), value) for k, value in enumerate(row)) for i, row in enumerate(table)]
+    (tmp_path / "h.csv").write_text("\n".join(["site;a;b;y", *rows]))
+    options = {"target": "y", "client": "site", "separator": ";"}
+    data = load(f"csv:{tmp_path / 'h.csv'}", None, options, Preprocess())
+    assert data.inputs.columns[0].kind == "number"
+    with pytest.raises(DataError, match="has one column only, 'site;a;b;y': set separator = ';'"):
+        load(f"csv:{tmp_path / 'h.csv'}", None, {**options, "separator": ","})
+
+
+# ---------------------------------------------------------------- images
+def pictures(root: Path, *parts: str) -> None:
+    for i, site in enumerate(("Basel", "Bern")):
+        for part in parts or ("",):
+            for label in ("benign", "malignant"):
+                folder = root / site / part / label
+                folder.mkdir(parents=True)
+                for k in range(5):
+                    Image.fromarray(RNG.integers(0, 255, (6, 4 + 2 * i * (k == 9)), np.uint8)).save(folder / f"{k}.png")
+
+
+def test_folders_of_images_are_clients_and_classes(tmp_path: Path) -> None:
+    """2 sites x 2 classes x 5 images; a fifth of each site's ten is its own test part."""
+    pictures(tmp_path / "scans")
+    data = load(f"images:{tmp_path / 'scans'}")
+    assert (data.client_names, data.classes) == (("Basel", "Bern"), ("benign", "malignant"))
+    assert (data.input_shape, len(data.y_train), len(data.y_test)) == ((1, 6, 4), 20, 4)
+    pictures(tmp_path / "parted", "train", "test")
+    parted = load(f"images:{tmp_path / 'parted'}", None, {"size": 3})
+    assert parted.own_test is not None
+    assert (parted.input_shape, int(parted.own_test.sum())) == ((1, 3, 3), 20)
+
+
+def test_an_image_that_is_none_and_sizes_that_differ_are_named(tmp_path: Path) -> None:
+    pictures(tmp_path / "a")
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "a" / "Bern" / "benign" / "z.png")
+    with pytest.raises(DataError, match=r"z\.png is 9 x 9, .*0\.png is 4 x 6; give a size"):
+        load(f"images:{tmp_path / 'a'}")
+    (tmp_path / "a" / "Bern" / "benign" / "z.png").write_text("no image")
+    with pytest.raises(DataError, match=r"z\.png is no readable image"):
+        load(f"images:{tmp_path / 'a'}")
+
+
+# ---------------------------------------------------------------- what is wrong with data
+def altered(**columns: Any) -> polars.DataFrame:
+    return TABLE.drop("part").with_columns(**{k: polars.Series(v, strict=False) for k, v in columns.items()})
+
+
+ONE_EACH = polars.DataFrame(
+    {"site": [f"p{i}" for i in range(10_000)], "a": [0.0, 1.0] * 5000, "sick": ["n", "y"] * 5000}
+)
+REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
+    "no such column": (TABLE, {"target": "sik"}, "target: there is no column 'sik'; did you mean sick?"),
+    "a date": (altered(age=["2021-03-04"] * 60), {}, "column 'age' holds a date in row 0; make numbers of them"),
+    "all missing": (altered(age=[None] * 60), {}, "column 'age' has no value in row 0"),
+    "a gap in the target": (altered(sick=[None, *["yes", "no"] * 29, "no"]), {}, "the label of row 0 is missing"),
+    "one client": (altered(site=["Basel"] * 60), {}, "column 'site' has one client only (Basel), and a federation"),
+    "10,000 clients with a row each": (ONE_EACH, {}, "column 'site' has 10,000 clients with one row each, so none can"),
+    "words": (altered(age=["old"] * 60), {}, "column 'age' holds words, such as 'old' in row 0"),
+    "a row without a client": (altered(site=[None, *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in row 0"),
+    "a test column of other words": (
+        TABLE,
+        {"test": "site", "leave_out": ["part"]},
+        "column 'site' must say test or train, true or false",
+    ),
+    "a test of no kind": (
+        TABLE,
+        {"test": "nowhere"},
+        "test must be a column, a file or a share, and 'nowhere' is none",
+    ),
+    "a site to test on only": (
+        TABLE.with_columns(part=polars.when(polars.col("site") == "Chur").then(polars.lit("test")).otherwise("part")),
+        {"test": "part"},
+        "client Chur has test rows and none to train on",
+    ),
+    "a column to leave out that is not there": (TABLE, {"leave_out": ["x"]}, "leave_out: "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_tables_are_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    table, options, text = REFUSED[name]
+    columns = {**COLUMNS, "leave_out": ["part"] if "part" in table.columns and "test" not in options else [], **options}
+    with pytest.raises((ConfigError, DataError)) as error:
+        load(written(tmp_path, table), None, columns)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+FEW = ["Basel"] * 2 + ["Bern", "Chur"] * 29
+ONE_CLASS = ["yes" if site == "Chur" else "no" if i % 4 else "yes" for i, site in enumerate(TABLE["site"])]
+TWICE = polars.concat([altered(), altered()[:6]])
+WARNED: dict[str, tuple[polars.DataFrame, str]] = {
+    "a site with two rows": (altered(site=FEW), "Basel has fewer than 5 training rows"),
+    "a site with one class": (altered(sick=ONE_CLASS), "Chur has training rows of one class only"),
+    "a column far larger than others": (
+        altered(age=np.arange(60) * 1000.0),
+        "column 'age' has values of about 3",
+    ),
+    "test rows that stand in training": (
+        TWICE.with_columns(part=polars.Series(["train"] * 60 + ["test"] * 6)),
+        "6 of 6 test rows stand in training, too",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_what_may_not_be_meant_is_warned_of_in_one_sentence(name: str, tmp_path: Path) -> None:
+    table, text = WARNED[name]
+    options = {**COLUMNS, **({"test": "part"} if "part" in table.columns else {})}
+    with pytest.warns(DataWarning) as caught:
+        load(written(tmp_path, table), None, options)
+    assert any(text in str(warning.message) for warning in caught)
+
+
+def test_a_target_of_words_is_classes_with_their_names(tmp_path: Path) -> None:
+    assert load(written(tmp_path), None, {**COLUMNS, "test": "part"}).classes == ("no", "yes")
+
+
+def test_columns_that_are_scaled_are_not_warned_of(tmp_path: Path) -> None:
+    load(written(tmp_path, altered(age=np.arange(60) * 1000.0)), None, COLUMNS, Preprocess())

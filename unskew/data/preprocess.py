@@ -1,0 +1,260 @@
+"""What becomes of a table's columns: gaps filled, numbers standardised, words as 0/1 columns; from training rows alone.
+
+Statistics are each client's own ("site"), or agreed over all clients ("agreed").  What is agreed is made of sums: a
+client sends count, mean and sum of squared deviations of a column (the same information as count, sum and sum of
+squares, without their cancellation), the words it holds, and whether it has gaps; from these everybody gets the mean
+and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
+variance", The American Statistician 37, 1983, eq. 1.5).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.inputs import Array, Column, Inputs, RawTable, word
+from unskew.errors import ConfigError, DataError, did_you_mean
+
+Scale = Literal["agreed", "site", "none"]
+Missing = Literal["agreed mean", "site mean", "site median", "refuse"]
+Ints = npt.NDArray[np.int64]
+
+MANY_WORDS = 100
+"""Different words from which on a column is no category; a category of more is better grouped by who knows it."""
+
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """What differs for one column from the rules for all.
+
+    Attributes:
+        kind: "category" for numbers that are codes, "number" otherwise; by default as the column looks.
+        scale, missing: The same as in `Preprocess`.
+    """
+
+    kind: Literal["number", "category"] | None = None
+    scale: Scale | None = None
+    missing: Missing | None = None
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What becomes of a table's columns before training; all numbers come from training rows.
+
+    Attributes:
+        scale: Numbers become (value - mean) / standard deviation (n - 1): with mean and deviation "agreed" over all
+            clients, or each "site" with its own; "none" leaves them.  A column without spread becomes 0.
+        missing: A gap in a column of numbers becomes the "agreed mean", the "site mean" or the "site median"; "refuse"
+            allows none.  By default the site's mean if `scale` is by site, else the agreed mean.  A gap among words is
+            0 in all their columns.
+        indicator: A column with a gap in some training row gets a 0/1 column beside it that says where.
+        unseen: A word that no client had in training is 0 in all columns ("none"), or 1 in a column of its own
+            ("other").
+        columns: Rules for single columns, by name.
+    """
+
+    scale: Scale = "agreed"
+    missing: Missing | None = None
+    indicator: bool = True
+    unseen: Literal["none", "other"] = "none"
+    columns: dict[str, ColumnRule] = field(default_factory=dict)
+
+    def of(self, name: str) -> tuple[Scale, Missing]:
+        """How a column is scaled, and what takes the place of its gaps."""
+        own = self.columns.get(name, ColumnRule())
+        scale = own.scale or self.scale
+        return scale, own.missing or self.missing or ("site mean" if self.scale == "site" else "agreed mean")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean, and sum of squared deviations from the mean, of one column; NaN is not counted."""
+
+    n: int
+    mean: float
+    m2: float
+
+    @staticmethod
+    def of(values: npt.NDArray[np.float64]) -> "Moments":
+        """The moments of these values."""
+        present = values[~np.isnan(values)]
+        if len(present) == 0:
+            return Moments(0, 0.0, 0.0)
+        mean = float(present.mean())
+        return Moments(len(present), mean, float(((present - mean) ** 2).sum()))
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation (n - 1); 0 without spread, rounding apart."""
+        if self.n < 2:
+            return 0.0
+        sd = float(np.sqrt(self.m2 / (self.n - 1)))
+        return 0.0 if sd <= 1e-12 * abs(self.mean) else sd
+
+
+def agreed(parts: Sequence[Moments]) -> Moments:
+    """Moments of all rows together.
+
+    >>> agreed([Moments.of(np.array([1.0, 3.0])), Moments.of(np.array([5.0]))])
+    Moments(n=3, mean=3.0, m2=8.0)
+    """
+    n = sum(part.n for part in parts)
+    if n == 0:
+        return Moments(0, 0.0, 0.0)
+    mean = sum(part.n * part.mean for part in parts) / n
+    return Moments(n, mean, sum(part.m2 + part.n * (part.mean - mean) ** 2 for part in parts))
+
+
+def fit(rules: Preprocess, table: RawTable, owners: Ints, clients: Sequence[str]) -> Inputs:
+    """The way from raw columns to a network's inputs, with all its numbers.
+
+    Args:
+        rules: What becomes of the columns.
+        table: The training rows.
+        owners: Client of each row, a number of `clients`.
+        clients: Their names.
+
+    Raises:
+        ConfigError: If a rule is for a column that is not there, or cannot be followed.
+        DataError: If a column has no value at all, holds dates or too many words, or has a gap that is refused.
+    """
+    for name in rules.columns:
+        if name not in table:
+            raise ConfigError(
+                f"preprocess.columns: there is no column {name!r}{did_you_mean(name, list(table))} "
+                f"(columns: {', '.join(table)})"
+            )
+    by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
+    columns = tuple(_column(rules, name, values, by_client, clients) for name, values in table.items())
+    return Inputs("table", columns=columns, clients=tuple(clients) if any(c.by_client for c in columns) else ())
+
+
+def _column(rules: Preprocess, name: str, values: Array, by_client: Sequence[Ints], clients: Sequence[str]) -> Column:
+    words = values.dtype.kind == "O"
+    kind = rules.columns.get(name, ColumnRule()).kind or ("category" if words else "number")
+    if kind == "number" and words:
+        one = next((value for value in values if value is not None), "")
+        raise ConfigError(f"preprocess.columns.{name}.kind is number, and the column holds words, such as {one!r}")
+    missing = np.array([v is None for v in values], bool) if words else np.isnan(values)
+    if missing.all():
+        raise DataError(f"column {name!r} has no value in any training row; leave it out")
+    scale, instead = rules.of(name)
+    if instead == "refuse" and missing.any():
+        raise DataError(
+            f"column {name!r} has no value in row {int(missing.argmax())}; fill it, leave the row out, or choose what "
+            "takes its place with preprocess.missing"
+        )
+    gaps = rules.indicator and bool(missing.any())
+    if kind == "category":
+        present = values[~missing]
+        known = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
+        _check_category(name, known, len(present))
+        return Column(name, "category", gaps=gaps, values=tuple(known), other=rules.unseen == "other")
+    return _number(name, values, by_client, clients, scale, instead, gaps)
+
+
+def _number(
+    name: str,
+    values: Array,
+    by_client: Sequence[Ints],
+    clients: Sequence[str],
+    scale: Scale,
+    instead: Missing,
+    gaps: bool,
+) -> Column:
+    if np.isinf(values).any():
+        raise DataError(f"column {name!r} is infinite in row {int(np.isinf(values).argmax())}; correct it")
+    own = [Moments.of(values[rows]) for rows in by_client]
+    together = agreed(own)
+    centre, spread = {
+        "agreed": ((together.mean,), (together.sd,)),
+        "site": (tuple(m.mean for m in own), tuple(m.sd for m in own)),
+        "none": ((), ()),
+    }[scale]
+    fill: tuple[float, ...] = {
+        "agreed mean": (together.mean,),
+        "site mean": tuple(m.mean for m in own),
+        "site median": tuple(_median(values[rows]) for rows in by_client),
+        "refuse": (),
+    }[instead]
+    empty = [client for client, m in zip(clients, own, strict=True) if m.n == 0]
+    if empty and instead.startswith("site") and scale != "site":
+        raise DataError(
+            f"column {name!r} has no value at {', '.join(empty)}, so there is no {instead} to fill its gaps with; "
+            "choose missing = 'agreed mean' for it, or leave it out"
+        )
+    return Column(name, "number", fill, centre, spread, gaps)
+
+
+def _median(values: npt.NDArray[np.float64]) -> float:
+    present = values[~np.isnan(values)]
+    return float(np.median(present)) if len(present) else 0.0
+
+
+def _natural(word: str) -> tuple[float, str]:
+    """Order of words: numbers by size before all others."""
+    try:
+        return float(word), word
+    except ValueError:
+        return float("inf"), word
+
+
+def _check_category(name: str, known: Sequence[str], n: int) -> None:
+    if all(_DATE.fullmatch(word.strip()) for word in known):
+        raise DataError(
+            f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
+            "all agree on, or leave the column out"
+        )
+    if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
+        raise DataError(
+            f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "
+            "out, or group them"
+        )
+
+
+# ---------------------------------------------------------------- without rules
+LARGE = 100.0
+"""Root mean square from which on a column of numbers outweighs others that are about 1."""
+
+
+def unscaled(x: npt.NDArray[Any], names: Sequence[str]) -> str | None:
+    """A sentence that names the column a network will stumble over; None if all are of a common size."""
+    size = np.sqrt((x.astype(np.float64) ** 2).mean(0))
+    worst = int(size.argmax())
+    if size[worst] <= LARGE:
+        return None
+    others = np.flatnonzero(size > LARGE)
+    more = f", and {len(others) - 1} more columns are like it" if len(others) > 1 else ""
+    return (
+        f"column {names[worst]!r} has values of about {size[worst]:,.0f}{more}: most networks train badly on such "
+        'numbers; scale them with preprocess = { scale = "agreed" } (in Python: preprocess=True)'
+    )
+
+
+# ---------------------------------------------------------------- what is recorded
+def record(inputs: Inputs) -> dict[str, Any] | None:
+    """What was done to the columns, as JSON with all numbers, and what clients had to tell; None if nothing was."""
+    fitted = [column for column in inputs.columns if column != Column(column.name)]
+    if not fitted:
+        return None
+    shared = [c for c in fitted if c.kind == "number" and (len(c.mean) == 1 or len(c.fill) == 1)]
+    words = [c for c in fitted if c.kind == "category"]
+    return {
+        "columns": [{key: value for key, value in asdict(c).items() if value or key == "name"} for c in inputs.columns],
+        "clients": list(inputs.clients),
+        "rows": "training rows only",
+        "each_client_sends": {
+            "count, mean and sum of squared deviations (24 bytes)": [c.name for c in shared],
+            "the words it holds": [c.name for c in words],
+            "whether it has gaps (1 bit)": [c.name for c in fitted],
+        },
+        "bytes_per_client": 24 * len(shared)
+        + sum(len(word.encode()) for c in words for word in c.values)
+        + (len(fitted) + 7) // 8,
+        "in_the_ledger": False,
+    }

@@ -1,0 +1,241 @@
+"""Reads data as people keep them: tables (CSV, Parquet) in one file or one for each client, and folders of images.
+
+    csv:PATH, parquet:PATH      one file with a column of clients, or a folder with one file for each client
+    images:PATH                 PATH/SITE/CLASS/*.png, or PATH/SITE/train/CLASS/*.png and PATH/SITE/test/CLASS/*.png
+
+Tables are read by Polars (extra [tables]): one package reads both formats, and it tells a gap from a word in a column
+of numbers, which matters here.  It is imported in this module only.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge
+
+from unskew.data import own
+from unskew.data.arrays import from_arrays
+from unskew.data.dataset import Dataset
+from unskew.data.hub import image_of
+from unskew.data.preprocess import Preprocess
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+
+INSTALL = "pip install 'unskew[tables]'"
+ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
+GAPS = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
+"""Words of a CSV file that mean that there is no value."""
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The columns of a table.
+
+    Attributes:
+        target: Column of what is learned.
+        client: Column of the clients; a folder with one file for each client needs none.
+        test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
+            client's rows; by default a fifth is set aside.
+        leave_out: Columns that are not used.
+        separator: Character between the columns of a CSV file; by default a comma, and a tab in a .tsv file.
+    """
+
+    target: str
+    client: str | None = None
+    test: str | float | None = None
+    leave_out: tuple[str, ...] = ()
+    separator: str | None = None
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are brought to one shape.
+
+    Attributes:
+        size: Height and width to which they are resized, pixels; by default all must have one size.
+    """
+
+    size: Annotated[int, Ge(1)] | None = None
+
+
+def kind_of(path: str) -> str | None:
+    """csv or parquet, by a path's ending; None for any other.
+
+    >>> kind_of("patients.CSV"), kind_of("digits")
+    ('csv', None)
+    """
+    ending = Path(path).suffix.lower()
+    return next((kind for kind, endings in ENDINGS.items() if ending in endings), None)
+
+
+# ---------------------------------------------------------------- tables
+def read_table(
+    kind: str, path: Path, options: TableOptions, preprocess: Preprocess | None, test_fraction: float = 0.2
+) -> Dataset:
+    """The data set in a table.
+
+    Raises:
+        ConfigError: If the options do not fit the columns.
+        DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.dataset`.
+    """
+    frame, client = _frame(kind, path, options)
+    test: object = options.test
+    if isinstance(test, str) and test not in frame.columns:
+        place = Path(test).expanduser()
+        if not place.exists():
+            columns = ", ".join(frame.columns[:8]) + (", ..." if len(frame.columns) > 8 else "")
+            raise DataError(
+                f"test must be a column, a file or a share, and {test!r} is none of them (columns: {columns}; no file "
+                f"{place.absolute()})"
+            )
+        test = _frame(kind, place, options)[0]
+    return own.dataset(
+        frame,
+        target=options.target,
+        client=client,
+        test=test,
+        test_fraction=test_fraction,
+        preprocess=preprocess,
+        name=path.stem,
+        own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
+    )
+
+
+def _frame(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
+    """The table in a file or folder, and its column of clients."""
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS[kind])
+        if not files:
+            raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
+        client = options.client or "client"
+        frames = {file.stem: _read(kind, file, options) for file in files}
+        return _stacked(frames, client), client
+    if not path.is_file():
+        raise DataError(f"there is no file {path.absolute()}")
+    return _read(kind, path, options), options.client
+
+
+def _stacked(frames: Mapping[str, Any], client: str) -> Any:
+    """One table of several, each file's name in a column of clients."""
+    polars = _polars()
+    first, columns = next((name, frame.columns) for name, frame in frames.items())
+    for name, frame in frames.items():
+        if client in frame.columns:
+            raise DataError(
+                f"{name} has a column {client!r}, and each file of the folder is a client; name the file's own column "
+                "in leave_out, or put all into one file"
+            )
+        if sorted(frame.columns) != sorted(columns):
+            odd = sorted(set(frame.columns) ^ set(columns))
+            raise DataError(f"{name} and {first} differ in columns: {', '.join(odd)}")
+    named = [frame.select(columns).with_columns(polars.lit(name).alias(client)) for name, frame in frames.items()]
+    try:
+        return polars.concat(named, how="vertical_relaxed")
+    except polars.exceptions.PolarsError:
+        for column in columns:
+            kinds = {name: str(frame[column].dtype) for name, frame in frames.items()}
+            words = [name for name, kind in kinds.items() if kind == "String"]
+            if words and len(words) < len(kinds):
+                word = frames[words[0]][column].drop_nulls()
+                raise DataError(
+                    f"column {column!r} holds numbers, and words in {words[0]}, such as {word[0]!r}; correct it there"
+                ) from None
+        raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
+
+
+def _read(kind: str, path: Path, options: TableOptions) -> Any:
+    polars = _polars()
+    separator = options.separator or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    try:
+        frame = (
+            polars.read_parquet(path)
+            if kind == "parquet"
+            else polars.read_csv(
+                path, separator=separator, null_values=list(GAPS), infer_schema_length=None, try_parse_dates=True
+            )
+        )
+    except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
+        raise DataError(f"{path} is no readable {kind} file: {reason[:200]}") from None
+    if frame.height == 0:
+        raise DataError(f"{path} has no rows")
+    if len(frame.columns) == 1 and separator == "," and ";" in frame.columns[0]:
+        raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
+    lacking = [column for column in options.leave_out if column not in frame.columns]
+    if lacking:
+        raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r} (columns: {', '.join(frame.columns)})")
+    return frame.drop(list(options.leave_out))
+
+
+def _polars() -> Any:
+    try:
+        return importlib.import_module("polars")
+    except ImportError as error:
+        raise DataError(
+            f"CSV and Parquet files are read by Polars, which cannot be imported ({error}); {INSTALL}"
+        ) from error
+
+
+# ---------------------------------------------------------------- images
+def read_images(root: Path, options: ImageOptions) -> Dataset:
+    """The data set in folders of images: a folder for each client, in it a folder for each class.
+
+    A client may divide its images into `train` and `test`, which hold the classes; then all clients must.
+
+    Raises:
+        DataError: If there is no such folder or image, an image cannot be read, or sizes differ.
+    """
+    if not root.is_dir():
+        raise DataError(f"there is no folder {root.absolute()}")
+    sites = _folders(root)
+    if len(sites) < 2:
+        raise DataError(f"{root} must have a folder for each client, at least 2, with a folder for each class in it")
+    divided = {site.name: {folder.name for folder in _folders(site)} == {"train", "test"} for site in sites}
+    if len(set(divided.values())) > 1:
+        one = next(name for name, is_divided in divided.items() if not is_divided)
+        raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
+    arrays: dict[str, npt.NDArray[Any]] = {"clients": np.array([site.name for site in sites], np.str_)}
+    for part in ("train", "test") if all(divided.values()) else ("",):
+        found = [
+            (client, folder.name, file)
+            for client, site in enumerate(sites)
+            for folder in _folders(site / part)
+            for file in sorted(folder.iterdir())
+            if file.suffix.lower() in IMAGES
+        ]
+        if not found:
+            raise DataError(f"{root} has no images below SITE/{part + '/' if part else ''}CLASS ({', '.join(IMAGES)})")
+        key = part or "train"
+        arrays[f"x_{key}"] = _pixels([file for _, _, file in found], options.size)
+        arrays[f"y_{key}"] = np.array([label for _, label, _ in found], np.str_)
+        arrays[f"client_{key}"] = np.array([client for client, _, _ in found], np.int64)
+    return from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _pixels(files: Sequence[Path], size: int | None) -> npt.NDArray[np.uint8]:
+    open_image: Callable[..., Any] = importlib.import_module("PIL.Image").open
+    images = []
+    for file in files:
+        try:
+            with open_image(file) as image:
+                images.append(image_of(image, size, str(file)))
+        except OSError as error:
+            raise DataError(f"{file} is no readable image: {error}") from None
+        if images[-1].shape[:2] != images[0].shape[:2]:
+            raise DataError(
+                f"{file} is {images[-1].shape[1]} x {images[-1].shape[0]}, {files[0]} is {images[0].shape[1]} x "
+                f"{images[0].shape[0]}; give a size, as in data_options = {{ size = 64 }}"
+            )
+    if len({image.ndim for image in images}) > 1:
+        images = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
+    return np.stack(images)
