@@ -15,6 +15,7 @@ from unskew.cli.catalogue import list_
 from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
 from unskew.cli.export import export
+from unskew.cli.leave_out import leave_one_out
 from unskew.cli.plan import plan
 from unskew.cli.price import price
 from unskew.cli.prior import prior
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan,
     "price": price,
     "sweep": sweep,
+    "leave-one-out": leave_one_out,
     "doctor": doctor,
 }
 for name, command in COMMANDS.items():

@@ -101,7 +101,7 @@ def resume(
 
 
 def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
-    from unskew.report import read, summary_text
+    from unskew.report import read, summary_text, worth
     from unskew.report.tables import discrepancies
 
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
@@ -116,7 +116,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             print(damage, file=sys.stderr)
         console.print(results(outcome.summary))
         # The methods that differ from the baseline, and the gains from groups.
-        for part in (summary_text.found(record), *should_join(record)):
+        for part in filter(None, (worth.words(record), summary_text.found(record), *should_join(record))):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)

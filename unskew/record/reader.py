@@ -145,7 +145,8 @@ class Record:
         summary: None while the run has not finished.
         cut_short: Names of files whose last line was incomplete and left out.
         newcomers: (method, seed, part) -> {client: headline} of clients that came after training, as `clients`; parts
-            are those of `unskew.run.metrics`: unseen and unseen_adapted.
+            are unseen and unseen_adapted.
+        tested: (method, seed) -> {client: number of its test examples}, of the clients in `clients` that have rows.
     """
 
     folder: Path
@@ -174,6 +175,7 @@ class Record:
     baseline: str | None = None
     headline: Measure = ACCURACY
     newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
+    tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -239,7 +241,7 @@ def read(folder: Path) -> Record:
 
     cut_short: list[str] = []
     headline = described(card["measures"][0] if "measures" in card else None)
-    series, of_clients = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
+    series, of_clients, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
     of_clients |= _client_columns(folder, known, headline)
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
@@ -259,6 +261,7 @@ def read(folder: Path) -> Record:
         cells=cells,
         series=series,
         clients={(m, seed): values for (m, seed, part), values in of_clients.items() if part == "personal"},
+        tested=tested,
         newcomers={at: values for at, values in of_clients.items() if at[2] != "personal"},
         flows=flows,
         partitions=_partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {},
@@ -389,10 +392,11 @@ _OfClients = dict[tuple[str, int, str], dict[int, float]]  # (method, seed, part
 
 def _metrics(
     rows: _Rows[logs.MetricRow], headline: Measure
-) -> tuple[dict[tuple[str, int, str], dict[int, float]], _OfClients]:
-    """All series, and the headline of single clients in the last round that has them."""
+) -> tuple[dict[tuple[str, int, str], dict[int, float]], _OfClients, dict[tuple[str, int], dict[int, float]]]:
+    """All series, the headline of single clients in the last round that has them, and their numbers of examples."""
     series: dict[tuple[str, int, str], dict[int, float]] = {}
     clients: dict[tuple[str, int, str], dict[int, dict[int, float]]] = {}
+    tested: dict[tuple[str, int], dict[int, float]] = {}
     parts = _parts(headline)
     for number, row in rows:
         method, seed, name, at, client = row["method"], row["seed"], row["name"], row["round"], row.get("client")
@@ -400,13 +404,15 @@ def _metrics(
             place, key = series.setdefault((method, seed, name), {}), at
         elif name in parts:
             place, key = clients.setdefault((method, seed, parts[name]), {}).setdefault(at, {}), client
+            if parts[name] == "personal" and row.get("weight") is not None:
+                tested.setdefault((method, seed), {})[client] = float(row["weight"] or 0.0)
         else:
             continue
         if key in place:
             raise rows.refuse(number, f"{name} of {method}, seed {seed}, round {at} is given twice")
         place[key] = row["value"]
     ordered = {k: dict(sorted(v.items())) for k, v in series.items()}
-    return ordered, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}
+    return ordered, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}, tested
 
 
 def _parts(headline: Measure) -> dict[str, str]:

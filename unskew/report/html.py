@@ -19,7 +19,7 @@ from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import described, plain
 from unskew.record.reader import DataSplit, Record, Warned, read
 from unskew.registry import OURS
-from unskew.report import figures, newcomers, summary_text, tables
+from unskew.report import figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind
 from unskew.report.sections import cost
@@ -122,6 +122,7 @@ def _run_view(record: Record) -> dict[str, object]:
     return {
         "record": record,
         "what": summary_text.what(record),
+        "worth": worth.words(record),
         "found": summary_text.found(record),
         "notes": _notes(record),
         "rows": rows,
@@ -134,6 +135,7 @@ def _run_view(record: Record) -> dict[str, object]:
         **_differences(record, marks, base),
         "curves": [*_curves(series), *_by_price(series, priced)],
         "spread": _spread(record, marks),
+        "join": worth.section(record, marks),
         "sections": _sections(record, marks, priced),
         "labels": _labels(first),
         "called": _named(first),

@@ -1,0 +1,208 @@
+"""Whether federation is worth it: gains by hand, their intervals, and the words for them."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unskew.cli import leave_out as command
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment
+from unskew.record.reader import Cell, DataSplit, Record
+from unskew.report import worth
+from unskew.report.contributions import contributions
+from unskew.report.html import write_report
+from unskew.run import leave_out
+from unskew.run.callbacks import NoCallback
+from unskew.tasks.measure import ACCURACY, Measure
+
+ERROR = Measure("mae", "mean absolute error", "lower", 0.0, None, percent=False)
+SITES = ("Basel", "Bern", "Genf")
+
+
+def record(
+    results: Mapping[str, Mapping[int, tuple[float, ...]]],
+    names: tuple[str, ...] = SITES,
+    n: tuple[int, ...] = (100, 100, 16),
+    headline: Measure = ACCURACY,
+) -> Record:
+    """A finished run whose clients have these results, by method and seed; "alone" trains every client by itself."""
+    seeds = next(iter(results.values()))
+    cells = tuple(Cell(m, "", s, "lower" if m == "alone" else None) for m in results for s in seeds)
+    split = DataSplit("d", "", 9, {"name": "natural"}, "", n, ((1,),) * len(n), 0.0, 0.0, 1.0, client_names=names)
+    clients = {(m, s): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
+    return Record(
+        folder=Path(),
+        name="r",
+        created="",
+        command="",
+        version="",
+        environment={},
+        config_sha256="",
+        config="",
+        cells=cells,
+        series={(m, s, headline.own): {1: 0.0} for m, s in clients},
+        clients=clients,
+        flows={},
+        partitions=dict.fromkeys(seeds, split),
+        failures=(),
+        summary=None,
+        cut_short=(),
+        baseline="",
+        headline=headline,
+        tested={at: dict(enumerate(map(float, n))) for at in clients},
+    )
+
+
+def test_a_gain_over_seeds_is_paired() -> None:
+    """Basel gains .02, .04, .03: mean .03, s .01, t(2) 4.303: .03 -+ .0248."""
+    r = record({"alone": dict.fromkeys(range(3), (0.7, 0.7, 0.5)), "m": {0: (0.72, 0.7, 0.5), 1: (0.74, 0.7, 0.5),
+                2: (0.73, 0.7, 0.5)}})  # fmt: skip
+    basel = worth.worths(r)[0].clients[0].gain
+    assert (basel.mean, basel.low, basel.high) == pytest.approx((0.03, 0.0052, 0.0548), abs=1e-4)
+    assert (basel.over, basel.verdict) == ("seeds", "gains")
+
+
+def test_with_one_seed_the_interval_is_over_test_examples() -> None:
+    """.8 against .7 of 100: 1.96 sqrt((.16 + .21) / 100) = .1192."""
+    r = record({"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}})
+    basel = worth.worths(r)[0].clients[0].gain
+    assert (basel.mean, basel.high) == pytest.approx((0.1, 0.1 + 0.1192), abs=1e-4)
+    assert (basel.over, basel.verdict) == ("test examples", "open")
+    assert "because there is one seed" in worth.words(r)
+
+
+def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:
+    """Halves of .1192, .1270 (.7 and .7) and .3465 (.5 and .5 of 16): root of the sum of squares, a third: .1293."""
+    r = record({"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}})
+    whole = worth.worths(r)[0].whole
+    assert whole.mean == pytest.approx(0.1 / 3)
+    assert (whole.high or 0.0) - whole.mean == pytest.approx(0.1293, abs=1e-4)
+
+
+def test_where_lower_is_better_a_gain_is_still_above_zero() -> None:
+    r = record({"alone": {0: (6.0, 6.0, 6.0)}, "m": {0: (5.0, 6.0, 7.5)}}, headline=ERROR)
+    basel, _, genf = (c.gain for c in worth.worths(r)[0].clients)
+    assert (basel.mean, genf.mean) == (1.0, -1.5)
+    assert (basel.low, basel.over) == (None, "")
+    assert "above zero where the client does better" in worth.words(r)
+    assert "mean absolute error" in worth.words(r)
+    assert "accuracy" not in worth.words(r)
+
+
+STEADY = {s: (0.7 + s / 1000, 0.7 - s / 1000, 0.5) for s in range(4)}
+BETTER = {s: (0.8, 0.7, 0.4 + s / 500) for s in range(4)}
+
+
+def test_the_words_name_who_gains_and_who_loses_and_the_small_site() -> None:
+    text = worth.words(record({"alone": STEADY, "fed": BETTER}))
+    assert text.startswith("Federation is not shown to be worth it against training alone (alone)") or text.startswith(
+        "Federation is worth it against training alone (alone): clients are better off on average with fed"
+    )
+    assert "Basel gains with fed (+9.85" in text
+    assert "Genf (16 test examples) loses with fed (−9.70" in text
+    assert "it is better off alone." in text
+    assert "of Genf’s 16, one is 6.2 points" in text
+
+
+def test_a_site_that_loses_with_some_is_not_said_to_be_better_off_alone() -> None:
+    text = worth.words(record({"alone": STEADY, "fed": BETTER, "same": STEADY}))
+    assert "Genf (16 test examples) loses with fed" in text
+    assert "not shown to gain with any" in text
+    assert "better off alone" not in text
+
+
+def test_without_training_alone_the_words_say_what_to_add() -> None:
+    assert "add “independent”" in worth.words(record({"fed": BETTER}))
+    assert worth.table(record({"fed": BETTER})) is None
+
+
+def test_clients_without_names_count_by_seed() -> None:
+    r = record({"alone": STEADY, "fed": BETTER}, names=())
+    (of,) = worth.worths(r)
+    assert len(of.clients) == 12
+    assert of.clients[3].name == "client 0 of seed 1"
+    assert "With fed, 4 of 12 clients do better than alone" not in worth.words(r)
+    assert "of 12 clients do better than alone" in worth.words(r)
+
+
+def test_the_table_has_every_method_and_site_and_the_results_alone() -> None:
+    table = worth.table(record({"alone": STEADY, "fed": BETTER, "other": STEADY}))
+    assert table is not None
+    assert [e.name for e in table.entries] == ["fed", "other"]
+    assert [title for title, _ in table.head][-3:] == list(SITES)
+    assert "Genf 50.0 %" in table.note
+
+
+def test_many_clients_are_counted_and_the_extremes_named() -> None:
+    names = tuple(f"s{i}" for i in range(12))
+    r = record({"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, *(0.5,) * 10)}}, names=names, n=(100,) * 12)
+    table = worth.table(r)
+    assert table is not None
+    assert table.entries[0].cells[1:3] == ("1 of 12", "1")
+    assert table.entries[0].cells[3].startswith("s1: −40.00")
+    assert "s1 loses most" in worth.words(r)
+
+
+# ---------------------------------------------------------------- leave one out
+def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
+    """With Basel the others have .7 and .5, without it .6 and .5: worth .05; Basel itself .8 against .75 adapted."""
+    whole = record({"fed": {0: (0.8, 0.7, 0.5)}})
+    without = replace(
+        record({"fed": {0: (0.6, 0.5)}}, names=("Bern", "Genf"), n=(100, 16)),
+        newcomers={("fed", 0, "unseen"): {2: 0.4}, ("fed", 0, "unseen_adapted"): {2: 0.75}},
+    )
+    (of,) = contributions(whole, {"Basel": without})
+    assert of.to_others == pytest.approx((0.05,))
+    assert of.to_itself == pytest.approx((0.05,))
+    assert of.unadapted == pytest.approx((0.4,))
+
+
+def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:
+    """Without client 1, client 2 is number 1: .5 with it and .3 without; client 0 has .8 and .8."""
+    whole = record({"fed": {0: (0.8, 0.7, 0.5)}}, names=())
+    without = record({"fed": {0: (0.8, 0.3)}}, names=(), n=(100, 16))
+    (of,) = contributions(whole, {"1": without})
+    assert of.to_others == pytest.approx((0.1,))
+
+
+def test_leave_one_out_runs_each_site_once_and_goes_on(
+    tiny: Callable[..., Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str], undrawn: None
+) -> None:
+    experiment = tiny("rounds=1", "split.num_clients=3", methods='[[methods]]\nname = "fedavg"\n')
+    of = leave_out.runs(experiment)
+    assert [each.client for each in of] == [None, "0", "1", "2"]
+    leave_out.run(of[:2], tmp_path, NoCallback())
+    before = (tmp_path / "without-0" / "metrics.jsonl").stat().st_mtime_ns
+    leave_out.run(of, tmp_path, NoCallback())
+    assert (tmp_path / "without-0" / "metrics.jsonl").stat().st_mtime_ns == before
+    from unskew.report import read
+
+    records = {each.client: read(tmp_path / each.folder) for each in of}
+    got = contributions(records[None], {k: v for k, v in records.items() if k is not None})
+    assert [c.client for c in got] == ["0", "1", "2"]
+    assert all(len(c.to_itself) == 1 for c in got)
+    assert json.dumps(got[0].to_json())
+    other = leave_out.runs(replace(experiment, rounds=2))
+    with pytest.raises(RunError, match="another experiment"):
+        leave_out.run(other, tmp_path, NoCallback())
+    assert "4 runs: one with all clients" in command._cost(of)
+    assert "Should I join?" not in write_report(records[None], tmp_path / "p.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "clients", "says"),
+    [
+        (("split.num_clients=2",), (), "needs three clients"),
+        ((), ("Basel",), "there is no client 'Basel'"),
+        (("unseen=0.5",), (), "leave unseen out"),
+        (('evaluate=["global"]',), (), "add personal"),
+    ],
+)
+def test_an_impossible_leave_one_out_is_refused(
+    tiny: Callable[..., Experiment], settings: tuple[str, ...], clients: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        leave_out.runs(tiny(*settings), clients)

@@ -1,0 +1,108 @@
+"""`unskew leave-one-out`: what each site's taking part is worth to the others, and to itself."""
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located
+
+if TYPE_CHECKING:
+    from unskew.report.contributions import Contribution
+    from unskew.run.leave_out import LeftOut
+    from unskew.tasks.measure import Measure
+
+
+def leave_one_out(
+    experiment: Annotated[str, typer.Argument()],
+    settings: Settings = None,
+    clients: Annotated[list[str] | None, typer.Option("--client", help="Leave this client out; repeat.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The runs' folder; default runs/NAME-leave-one-out.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it costs and run nothing.")] = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment once with all clients, and once without each of them.
+
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    The others' results with a client minus those without it are what its taking
+    part is worth to them; its own, minus what it would get as a newcomer, is
+    what taking part is worth to itself.  It costs a run for each client, and one
+    more; a run that was stopped goes on when the same command is given again.
+
+    [dim]unskew leave-one-out my.toml --plan[/]
+    [dim]unskew leave-one-out my.toml --client Cleveland[/]
+    """
+    from unskew.report import read
+    from unskew.report.contributions import contributions
+    from unskew.run.leave_out import WITH_ALL, run, runs
+    from unskew.run.progress import watching
+
+    chosen = load_own(experiment, located(settings, data_dir))
+    left_out = runs(chosen, clients or ())
+    if plan:
+        print(_cost(left_out))
+        return
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-leave-one-out"
+    print(f"{chosen.name}: {len(left_out)} runs in {folder}", file=sys.stderr)
+    with watching(quiet) as callback:
+        run(left_out, folder, callback)
+    records = {each.client: read(folder / each.folder) for each in left_out}
+    whole = records[None]
+    of = contributions(whole, {client: record for client, record in records.items() if client is not None})
+    if as_json:
+        print(json.dumps({"run": chosen.name, "with_all": str(folder / WITH_ALL), "rows": [c.to_json() for c in of]}))
+        return
+    Console().print(_table(chosen.name, of, whole.headline))
+
+
+def _cost(left_out: "Sequence[LeftOut]") -> str:
+    """The number of runs, and their time by the forecast of the one with all clients."""
+    from unskew.forecast.plan import plan as forecast_of
+    from unskew.run.progress import duration
+
+    forecast = forecast_of(left_out[0].experiment)
+    runs = f"{len(left_out)} runs: one with all clients and one without each of {len(left_out) - 1}"
+    if forecast.seconds is None:
+        return f"{runs}; the time is not predicted"
+    each = duration(max(forecast.seconds, 1.0))
+    return f"{runs}; about {each} each, {duration(max(forecast.seconds, 1.0) * len(left_out))} in all"
+
+
+def _table(name: str, of: "Sequence[Contribution]", measure: "Measure") -> Table:
+    unit = f", {measure.points}" if measure.points else ""
+    turned = "" if measure.higher else "; above zero is better"
+    table = Table(
+        title=escape(f"{name}: what a site's taking part is worth, {measure.label}{unit}"),
+        caption=f"means over seeds with 95 % intervals{turned}; to the others: their results with it minus without it; "
+        "to itself: its result minus what it gets as a newcomer, adapted on its own data, or as served",
+        box=SIMPLE,
+        padding=(0, 1),
+    )
+    table.add_column("site", overflow="fold", min_width=4)
+    table.add_column("method", overflow="fold", min_width=6)
+    for heading in ("to the others", "to itself", "to itself, as served"):
+        table.add_column(heading, justify="right")
+    for c in of:
+        cells = (_cell(values, measure) for values in (c.to_others, c.to_itself, c.unadapted))
+        table.add_row(escape(c.client), escape(c.method), *cells)
+    return table
+
+
+def _cell(values: Sequence[float], measure: "Measure") -> str:
+    from unskew.report.stats import interval
+
+    if not values:
+        return "–"
+    ends = interval(values)
+    inside = "" if ends is None else f" [{measure.signed(ends[0])}, {measure.signed(ends[1])}]"
+    return f"{measure.signed(statistics.fmean(values))}{inside}"

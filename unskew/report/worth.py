@@ -1,0 +1,353 @@
+"""Is federation worth it, and for whom: each method beside local-only training, client by client.
+
+The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
+under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
+off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
+share of examples, it is the normal interval over test examples, as if the two models erred independently, which is wide
+where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.
+
+Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import special
+
+from unskew.record.logs import Bound
+from unskew.record.reader import Record
+from unskew.report import tables
+from unskew.report.figures import Look, swatch
+from unskew.report.section import Section, Table, TableRow
+from unskew.report.stats import CONFIDENCE, interval
+from unskew.tasks.measure import Measure
+
+MOST_NAMED = 8
+"""Clients up to which each is named in sentences, and has a column in the table."""
+
+MOST_LISTED = 3
+"""Methods up to which a sentence lists each."""
+
+FEW = 30
+"""Test examples below which a client's number is given beside its name."""
+
+Over = Literal["seeds", "test examples", ""]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A gain over local-only training, fractions for accuracies: above zero is better whatever the measure's direction.
+
+    Attributes:
+        mean: Mean over seeds.
+        low, high: Its 95 % interval; None if there is none.
+        over: What the interval is over; empty without one.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    over: Over
+
+    @property
+    def verdict(self) -> Literal["gains", "loses", "open"]:
+        """The interval's verdict."""
+        if self.low is None or self.high is None:
+            return "open"
+        return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
+
+
+@dataclass(frozen=True)
+class ClientGain:
+    """A client's gain, with its number of test examples, 0 if not known."""
+
+    name: str
+    examples: int
+    gain: Gain
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A method beside local-only training.
+
+    Attributes:
+        method, bound: Its label, and the bound it is, if any.
+        whole: The gain of the mean over clients.
+        clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
+    """
+
+    method: str
+    bound: Bound | None
+    whole: Gain
+    clients: tuple[ClientGain, ...]
+
+    def count(self, verdict: str) -> int:
+        """The number of clients with this verdict."""
+        return sum(c.gain.verdict == verdict for c in self.clients)
+
+
+def alone(record: Record) -> str | None:
+    """The label of local-only training, the first if there are several; None if the run has none."""
+    return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
+
+
+def worths(record: Record) -> tuple[Worth, ...]:
+    """Every method that is not local-only training itself, in the run's order, if it has clients' results."""
+    base = alone(record)
+    if base is None:
+        return ()
+    of = (_worth(record, m, base) for m in record.methods if record.cell(m).bound != "lower")
+    return tuple(w for w in of if w is not None)
+
+
+def _worth(record: Record, method: str, base: str) -> Worth | None:
+    sign = 1.0 if record.headline.higher else -1.0
+    by_seed: dict[int, dict[int, tuple[float, float, int]]] = {}
+    for seed in tables.counted(record, method):
+        mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
+        if tables.reached(record, method, seed) == tables.reached(record, base, seed):
+            n = record.tested.get((method, seed), {})
+            both = {c: (v, theirs[c], round(n.get(c, 0))) for c, v in mine.items() if c in theirs}
+            by_seed |= {seed: both} if both else {}
+    if not by_seed:
+        return None
+    names = {seed: _names(record, seed) for seed in by_seed}
+    lasting = len(by_seed) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
+
+    def gain(pairs: Sequence[tuple[float, float, int]]) -> Gain:
+        return _gain(pairs, sign, record.headline)
+
+    clients = []
+    if lasting:
+        for c in sorted(set.intersection(*map(set, by_seed.values()))):
+            pairs = [values[c] for values in by_seed.values()]
+            clients.append(ClientGain(_name(record, next(iter(by_seed)), c), pairs[0][2], gain(pairs)))
+    else:
+        for seed, values in by_seed.items():
+            clients += [ClientGain(f"client {c} of seed {seed}", v[2], gain([v])) for c, v in values.items()]
+    means = [sign * statistics.fmean(a - b for a, b, _ in values.values()) for values in by_seed.values()]
+    whole = _over_seeds(means) if len(means) > 1 else _mean_of([c.gain for c in clients])
+    return Worth(method, record.cell(method).bound, whole, tuple(clients))
+
+
+def _names(record: Record, seed: int) -> tuple[str, ...] | None:
+    partition = record.partitions.get(seed)
+    return partition.client_names or None if partition is not None else None
+
+
+def _name(record: Record, seed: int, client: int) -> str:
+    names = _names(record, seed)
+    return names[client] if names else f"client {client}"
+
+
+def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measure) -> Gain:
+    """The gain of a client from its result, that alone, and its number of test examples, of each seed."""
+    if len(pairs) > 1:
+        return _over_seeds([sign * (a - b) for a, b, _ in pairs])
+    ((a, b, n),) = pairs
+    if not (measure.name == "accuracy" and n):  # of other measures the variance is not known from their value
+        return Gain(sign * (a - b), None, None, "")
+    half = _z() * math.sqrt((a * (1 - a) + b * (1 - b)) / n)
+    return Gain(sign * (a - b), sign * (a - b) - half, sign * (a - b) + half, "test examples")
+
+
+def _over_seeds(values: Sequence[float]) -> Gain:
+    ends = interval(values)
+    mean = statistics.fmean(values)
+    return Gain(mean, None, None, "") if ends is None else Gain(mean, *ends, "seeds")
+
+
+def _mean_of(gains: Sequence[Gain]) -> Gain:
+    """The mean gain of clients of one seed: their variances over test examples add up."""
+    mean = statistics.fmean(g.mean for g in gains)
+    halves = [g.high - g.mean for g in gains if g.high is not None]
+    if len(halves) < len(gains):
+        return Gain(mean, None, None, "")
+    half = math.sqrt(sum(h**2 for h in halves)) / len(gains)
+    return Gain(mean, mean - half, mean + half, "test examples")
+
+
+def _z() -> float:
+    return float(special.ndtri((1 + CONFIDENCE) / 2))
+
+
+# ---------------------------------------------------------------- words
+def words(record: Record) -> str:
+    """Sentences that answer whether federation is worth it, and for whom; empty while no client's result is known."""
+    competing = [m for m in record.methods if record.cell(m).bound is None]
+    if not record.clients or not competing:
+        return ""
+    base, m = alone(record), record.headline
+    if base is None:
+        return (
+            "Whether federation is worth it is not known: no method of this run trains every client alone; add "
+            "“independent”. "
+        )
+    of = [w for w in worths(record) if w.bound is None]
+    if not of:
+        return ""
+    sentences = [_verdicts(of, base, m)]
+    if len(of[0].clients) <= MOST_NAMED and " of seed " not in of[0].clients[0].name:
+        sentences += _for_clients(of, m)
+    else:
+        sentences.append(_counted(of, m))
+    sentences.append(_basis(of, m))
+    return " ".join(sentences)
+
+
+def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
+    """One sentence on the mean over clients."""
+    verdicts = {w.whole.verdict for w in of}
+    head = (
+        "Federation is worth it"
+        if "gains" in verdicts
+        else "Federation is not shown to be worth it"
+        if "open" in verdicts
+        else "Federation is not worth it"
+    )
+    parts = []
+    for verdict, phrase in (("gains", "better off"), ("loses", "worse off"), ("open", "")):
+        some = sorted((w for w in of if w.whole.verdict == verdict), key=lambda w: -abs(w.whole.mean))
+        shown = [f"{w.method} ({bracket(w.whole, m)})" for w in some[:MOST_LISTED]]
+        rest = f", and {len(some) - len(shown)} more" if len(some) > len(shown) else ""
+        if some and phrase:
+            parts.append(
+                f"clients are {phrase} on average with {_list(shown) if not rest else ', '.join(shown) + rest}"
+            )
+        elif some:
+            parts.append(f"it cannot be said of {_list(shown) if not rest else ', '.join(shown) + rest}")
+    return f"{head} against training alone ({base}): {'; '.join(parts)}."
+
+
+def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
+    """A sentence on each client that gains or loses, and one on all for whom nothing can be said."""
+    sentences, unsaid = [], []
+    for i, who in enumerate(of[0].clients):
+        name = f"{who.name} ({who.examples} test examples)" if 0 < who.examples < FEW else who.name
+        gains = {w.method: w.clients[i].gain for w in of if i < len(w.clients)}
+        text = _for_client(gains, m)
+        sentences += [f"{name} {text}"] if text else []
+        unsaid += [] if text else [name]
+    if unsaid:
+        sentences.append(f"For {_list(unsaid)} no method is shown to be better or worse than training alone.")
+    return sentences
+
+
+def _for_client(gains: Mapping[str, Gain], m: Measure) -> str:
+    """The methods with which a client gains and loses, after its name; empty if nothing can be said."""
+    better = sorted((k for k, g in gains.items() if g.verdict == "gains"), key=lambda k: -gains[k].mean)
+    worse = sorted((k for k, g in gains.items() if g.verdict == "loses"), key=lambda k: gains[k].mean)
+    if better:
+        losing = f", and loses with {_some(worse, gains, m, 0)}" if worse else ""
+        return f"gains with {_some(better, gains, m)}{losing}."
+    if worse:
+        end = "it is better off alone" if len(worse) == len(gains) else "it is not shown to gain with any"
+        return f"loses with {_some(worse, gains, m)}; {end}."
+    return ""
+
+
+def _some(methods: Sequence[str], gains: Mapping[str, Gain], m: Measure, numbers: int = 1) -> str:
+    """Some of the methods, the first with its number; many of them counted.
+
+    With `numbers = 0` no number is given.
+    """
+    first = f"{methods[0]} ({bracket(gains[methods[0]], m)})" if numbers else methods[0]
+    if len(methods) > MOST_LISTED:
+        return f"{len(methods)} of {len(gains)} methods, most with {first}"
+    return _list([first, *methods[1:]])
+
+
+def _counted(of: Sequence[Worth], m: Measure) -> str:
+    """One sentence on many clients: with the method that does best on average, how many gain and lose."""
+    best = max(of, key=lambda w: w.whole.mean)
+    n, worst = len(best.clients), min(best.clients, key=lambda c: c.gain.mean)
+    above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
+    last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
+    return (
+        f"With {best.method}, {above} of {n} clients do better than alone and {below} worse, "
+        f"{best.count('gains')} and {best.count('loses')} of them beyond their intervals{last}."
+    )
+
+
+def _basis(of: Sequence[Worth], m: Measure) -> str:
+    """One sentence on what the numbers are."""
+    over = of[0].whole.over
+    unit = "points of last-round" if m.percent else "differences of last-round"
+    how = {
+        "seeds": "95 % intervals paired over seeds",
+        "test examples": "95 % intervals over test examples, because there is one seed",
+        "": "without intervals, which one seed does not give; they may be chance",
+    }[over]
+    sign = "" if m.higher else ", above zero where the client does better"
+    text = f"Numbers are {unit} {m.label} on the client’s own test data{sign}, {how}"
+    known = [c for c in of[0].clients if c.examples]
+    if over == "seeds" and known and m.percent:
+        few = min(known, key=lambda c: c.examples)
+        text += (
+            f"; these do not cover which examples were tested: of {few.name}’s {few.examples}, one is "
+            f"{100 / few.examples:.1f} points"
+        )
+    return f"{text}."
+
+
+def bracket(gain: Gain, m: Measure) -> str:
+    """A gain with its interval, in percentage points for fractions."""
+    if gain.low is None or gain.high is None:
+        return m.signed(gain.mean)
+    return f"{m.signed(gain.mean)} [{m.signed(gain.low)}, {m.signed(gain.high)}]"
+
+
+def _list(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
+
+
+# ---------------------------------------------------------------- table
+def table(record: Record, marks: dict[str, Look] | None = None) -> Table | None:
+    """“Should I join?” for every method; None where there is nothing to compare with."""
+    of, m, base = worths(record), record.headline, alone(record)
+    if not of or base is None:
+        return None
+    named = len(of[0].clients) <= MOST_NAMED and all(len(w.clients) == len(of[0].clients) for w in of)
+    unit = m.points
+    head = [("Method", ""), ("Mean gain", unit), ("Better off", "clients"), ("Worse off", "clients")]
+    if named:
+        head += [(c.name, f"{c.examples} tested" if c.examples else "") for c in of[0].clients]
+    else:
+        head += [("Loses most", unit), ("Gains most", unit)]
+    entries = []
+    for w in of:
+        low, high = (f(w.clients, key=lambda c: c.gain.mean) for f in (min, max))
+        of_clients = (
+            [bracket(c.gain, m) for c in w.clients]
+            if named
+            else [f"{c.name}: {bracket(c.gain, m)}" for c in (low, high)]
+        )
+        cells = (bracket(w.whole, m), f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), *of_clients)
+        mark = {} if marks is None else {"swatch": swatch(marks[w.method])}
+        entries.append(TableRow(w.method, cells, below="" if w.bound is None else tables.BOUNDS[w.bound], **mark))
+    results = _alone_in_words(record, base, m, [c.name for c in of[0].clients] if named else [])
+    note = (
+        f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
+        f"{'' if m.higher else ', turned around so that above zero is better'}, last round. {_basis(of, m)} Better and "
+        f"worse off are those whose interval leaves out zero.{results} The best of many methods looks better than it "
+        "is."
+    )
+    return Table(f"Gain over training alone ({base})", tuple(head), tuple(entries), note)
+
+
+def _alone_in_words(record: Record, base: str, m: Measure, names: Sequence[str]) -> str:
+    """A sentence on the clients' results alone."""
+    if not names:
+        return ""
+    of = [record.clients[base, s] for s in tables.counted(record, base) if (base, s) in record.clients]
+    by_client = [statistics.fmean(values[c] for values in of) for c in range(len(names))]
+    return " Alone they have " + ", ".join(f"{n} {m.with_unit(v)}" for n, v in zip(names, by_client, strict=True)) + "."
+
+
+def section(record: Record, marks: dict[str, Look]) -> Section | None:
+    """The section of a run that can tell."""
+    of = table(record, marks)
+    return None if of is None else Section("Should I join?", "", (), (of,))
