@@ -813,7 +813,7 @@ def test_presets_are_what_the_papers_and_their_code_did() -> None:
     assert p000.local == SgdConfig(
         lr=0.1, lr_schedule=Exponential(0.998), batch_size=50, weight_decay=0.001, clip_norm=10.0
     )
-    assert (p001.stop, p001.valuation, p001.feasibility, p001.gamma_min) == ("decrement", "lagged", "qos", 1.0)
+    assert (p001.stop, p001.valuation, p001.feasibility, p001.gamma_min) == ("iid_distance", "lagged", "qos", 1.0)
     assert (p001.filtering, p001.bits, p001.model_ratio) == ("after_matching", 40e6, 1.0)
     assert (p001.lr_within_round, p001.drift) == ("cosine", None)
     assert p001.local == SgdConfig(lr=0.01, momentum=0.9, batch_size=16, weight_decay=5e-4)

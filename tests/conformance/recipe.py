@@ -109,7 +109,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"preset": "p000", "epsilon": 0.01, "model_ratio": None, "drift": Drift(0.002, 0.1, 0.01)},
     ),
     "feddif, pooled": ("feddif", {"target": "pooled", "metric": "js", "epsilon": 0.001}),
-    "feddif, p001": ("feddif", {"preset": "p001", "epsilon": 0.01, "lr_within_round": "constant"}),
+    "feddif, p001": ("feddif", {"preset": "p001", "epsilon": 0.01, "stop": "decrement", "lr_within_round": "constant"}),
     "feddyn, scaled": ("feddyn", {"scaled": True}),
     "feddc, as published": ("feddc", {"scaled": True, "divisor": "code"}),
     "stc, flat": ("stc", {"p_up": 0.1, "p_down": 0.3, "flatten": True}),

@@ -37,6 +37,7 @@ def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
     printed = {(r.method, r.metric): r.paper for r in result.rows}
     assert printed["FedAvg", "subframes_per_round"] == 175_554 / 80
     assert printed["FedDif", "diffusion_rounds_per_round"] == 10.24
+    assert printed["FedDif, stop = decrement", "diffusion_rounds_per_round"] is None
 
 
 def test_the_carried_distance_is_worked_out_along_the_chain() -> None:

@@ -159,11 +159,17 @@ def subframes(request: ReproductionRequest) -> Result:
     # A round of FedAvg sends a model to each device and gets one back.
     rounds_then = paper["FedAvg"]["transmitted models"] / (2 * devices)
     per_round = paper["FedAvg"]["sub-frames"] / rounds_then
-    values: dict[str, list[float]] = {"FedAvg": [], "FedDif": []}
-    hops: list[float] = []
+    methods = {
+        "FedAvg": FedAvg(),
+        "FedDif": FedDif(preset="p001", epsilon=0.04),
+        "FedDif, current valuation": FedDif(preset="p001", epsilon=0.04, valuation="current"),
+        "FedDif, stop = decrement": FedDif(preset="p001", epsilon=0.04, stop="decrement"),
+    }
+    values: dict[str, list[float]] = {name: [] for name in methods}
+    hops: dict[str, list[float]] = {name: [] for name in methods if name != "FedAvg"}
     for seed in draft["seeds"]:
         counts = histograms(1.0, 10, 5000, devices, seed)
-        for name, algorithm in (("FedAvg", FedAvg()), ("FedDif", FedDif(preset="p001", epsilon=0.04))):
+        for name, algorithm in methods.items():
             record = list(untrained_rounds(algorithm, counts, rounds, seed=seed, channel=preset.channel))
             transfers = [row for _, trace in record for row in trace.transfers]
             info = {t: info for t, (info, _) in enumerate(record, 1)}
@@ -171,15 +177,17 @@ def subframes(request: ReproductionRequest) -> Result:
             costs = radio.price([training], preset.channel, preset.spectrum, preset.energy, "feddif_subframes")
             spent = [sum(c.subframes.values()) for c in costs if c.subframes is not None]
             values[name].append(float(np.mean(spent)))
-            if name == "FedDif":
-                hops.append(float(np.mean([(f.iterations or 1) - 1 for f in info.values()])))
+            if name in hops:
+                hops[name].append(float(np.mean([(f.iterations or 1) - 1 for f in info.values()])))
         request.callback.note(f"seed {seed}: {values['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")
     setting = "P001, alpha 1, epsilon .04"
-    draft.rows += [
-        over_seeds("FedAvg", "P001", "subframes_per_round", values["FedAvg"], per_round),
-        over_seeds("FedDif", setting, "subframes_per_round", values["FedDif"]),
-        over_seeds("FedDif", setting, "diffusion_rounds_per_round", hops, paper["FedDif"]["diffusion rounds"]),
-    ]
+    draft.rows.append(over_seeds("FedAvg", "P001", "subframes_per_round", values["FedAvg"], per_round))
+    for name, rounds_of in hops.items():
+        printed = paper.get(name, {}).get("diffusion rounds")
+        draft.rows += [
+            over_seeds(name, setting, "subframes_per_round", values[name]),
+            over_seeds(name, setting, "diffusion_rounds_per_round", rounds_of, printed),
+        ]
     off = [v / per_round - 1.0 for v in values["FedAvg"]]
     draft.claims.append(
         Claim(
