@@ -45,6 +45,7 @@ from unskew.papers.toolkit import (
     drawn,
     experiment,
     final,
+    load,
     merged,
     percent,
     pixels,
@@ -82,7 +83,7 @@ def ground(draft: Draft, name: str) -> Settings:
     table = merged(draft["experiment"], draft["grounds"][name])
     task, draw = table["task"], table.pop("draw", None)
     if "subclasses" in table:
-        data = sources.load(task["data"], draft.request.data_dir)
+        data = load(draft.request, task["data"])
         arrays = superclasses(data, table.pop("subclasses"), table.pop("per_subclass"))
         task |= write_npz(draft.request.folder / "data" / f"{task['data']}.npz", arrays)
     else:

@@ -43,6 +43,7 @@ from unskew.papers.toolkit import (
     Settings,
     curves_of,
     experiment,
+    load,
     percent,
     published,
     share,
@@ -221,7 +222,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     settings = dict(draft["tasks"][name])
     why, divide = settings.pop("why", ""), division(**settings.pop("divide"))
     seeds = tuple(settings.pop("seeds", ()))
-    data = sources.load(settings["task"]["data"], draft.request.data_dir)
+    data = load(draft.request, settings["task"]["data"])
     arrays: dict[str, npt.NDArray[Any]] = {
         "x_train": as_tensor(data.x_train).numpy(),
         "y_train": data.y_train.numpy(),

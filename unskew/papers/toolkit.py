@@ -49,6 +49,7 @@ class ReproductionRequest:
         data_dir: Folder of named data sets.
         callback: Callback of every run.
         changes: Settings laid over all others.
+        remarks: Sentences for the result's page, on data that are not the paper's; `load` adds to them.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ReproductionRequest:
     data_dir: Path | None
     callback: Callback
     changes: Mapping[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- published numbers and settings
@@ -105,6 +107,43 @@ def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | N
 
 
 # ---------------------------------------------------------------- data
+SIZES = {
+    "mnist": (60_000, 10_000),
+    "fashion_mnist": (60_000, 10_000),
+    "usps": (7_291, 2_007),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "imdb": (25_000, 25_000),
+}
+"""Training and test examples of data sets as they were published."""
+
+ENOUGH = 0.99
+"""Smallest share of them that a result at the paper's size may be made with."""
+
+
+def load(request: ReproductionRequest, source: str) -> Dataset:
+    """Load a data set; at the paper's size it must be whole, or miss so little that the result's page says so.
+
+    Raises:
+        DataError: If more than a hundredth of it is missing.
+    """
+    data = sources.load(source, request.data_dir)
+    published = SIZES.get(source)
+    counts = (len(data.y_train), len(data.y_test))
+    if request.scale != "paper" or published is None or counts == published:
+        return data
+    have, all_ = (f"{train:,} training and {test:,} test examples" for train, test in (counts, published))
+    if any(n < ENOUGH * size for n, size in zip(counts, published, strict=True)):
+        raise DataError(
+            f"--scale paper needs all of {source}, {all_}, got {have}; give --data-dir a folder with the whole set, or "
+            "use --scale small"
+        )
+    remark = f"{source} has {have} here, of {all_}."
+    if remark not in request.remarks:
+        request.remarks.append(remark)
+    return data
+
+
 def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
     """Write arrays to a file; return the task settings that read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -122,9 +161,11 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
             None draws nothing.
     """
     if draw is None:
+        if request.scale == "paper":
+            load(request, source)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
-    data = sources.load(source, request.data_dir)
+    data = load(request, source)
     key = Key(0) / request.name.partition("/")[0] / source
     arrays: dict[str, Any] = {}
     for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
@@ -256,6 +297,7 @@ class Draft:
         """The final result; `words` fill the placeholders of its `about` and `axes`."""
         x, y = self["axes"]
         about = " ".join(self["about"].split()).format(scale=self.request.scale, **self.settings, **words)
+        about = " ".join((about, *self.request.remarks))
         return Result(
             name=self.request.name,
             scale=self.request.scale,
