@@ -17,12 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from unskew import schema
+from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import save
-from unskew.data.split import Dirichlet, Natural, Split
+from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_of
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
@@ -32,6 +32,8 @@ from unskew.models import IN_PYTHON
 from unskew.run import callbacks, loop
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
+from unskew.tasks.kind import Loss, as_measure
+from unskew.tasks.measure import Measure
 
 DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
@@ -41,15 +43,16 @@ def simulate(
     methods: object | Sequence[object] | Mapping[str, object],
     *,
     data: object = "digits",
-    model: "str | nn.Module | Callable[..., nn.Module]" = "mlp",
-    target: str | None = None,
+    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    target: str | Sequence[str] | None = None,
     client: str | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
     rounds: int = 20,
     seeds: Iterable[int] = (0,),
-    task: TaskConfig | None = None,
+    task: TaskConfig | str | None = None,
+    loss: str | Loss | None = None,
     bounds: bool = False,
     out: str | Path | None = None,
     progress: bool = True,
@@ -61,7 +64,7 @@ def simulate(
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     eval_every: int = 1,
-    evaluate: Sequence[str] = ("global", "personal"),
+    evaluate: Sequence[str | Measure | Callable[[Any, Any], float]] = ("global", "personal"),
     evaluate_clients: Literal["cohort", "all"] | int = "all",
     unseen: float | Sequence[str] | Unseen = (),
     stop: Stop = Stop(),
@@ -88,16 +91,20 @@ def simulate(
             (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be words.  With `out`, the run's
             folder keeps data that are given as values, to be resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
-            with (input_shape, num_classes) or nothing; or a name.  The run of a module, or of a function that no other
-            program can import, cannot be resumed.
-        target, client: Columns of a table: the labels, and the client that holds the row.
+            with (input_shape, num_classes) or nothing; or a name; by default that of the kind of task.  The run of a
+            module, or of a function that no other program can import, cannot be resumed.
+        target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
+            names them all, as in target=["days", "died"].
         test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
             rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
         preprocess: What becomes of a table's columns: gaps filled, numbers scaled, words as 0/1 columns, all with
             numbers from training rows.  True is Preprocess() as it is by default.
-        split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients.
+        split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
+            IID where targets are no classes.
         rounds, seeds: Communication rounds, and the seeds to repeat the run with.
-        task: Further settings of data and model; a `data` or `model` that is not a name takes precedence.
+        task: What is learned, as "regression", or further settings of data and model; a `data` or `model` that is not a
+            name takes precedence.
+        loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
             history.
@@ -109,7 +116,8 @@ def simulate(
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
         evaluate: Models to evaluate, global, personal and personal_on_global, and metrics of the task to report beside
-            accuracy: balanced_accuracy, macro_f1, auroc, lowest_recall.
+            its headline, as balanced_accuracy, macro_f1, auroc, lowest_recall.  Or your own: a function from (outputs,
+            targets), arrays of all examples, to a number of which more is better; or a `Measure`.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
         unseen: Clients that come after training, by which methods are judged for newcomers: a share of the clients, or
@@ -126,17 +134,18 @@ def simulate(
     if isinstance(data, str) and kind_of(data) is not None and ":" not in data:
         data = f"{kind_of(data)}:{data}"
     table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
+    metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
     settings = {
         "name": Path(out).name if out is not None else "simulation",
         "rounds": rounds,
         "seeds": list(seeds) if isinstance(seeds, Iterable) else seeds,
-        "task": _task(task, data, model, table, rules),
+        "task": _task(task, data, model, loss, table, rules),
         "fraction": fraction,
         "clients_per_round": clients_per_round,
         "test_fraction": test_fraction,
         "val_fraction": val_fraction,
         "eval_every": eval_every,
-        "evaluate": evaluate if isinstance(evaluate, str) else list(evaluate),
+        "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),
         "evaluate_clients": evaluate_clients,
         "unseen": unseen if isinstance(unseen, Unseen) else {"clients": unseen},
         "stop": stop,
@@ -155,13 +164,18 @@ def simulate(
     with _torch_left_alone(), watching(not progress) as watcher:
         dataset = _dataset(experiment.task, data, table)
         if split is None and dataset.owners is None:
-            experiment = dataclasses.replace(experiment, split=Dirichlet(alpha=0.1, num_clients=20))
+            by_class = dataset.targets.classes or experiment.task.bins is not None
+            split = Dirichlet(alpha=0.1, num_clients=20) if by_class else IID(num_clients=20)
+            experiment = dataclasses.replace(experiment, split=split)
         inputs = InMemoryInputs(
             module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
-            factory=None if isinstance(model, str | nn.Module) else model,
+            factory=None if model is None or isinstance(model, str | nn.Module) else model,
+            loss=loss if callable(loss) else None,
+            metrics={name: metric for name, metric in metrics.items() if metric is not None},
         )
         # The history keeps the network's factory, and not the data.
-        fresh = partial(network, experiment.task, dataset.input_shape, dataset.num_classes, inputs)
+        width = tasks.kind_of(experiment.task.kind).width(len(dataset.outputs))
+        fresh = partial(network, experiment.task, dataset.input_shape, width, inputs)
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = InProcess(dataclasses.replace(inputs, dataset=dataset, files=files))
@@ -183,19 +197,26 @@ def simulate(
         return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=fresh)
 
 
-def _task(task: object, data: object, model: object, table: Mapping[str, Any], rules: Preprocess | None) -> Any:
-    """The task as a file writes it; data or a model passed as values get a name that says so."""
-    settings = {} if task is None else from_python.to_plain(task)
+def _task(
+    task: object, data: object, model: object, loss: object, table: Mapping[str, Any], rules: Preprocess | None
+) -> Any:
+    """The task as a file writes it; data, a model or a loss passed as values get a name that says so."""
+    settings = {} if task is None else {"kind": task} if isinstance(task, str) else from_python.to_plain(task)
     if not isinstance(settings, dict):
         return settings
-    if task is None or not isinstance(data, str):
+    plain = not isinstance(task, TaskConfig)
+    if plain or not isinstance(data, str):
         settings["data"] = data if isinstance(data, str) else RUN_DATA
-    if task is None or not isinstance(model, str):
+    if model is not None and (plain or not isinstance(model, str)):
         settings["model"] = _model_name(model)
+    if loss is not None:
+        settings["loss"] = loss if isinstance(loss, str) else _address(loss)
     if rules is not None:
         settings["preprocess"] = from_python.to_plain(rules)
     if isinstance(data, str) and data.partition(":")[0] in ENDINGS:
         columns = {key: value for key, value in table.items() if value is not None and key != "test_fraction"}
+        if isinstance(columns.get("target"), tuple):
+            columns["target"] = list(columns["target"])
         if not isinstance(columns.get("test", ""), str | int | float):
             raise ConfigError("test of a file is a column, another file, or a share of the rows")
         if table["test_fraction"] != 0.2:
@@ -206,6 +227,22 @@ def _task(task: object, data: object, model: object, table: Mapping[str, Any], r
     return settings
 
 
+def _metrics(evaluate: Iterable[Any]) -> dict[str, Measure | None]:
+    """What is to be evaluated by name, and the metrics among it that are values of this process."""
+    return {
+        one if isinstance(one, str) else _address(one): None if isinstance(one, str) else as_measure(one)
+        for one in evaluate
+    }
+
+
+def _address(piece: Any) -> str:
+    """The import path of a function, or a name that marks a value no file can describe."""
+    name = piece.name if isinstance(piece, Measure) else getattr(piece, "__qualname__", type(piece).__qualname__)
+    module = getattr(piece, "__module__", "")
+    known = module != "__main__" and getattr(sys.modules.get(module), name, None) is piece
+    return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
+
+
 def _model_name(model: object) -> str:
     """The name of a model: its import path if it can be imported, or one that marks a value no file can describe."""
     if isinstance(model, str):
@@ -214,15 +251,13 @@ def _model_name(model: object) -> str:
         return f"{IN_PYTHON}{type(model).__qualname__}"
     if not callable(model):
         raise ConfigError(f"model must be a name, a module, or a function that makes one, got {model!r}")
-    module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", type(model).__qualname__)
-    known = module != "__main__" and getattr(sys.modules.get(module), name, None) is model
-    return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
+    return _address(model)
 
 
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
     if not isinstance(data, str):
-        return own.dataset(data, **table, preprocess=task.preprocess)
+        return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS
     if not named and any(table[key] is not None for key in ("test", "target", "client")):
         raise ConfigError(f"test, target and client go with a table, not with a name; got {task.data!r}")

@@ -100,7 +100,9 @@ class History:
         Raises:
             RunError: If there is no such model.
         """
-        return load_model(self.folder, method, client, seed, network=self._network)
+        return load_model(
+            self.folder, method, client, seed, network=self._network, allow_code=self._network is not None
+        )
 
     def of_clients(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
         """A metric of each evaluated client after the last round, {client: value}.

@@ -29,7 +29,9 @@ SMALLEST = {
     "lstm_rows": (1, 2, 2),
 }
 # Networks that read token ids, and how many of them here.
-TEXTS = {"bilstm": (12,)}
+TEXTS = {"bilstm": (12,), "char_lstm": (12,)}
+# Those with a row of outputs for each token.
+POSITIONS = {"char_lstm"}
 NORMALISED = [name for name in TABLE if "norm" in options_of(name)]
 
 
@@ -48,7 +50,7 @@ def shape_of(name: str) -> tuple[int, ...]:
 def batch(shape: tuple[int, ...], n: int = 4, seed: int = 1) -> Tensor:
     """Images, or token ids for a single dimension."""
     if len(shape) == 1:
-        return torch.randint(10_000, (n, *shape), generator=Key(seed).generator())
+        return torch.randint(10, (n, *shape), generator=Key(seed).generator())
     return torch.randn(n, *shape, generator=Key(seed).generator())
 
 
@@ -267,10 +269,11 @@ def test_a_network_is_its_head_after_its_body(name: str) -> None:
     network = fresh(name, shape_of(name)).eval()
     x = batch(shape_of(name))
     features = network.body(x)
-    assert features.shape == (4, network.head.in_features)
+    positions = (12,) if name in POSITIONS else ()
+    assert features.shape == (4, *positions, network.head.in_features)
     assert isinstance(network.head, nn.Linear)
     assert torch.equal(network(x), network.head(features))
-    assert network(x).shape == (4, 10)
+    assert network(x).shape == (4, *positions, 10)
     assert {key.split(".")[0] for key in network.state_dict()} <= {"body", "head"}
 
 
@@ -279,7 +282,9 @@ def test_gradients_reach_every_parameter(name: str) -> None:
     """Of vectors only presence is asked: a batch norm takes the bias before it out again, so its gradient is zero."""
     network = fresh(name, shape_of(name))
     with Key(2).ambient():
-        loss = nn.functional.cross_entropy(network(batch(shape_of(name), 8)), torch.arange(8) % 10)
+        logits = network(batch(shape_of(name), 8))
+        last = logits[:, -1] if name in POSITIONS else logits
+        loss = nn.functional.cross_entropy(last, torch.arange(8) % 10)
     loss.backward()
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None, key
@@ -635,10 +640,14 @@ def test_unknown_names_and_bad_options_are_refused(name: str, options: dict[str,
         build(name, (3, 8, 8), 10, **options)
 
 
-@pytest.mark.parametrize("classes", [1, 0, True, 10.0])
-def test_fewer_than_two_classes_are_refused(classes: int) -> None:
-    with pytest.raises(ConfigError, match="num_classes of model mlp must be an integer of at least 2"):
+@pytest.mark.parametrize("classes", [0, True, 10.0])
+def test_a_network_without_outputs_is_refused(classes: int) -> None:
+    with pytest.raises(ConfigError, match="num_classes of model mlp must be an integer of at least 1"):
         build("mlp", (64,), classes)
+
+
+def test_a_network_may_have_one_output() -> None:
+    assert fresh("mlp", (4,), 1)(torch.zeros(3, 4)).shape == (3, 1)
 
 
 def test_a_network_of_ones_own_is_named_by_module_and_factory() -> None:

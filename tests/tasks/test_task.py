@@ -100,7 +100,11 @@ def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
     ("build", "options", "text"),
     [
         (batch_net, {"head": "fc"}, r"task.head: Sequential has no layer 'fc'; it has 0, 1, 2"),
-        (batch_net, {"loss": "mse"}, r"task.loss of classification must be one of cross_entropy, multi_margin, got"),
+        (
+            batch_net,
+            {"loss": "mse"},
+            r"task.loss of classification must be one of cross_entropy, multi_margin, or mod",
+        ),
         (
             lambda: nn.Sequential(nn.Conv2d(1, 2, 3)),
             {},

@@ -18,6 +18,7 @@ from unskew.data.inputs import Column, Inputs, RawTable, prepared, raw_table, st
 from unskew.data.preprocess import Preprocess, fit
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
+from unskew.tasks.targets import CLASS, Targets
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
@@ -48,6 +49,7 @@ def from_arrays(
     rules: Preprocess | None = None,
     tables: Mapping[str, RawTable] | None = None,
     inputs: Inputs | None = None,
+    targets: Targets = CLASS,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -64,23 +66,26 @@ def from_arrays(
         rules: Preprocessing of the columns of a table.
         tables: The columns themselves by part, train and test, where `x_train` and `x_test` hold the rows' numbers.
         inputs: The way from raw inputs, if the caller knows it.
+        targets: The form of y_train and y_test.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
         DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, or a label is out of range.
     """
-    content = content_of(name, arrays)
+    content = content_of(name, arrays, targets)
     for key, what in (("domain_train", "domains"), ("client_train", "clients")):
         if key in content and names_of(name, what, arrays) is None:
             check_plausible(name, **{key: content[key]})  # here, where rows are still those of the source
     sha256 = _sha256(content if tables is None else {**content, **_hashable(tables)})
     names = names_of(name, "classes", arrays) or classes
-    content, names = _numbered(name, content, names)
+    if targets.classes:
+        content, names = _numbered(name, content, names)
     if rules is not None and tables is None:
         content, tables = _as_tables(name, content, names_of(name, "features", arrays))
-    _check_rows(name, content, names)
+    _check_rows(name, content, names, targets)
     client_names = names_of(name, "clients", arrays)
-    content = divided(name, content, test_key, TEST_FRACTION if test_fraction is None else test_fraction, own_test)
+    fraction = TEST_FRACTION if test_fraction is None else test_fraction
+    content = divided(name, content, test_key, fraction, own_test, targets)
     _check_test_clients(name, content, client_names)
     if tables is not None:
         content, inputs = _preprocessed(rules or Preprocess("none"), content, tables, client_names)
@@ -107,6 +112,7 @@ def from_arrays(
         owners=None if client is None else torch.from_numpy(client),
         client_names=client_names,
         own_test=None if theirs is None else torch.arange(len(y)) >= len(content["y_train"]),
+        targets=targets,
     )
 
 
@@ -174,13 +180,17 @@ def _hashable(tables: Mapping[str, RawTable]) -> Arrays:
     }
 
 
-def content_of(name: str, arrays: Arrays) -> Arrays:
-    """The examples among the arrays, their labels as int64 or words; lengths fit together."""
+def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
+    """The examples among the arrays, labels as int64 or words, other targets as read; lengths fit together."""
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{name}: x_test and y_test must be there together or not at all")
     content: Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
     for key in ("y_train", "y_test", "domain_train", "client_train", "client_test"):
-        if key in content and not (key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1):
+        if key not in content:
+            continue
+        if key.startswith("y_") and not targets.classes:
+            content[key] = targets.read(f"{name}: {key}", content[key])
+        elif not (key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1):
             content[key] = _integers(name, key, content[key])
     for key, array in content.items():
         if array.size == 0:
@@ -223,28 +233,35 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
     return {**content, **numbered}, tuple(str(label) for label in known)
 
 
-def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None) -> None:
+def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, targets: Targets) -> None:
     """Refuse values and labels by the rows of the arrays as they were given."""
     for part in ("train", "test"):
         if f"x_{part}" in content:
             x, y = content[f"x_{part}"], content[f"y_{part}"]
-            count = len(classes) if classes is not None else max(int(y.max()) + 1, 1)
-            check_range(name, f"y_{part}", y, count, "classes")
+            if targets.classes:
+                count = len(classes) if classes is not None else max(int(y.max()) + 1, 1)
+                check_range(name, f"y_{part}", y, count, "classes")
             if x.dtype.kind == "f" or x.ndim == 2:
                 check_values(name, f"x_{part}", x)
 
 
 def divided(
-    name: str, content: Arrays, test_key: Key, fraction: float = TEST_FRACTION, own_test: bool = False
+    name: str,
+    content: Arrays,
+    test_key: Key,
+    fraction: float = TEST_FRACTION,
+    own_test: bool = False,
+    targets: Targets = CLASS,
 ) -> Arrays:
-    """The content with a test part, set aside of each client or else of each class where there is none.
+    """The content with a test part, set aside of each client or else of each class or group where there is none.
 
     With `own_test` the part of each client stays known as its own.
     """
     if "x_test" in content:
         return content
     y = content["y_train"]
-    train, test = _stratified(content.get("client_train", y), fraction, test_key)
+    strata = content.get("client_train", y if targets.classes else targets.counted(y))
+    train, test = _stratified(strata, fraction, test_key)
     if len(test) == 0:
         raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
     whose = {"client_test": content["client_train"][test]} if own_test and "client_train" in content else {}

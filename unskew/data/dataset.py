@@ -1,8 +1,9 @@
 """A data set in memory: tensors that have been checked once, so that nothing later has to."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.images import ByteImages
+from unskew.data.images import ByteImages, as_tensor
 from unskew.data.inputs import Inputs
 from unskew.errors import DataError
+from unskew.tasks.targets import CLASS, Targets
 
 ROWS = 4096
 """Examples that are checked or converted at a time, so that what is needed for it stays small."""
@@ -25,16 +27,16 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples of one classification task; built by `checked`, which checks it.
+    """Training and test examples of one task; built by `checked`, which checks it.
 
     Attributes:
         name: Short name, for tables and manifests.
         x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or token ids (N, L), int64.  Many
             images of your own stay bytes, and their rows are float32.
-        y_train: Labels (N,), int64, 0 .. num_classes - 1.
+        y_train: Targets, of the form `targets`: labels (N,), int64, 0 .. num_classes - 1, unless it is said otherwise.
         x_test: Global test examples, shaped as `x_train`.
-        y_test: Their labels.
-        classes: One name per class.
+        y_test: Their targets.
+        classes: One name per class; of targets that are no classes one per group by which examples are counted.
         domains: Domain of each *training* example (N,), int64, or None where the data has no domains.
         domain_names: One name per domain.
         owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
@@ -46,6 +48,9 @@ class Dataset:
         levels: What black, and the brightest value of the training part, have become in each channel of images; None
             where that is not known.
         inputs: The way from raw inputs to `x_train`.
+        targets: The form of the targets.
+        outputs: Names of what the outputs of a network stand for: classes, labels, tokens, or the one number.
+        groups: Group of each *training* example (N,), int64, where targets are no classes; None where they are.
     """
 
     name: str
@@ -63,11 +68,19 @@ class Dataset:
     inputs: Inputs = Inputs()
     never_train: tuple[str, ...] = ()
     own_test: Tensor | None = None
+    targets: Targets = CLASS
+    outputs: tuple[str, ...] = ()
+    groups: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, those without an example included."""
+        """Number of classes (or groups), those without an example included."""
         return len(self.classes)
+
+    @property
+    def labels(self) -> Tensor:
+        """Class of each training example, or the group by which it is counted, (N,) int64 in 0 .. num_classes - 1."""
+        return self.y_train if self.groups is None else self.groups
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -97,6 +110,7 @@ def checked(
     inputs: Inputs = Inputs(),
     own_test: Tensor | None = None,
     never_train: Sequence[str] = (),
+    targets: Targets = CLASS,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -104,10 +118,11 @@ def checked(
         name: Short name, for tables and manifests.
         x_train: Floating (N, D) or (N, C, H, W), cast to float32; int64 token ids (N, L), none negative; or images
             that stay bytes.
-        y_train: Integer labels (N,).
+        y_train: Integer labels (N,), or targets of another form.
         x_test: As `x_train`, at least one example.
         y_test: As `y_train`.
-        classes: Names; without them the classes are 0 .. the largest label.
+        classes: Names; without them the classes are 0 .. the largest label.  Names of the labels where an example has
+            several, of the vocabulary where targets are tokens.
         domains: Integer domain of each training example (N,).
         domain_names: Names; without them the domains are 0 .. the largest of `domains`.
         sha256: Hash of the raw content; without it the tensors themselves are hashed.
@@ -117,21 +132,21 @@ def checked(
         inputs: The way from raw inputs to `x_train`; by default they are the same.
         own_test: True for training examples that are their client's own test examples (N,); needs `owners`.
         never_train: Names of clients that come after training.
+        targets: The form of the targets.
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
             label, domain or client is out of range; the first offending index is named.
     """
-    x_train, y_train = _part(name, "train", x_train, y_train)
-    x_test, y_test = _part(name, "test", x_test, y_test)
+    x_train, y_train = _part(name, "train", x_train, y_train, targets)
+    x_test, y_test = _part(name, "test", x_test, y_test, targets)
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
         raise DataError(
             f"{name}: x_test must hold {x_train.dtype} examples of shape {tuple(x_train.shape[1:])} as x_train does, "
             f"got {x_test.dtype} of {tuple(x_test.shape[1:])}"
         )
-    classes = _names(name, "classes", classes, y_train=y_train, y_test=y_test)
-    check_range(name, "y_train", y_train.numpy(), len(classes), "classes")
-    check_range(name, "y_test", y_test.numpy(), len(classes), "classes")
+    outputs = _outputs(name, classes, (x_train, x_test), (y_train, y_test), targets)
+    groups = None if targets.classes else torch.from_numpy(targets.counted(y_train.numpy()))
     if domains is not None:
         domains = _whole(name, "domains", domains, len(y_train))
         domain_names = _names(name, "domain_names", domain_names, domains=domains)
@@ -158,7 +173,7 @@ def checked(
         y_train,
         x_test,
         y_test,
-        classes,
+        outputs if targets.classes else targets.groups,
         domains,
         tuple(domain_names or ()),
         sha256,
@@ -168,11 +183,56 @@ def checked(
         inputs,
         never_train=tuple(never_train),
         own_test=own_test,
+        targets=targets,
+        outputs=outputs,
+        groups=groups,
     )
 
 
-def _part(name: str, part: str, x: Tensor | ByteImages, y: Tensor) -> tuple[Tensor | ByteImages, Tensor]:
-    y = _whole(name, f"y_{part}", y, len(x) if x.dim() else 0)
+def _outputs(
+    name: str,
+    given: Sequence[str] | None,
+    inputs: tuple[Tensor | ByteImages, Tensor | ByteImages],
+    values: tuple[Tensor, Tensor],
+    targets: Targets,
+) -> tuple[str, ...]:
+    """The names of what a network's outputs stand for, and a check that targets are among them."""
+    places = dict(zip(("y_train", "y_test"), values, strict=True))
+    if targets.tokens:
+        ids = {key: x for key, x in zip(("x_train", "x_test"), inputs, strict=True) if x.dtype == torch.int64}
+        tokens = {key: as_tensor(part).amax(1) for key, part in {**places, **ids}.items()}
+        outputs = _names(name, "classes", given, **tokens)
+        for key, highest in tokens.items():
+            check_range(name, key, highest.numpy(), len(outputs), "tokens of the vocabulary")
+        for key, part in places.items():
+            check_range(name, key, part.amin(1).numpy(), len(outputs), "tokens of the vocabulary")
+        return outputs
+    if targets.classes:
+        outputs = _names(name, "classes", given, **places)
+        for key, labels in places.items():
+            check_range(name, key, labels.numpy(), len(outputs), "classes")
+        return outputs
+    columns = [1 if y.dim() == 1 else y.shape[1] for y in values]
+    if columns[0] != columns[1]:
+        raise DataError(f"{name}: y_test must have {columns[0]} columns as y_train has, got {columns[1]}")
+    outputs = targets.outputs(columns[0])
+    if given is None:
+        return outputs
+    if len(given) != len(outputs):
+        raise DataError(f"{name}: {len(given)} names for {len(outputs)} {targets.what}")
+    return _names(name, "classes", given)
+
+
+def _part(
+    name: str, part: str, x: Tensor | ByteImages, y: Tensor, targets: Targets
+) -> tuple[Tensor | ByteImages, Tensor]:
+    n = len(x) if x.dim() else 0
+    if targets.classes:
+        y = _whole(name, f"y_{part}", y, n)
+    else:
+        y = torch.from_numpy(targets.read(f"{name}: y_{part}", y.detach().cpu().numpy()))
+        if len(y) != n:
+            raise DataError(f"{name}: y_{part} has {len(y)} entries for {n} examples")
     if len(y) == 0:
         raise DataError(f"{name}: x_{part} holds no examples, at least 1 is needed")
     if 0 in x.shape:
@@ -258,6 +318,34 @@ def check_range(name: str, what: str, values: npt.NDArray[np.int64], count: int,
     if len(bad):
         i = int(bad[0])
         raise DataError(f"{name}: {what}[{i}] is {int(values[i])}, must be 0..{count - 1} ({count} {noun})")
+
+
+def binned(dataset: Dataset, bins: int | Sequence[float], allow_empty: bool = False) -> Dataset:
+    """The data set with its examples counted by bins of their target, which must be a number.
+
+    Args:
+        dataset: Data whose targets are numbers.
+        bins: Edges between bins, ascending; a target on an edge belongs above it.  Or a number of bins, whose edges are
+            quantiles of all training targets.
+        allow_empty: Keep bins without an example, as a single client may have.
+
+    Raises:
+        DataError: If the targets are no numbers, or a bin has no training example.
+    """
+    if dataset.targets.name != "number":
+        raise DataError(f"task.bins needs targets that are numbers, and {dataset.name} has {dataset.targets.what}")
+    y = dataset.y_train.double().numpy()
+    edges = np.quantile(y, np.arange(1, bins) / bins) if isinstance(bins, int) else np.array(bins, np.float64)
+    groups = np.searchsorted(edges, y, side="right")
+    empty = np.flatnonzero(np.bincount(groups, minlength=len(edges) + 1) == 0)
+    ends = ["-inf", *(f"{edge:.4g}" for edge in edges), "inf"]
+    names = tuple(f"{low} to {high}" for low, high in itertools.pairwise(ends))
+    if len(empty) and not allow_empty:
+        raise DataError(
+            f"task.bins: no training target of {dataset.name} lies in the bin {names[empty[0]]} (they range from "
+            f"{y.min():.4g} to {y.max():.4g}); give fewer bins, or other edges"
+        )
+    return replace(dataset, classes=names, groups=torch.from_numpy(groups.astype(np.int64)))
 
 
 def _plain(x: Tensor | ByteImages) -> tuple[Tensor, ...]:

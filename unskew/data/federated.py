@@ -19,7 +19,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
 from unskew.data.ragged import Ragged
-from unskew.data.split import BASES, FromManifest, Natural, Split, record
+from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
 
@@ -101,7 +101,7 @@ class FederatedData:
     @cached_property
     def label_counts(self) -> npt.NDArray[np.int64]:
         """Training examples of each class at each client, (clients, classes)."""
-        return self._counts(self.dataset.y_train.numpy(), self.dataset.num_classes)
+        return self._counts(self.dataset.labels.numpy(), self.dataset.num_classes)
 
     def _counts(self, values: npt.NDArray[np.int64], kinds: int) -> npt.NDArray[np.int64]:
         train = self.clients.train
@@ -152,7 +152,7 @@ class FederatedData:
             DataError: If domains are asked for and there are none.
         """
         domains = None if self.dataset.domains is None else self.dataset.domains.numpy()
-        base = bases_of(self.dataset.y_train.numpy(), domains, bases)
+        base = bases_of(self.dataset.labels.numpy(), domains, bases)
         return entanglement(self._counts(base, int(base.max()) + 1))
 
 
@@ -237,8 +237,14 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
             f"{dataset.name} comes with its {len(dataset.client_names)} clients, so it is not divided again: leave "
             'split out (in a file: split.name = "natural"), or give the data without their clients'
         )
+    if not dataset.targets.classes and dataset.num_classes < 2 and isinstance(split, BY_LABEL):
+        raise DataError(
+            f"split {record(split)['name']} divides by class, and the targets of {dataset.name} are "
+            f"{dataset.targets.what}; use iid, quantity, half_normal, group or natural"
+            + (", or count the targets in task.bins" if dataset.targets.name == "number" else "")
+        )
     domains, owners = (None if of is None else of.numpy() for of in (dataset.domains, dataset.owners))
-    shares = assign(split, dataset.y_train.numpy(), dataset.num_classes, key / "split", domains, owners)
+    shares = assign(split, dataset.labels.numpy(), dataset.num_classes, key / "split", domains, owners)
     own_test = None if dataset.own_test is None else dataset.own_test.numpy()
     if own_test is not None:
         _check_trainable(shares, own_test, dataset.client_names)

@@ -33,6 +33,7 @@ from unskew.data.inputs import Column, Inputs, RawTable, no_number, raw_column
 from unskew.data.preprocess import Preprocess, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
+from unskew.tasks.targets import CLASS, Targets
 
 FORMS = (
     "(x, y), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face dataset, what us.load "
@@ -78,19 +79,21 @@ class _Examples:
 def dataset(
     data: object,
     *,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     client: str | None = None,
     test: object = None,
     test_fraction: float = 0.2,
     preprocess: Preprocess | None = None,
     name: str | None = None,
     own_test: bool = False,
+    targets: Targets = CLASS,
 ) -> Dataset:
     """The data set that `data` holds.
 
     Args:
         data: One of the forms above.
-        target: Column of the labels; tables and Hugging Face's data sets need it.
+        target: Column of the labels; tables and Hugging Face's data sets need it.  Several columns of a table where an
+            example's target has several, as time and event.
         client: Column of the clients; without it the data name no clients.
         test: The global test part, in any of the forms; its clients, if any, are ignored, unless there is a
             preprocessing.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
@@ -102,6 +105,7 @@ def dataset(
             before any number is taken from the data.
         name: Name of the data in tables and manifests.
         own_test: Test rows that are given are their clients' own, too.
+        targets: The form of the labels; by default they are classes.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -115,6 +119,8 @@ def dataset(
                 "preprocess out"
             )
         return data
+    if targets.classes and not (target is None or isinstance(target, str)):
+        raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
     column = test if isinstance(test, str) else None
     raw = preprocess is not None
@@ -144,7 +150,8 @@ def dataset(
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
-        arrays |= {f"x_{key}": part.x, f"y_{key}": _classes_of(rows.name, part.y)}
+        y = _classes_of(rows.name, part.y) if targets.classes else part.y
+        arrays |= {f"x_{key}": part.x, f"y_{key}": y}
     if rows.classes is not None:
         arrays["classes"] = np.array(rows.classes, np.str_)
     if rows.clients is not None:
@@ -172,6 +179,7 @@ def dataset(
         rules=preprocess,
         tables=tables,
         inputs=Inputs("table", columns=tuple(map(Column, rows.columns))) if named and not raw else None,
+        targets=targets,
     )
     for warning in _warnings(given, rows):
         warnings.warn(warning, DataWarning, stacklevel=2)
@@ -204,7 +212,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
     if rows.table is None and (warning := unscaled(x[train], [str(c) for c in rows.columns])):
         sentences.append(warning)
     if data.owners is not None:
-        owners, labels = data.owners.numpy()[train], data.y_train.numpy()[train]
+        owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
         sizes = np.bincount(owners, minlength=len(data.client_names))
         few = [name for name, n in zip(data.client_names, sizes, strict=True) if n < FEW_ROWS]
         if few:
@@ -215,7 +223,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
         alike = [
             name
             for client, name in enumerate(data.client_names)
-            if sizes[client] >= FEW_ROWS and len(np.unique(labels[owners == client])) == 1
+            if data.targets.classes and sizes[client] >= FEW_ROWS and len(np.unique(labels[owners == client])) == 1
         ]
         if alike:
             sentences.append(
@@ -248,7 +256,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _rows(
     data: Any,
-    target: str | None,
+    target: Any,
     client: str | None,
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
@@ -331,22 +339,23 @@ def _array(values: Any, place: str) -> _Array:
 
 
 def _labels(values: Any, place: str) -> _Array:
-    """Labels (N,), numbers or words."""
+    """Labels (N,), numbers or words; or a row of several numbers for each example."""
     if isinstance(values, torch.Tensor):
         labels = _array(values, place)
     else:
         labels = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise DataError(
-            f"{place} must hold one label per example, got shape {labels.shape}; for one-hot labels give argmax(1)"
-        )
     return labels
 
 
 def _classes_of(name: str, labels: _Array) -> _Array:
     """Labels as words or whole numbers, as in the plain layout: booleans are words, whole floats are numbers."""
+    if labels.ndim != 1:
+        raise DataError(
+            f"{name}: y must hold one label per example, got shape {labels.shape}; for one-hot labels give argmax(1), "
+            "for several labels an example task.kind = 'multi_label'"
+        )
     if labels.dtype.kind == "i":
         return labels.astype(np.int64)
     plain = labels.tolist()
@@ -381,23 +390,25 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
 # ---------------------------------------------------------------- tables
 def _of_table(
     frame: Any,
-    target: str | None,
+    target: Any,
     client: str | None,
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
 ) -> _Examples:
     """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
-    _named(frame.columns, target, "target", "labels")
+    several = list(target) if isinstance(target, tuple | list) else [target]
+    for name in several:
+        _named(frame.columns, name, "target", "labels")
     if client is not None:
         _named(frame.columns, client, "client", "clients")
-    columns = columns or tuple(c for c in frame.columns if c not in (target, client, ignored))
+    columns = columns or tuple(c for c in frame.columns if c not in (*several, client, ignored))
     for column in columns:
         _named(frame.columns, column, "test", "a measurement")
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
     clients, names = (None, ()) if client is None else _owners(frame[client].to_numpy().tolist(), client)
-    labels = _labels(frame[target], f"column {target!r}")
+    labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
     if raw:
         table = {str(column): raw_column(frame[column], column) for column in columns}
         return _Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)

@@ -8,7 +8,7 @@ The plain layout, as one npz file or as a folder with one npy file per key:
 
     x_train, x_test            images of whole numbers 0..255 or of floats, (N, H, W), (N, H, W, C) or (N, C, H, W);
                                floats (N, D); or token ids, int32 or int64 (N, L)
-    y_train, y_test            labels (N,): integers from 0, or words
+    y_train, y_test            labels (N,): integers from 0, or words; or as unskew/tasks/targets.py says
     client_train, clients      integer client of each training example (N,) and the clients' names, where the data come
                                with their clients; optional
     client_test                client of each test example, which then are their clients' own test examples; optional
@@ -61,6 +61,7 @@ from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
+from unskew.tasks.targets import CLASS, Targets
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -178,6 +179,7 @@ def load(
     data_dir: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
     preprocess: Preprocess | None = None,
+    targets: Targets = CLASS,
 ) -> Dataset:
     """The data set called `source`: a name of `SOURCES`, a path such as `npz:PATH`, or, to download it, `hub:...`.
 
@@ -193,6 +195,8 @@ def load(
     Any other name is that of a registered function, or module:function of your own; `options` are its settings, or
     those of `unskew.data.tables` for tables and images.  `preprocess` says what becomes of the columns of a table.
 
+    `targets` is the form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
+
     Raises:
         ConfigError: If an option is not one of the function's, there are options where the data have none, or a
             preprocessing where they are no table.
@@ -200,12 +204,13 @@ def load(
             SHA-256 are shown), its content does not pass `checked`, or as in `hub.fetch`.
     """
     kind, colon, rest = source.partition(":")
+    assemble = partial(_assemble, targets=targets)
     if colon and kind in FILES and not rest:
         raise DataError(f"{source} names no path; write {kind}:PATH")
     if colon and kind in tables.ENDINGS:
         columns = schema.build(tables.TableOptions, options or {}, "task.data_options", owner=source)
         path = Path(rest).expanduser()
-        return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess))
+        return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess, targets))
     if preprocess is not None and kind not in ("npz", "folder", "run"):
         raise ConfigError(f"task.preprocess is for columns of a table, and {source} has none; leave it out")
     if source not in _NAMED and kind not in SCHEMES:
@@ -218,18 +223,18 @@ def load(
     if colon and kind == "hub":
         return _hub(hub.parse(source))
     if colon and kind == "run":
-        return _saved(Path(data_dir or ".") / rest)
+        return _saved(Path(data_dir or ".") / rest, targets)
     if colon and kind in ("npz", "folder"):
         path = Path(rest).expanduser()
         if kind == "npz":
             if not path.is_file():
                 raise DataError(f"{source}: there is no file {path.absolute()}")
-            return _assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test", own=True, rules=preprocess)
+            return assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test", own=True, rules=preprocess)
         if not path.is_dir():
             raise DataError(f"{source}: there is no folder {path.absolute()}")
-        return _assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True, rules=preprocess)
+        return assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True, rules=preprocess)
     if source == "digits":
-        return _assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
+        return assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not folder:
         raise DataError(
@@ -514,7 +519,7 @@ def save(dataset: Dataset, path: Path) -> None:
         "y_train": dataset.y_train,
         "x_test": _raw(dataset.x_test),
         "y_test": dataset.y_test,
-        "classes": dataset.classes,
+        "classes": dataset.outputs,
         "domain_train": dataset.domains,
         "domains": dataset.domain_names or None,
         "client_train": dataset.owners,
@@ -534,7 +539,7 @@ def _raw(x: Tensor | ByteImages) -> Tensor:
     return x.levels if isinstance(x, ByteImages) else x
 
 
-def _saved(path: Path) -> Dataset:
+def _saved(path: Path, targets: Targets) -> Dataset:
     """The data set that `save` wrote, bit for bit."""
     if not path.is_file():
         raise DataError(f"the run's data are gone: there is no file {path.absolute()}")
@@ -567,6 +572,7 @@ def _saved(path: Path) -> Dataset:
         inputs=inputs,
         own_test=tensors.get("own_test"),
         never_train=tuple(map(str, arrays.get("never_train", ()))),
+        targets=targets,
     )
 
 
@@ -581,9 +587,15 @@ def _assemble(
     classes: tuple[str, ...] | None = None,
     own: bool = False,
     rules: Preprocess | None = None,
+    targets: Targets = CLASS,
 ) -> Dataset:
     aside = rules is not None  # before any number is taken from the data
-    return _placed(where, lambda: from_arrays(name, arrays, test_key, classes, own=own, rules=rules, own_test=aside))
+    names = classes if targets.classes else None
+
+    def build() -> Dataset:
+        return from_arrays(name, arrays, test_key, names, own=own, rules=rules, own_test=aside, targets=targets)
+
+    return _placed(where, build)
 
 
 def _placed(where: Path | str, build: Callable[[], _T]) -> _T:

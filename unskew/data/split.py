@@ -187,6 +187,9 @@ OurSplit = (
 )
 Split = OurSplit | OwnSplit
 
+BY_LABEL = (Dirichlet, Pathological, Shards, Entangled)
+"""Our splits that divide by class."""
+
 
 def _is_split(kind: Any) -> bool:
     return (

@@ -24,6 +24,7 @@ from unskew.data.hub import image_of
 from unskew.data.preprocess import Preprocess
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
+from unskew.tasks.targets import CLASS, Targets
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
@@ -38,7 +39,7 @@ class TableOptions:
     """The columns of a table.
 
     Attributes:
-        target: Column of what is learned.
+        target: Column of what is learned; several columns where a target has several, as time and event.
         client: Column of the clients; a folder with one file for each client needs none.
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
             client's rows; by default a fifth is set aside.
@@ -46,7 +47,7 @@ class TableOptions:
         separator: Character between the columns of a CSV file; by default a comma, and a tab in a .tsv file.
     """
 
-    target: str
+    target: str | tuple[str, ...]
     client: str | None = None
     test: str | float | None = None
     leave_out: tuple[str, ...] = ()
@@ -76,7 +77,7 @@ def kind_of(path: str) -> str | None:
 
 # ---------------------------------------------------------------- tables
 def read_table(
-    kind: str, path: Path, options: TableOptions, preprocess: Preprocess | None, test_fraction: float = 0.2
+    kind: str, path: Path, options: TableOptions, preprocess: Preprocess | None, targets: Targets = CLASS
 ) -> Dataset:
     """The data set in a table.
 
@@ -100,8 +101,8 @@ def read_table(
         target=options.target,
         client=client,
         test=test,
-        test_fraction=test_fraction,
         preprocess=preprocess,
+        targets=targets,
         name=path.stem,
         own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
     )

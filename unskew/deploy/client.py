@@ -54,7 +54,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
                 f"({path})"
             )
         task = replace(experiment.task, data=_beside(folder, config.data), data_dir=config.data_dir)
-        setup = run_setup.prepare(replace(experiment, task=task))
+        setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
@@ -70,7 +70,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         num_clients=config.num_clients,
         library=__version__,
         config=fingerprint(experiment),
-        classes=setup.dataset.classes,
+        classes=setup.dataset.outputs,
         layout=layout_hash(setup.task.init(Key(0))),
         data=data,
         own=own,

@@ -78,7 +78,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
     expected = Expected(
-        number, __version__, fingerprint(experiment), setup.dataset.classes, layout_hash(setup.task.init(Key(0)))
+        number, __version__, fingerprint(experiment), setup.dataset.outputs, layout_hash(setup.task.init(Key(0)))
     )
     deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None

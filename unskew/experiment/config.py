@@ -20,6 +20,7 @@ configuration spells everything out and reads back to an equal experiment.
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ from unskew.local.executor import AUTO, EXECUTORS
 from unskew.protocol import SgdConfig
 from unskew.references import makes
 from unskew.registry import Registry
+from unskew.tasks.kind import LOSSES, METRICS, TaskKind
 from unskew.tree import is_record
 from unskew.world.channel import CHANNELS, Channel, Even
 from unskew.world.outage import Outage
@@ -76,20 +78,25 @@ class TaskConfig:
     Attributes:
         data: digits, npz:PATH, folder:PATH, csv:PATH, parquet:PATH, images:PATH, hub:OWNER/NAME, or a known name to
             look up in the data directory.
-        model: A name from `unskew list models`, or module:factory for a network of your own.
+        model: A name from `unskew list models`, or module:factory for a network of your own; by default mlp, for
+            next_token char_lstm.
         model_options: The network's own settings.
         data_options: Settings of data that a registered function makes; of a table its columns: target, client, test.
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
-        kind: What is learned: classification.
-        loss: A loss of that kind: cross_entropy or multi_margin; by default the one the model is meant for, or else the
-            kind's first.
+        kind: What is learned: classification, binary, regression, survival, next_token, multi_label.
+        loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
+            meant for, or else the kind's first.
+        class_weights: A weight in the loss for each class, in the order of the classes; or balanced: each client weighs
+            its classes alike, by its own counts, which it need not tell.  Classification and binary.
+        bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
+            counted and divided, as by classes.
         augment: Applied to training batches only.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
 
     data: str = "digits"
-    model: str = "mlp"
+    model: str = ""
     model_options: dict[str, Any] = field(default_factory=dict)
     data_options: dict[str, Any] = field(default_factory=dict)
     loss: str | None = None
@@ -98,6 +105,31 @@ class TaskConfig:
     head: str | None = None
     kind: str = "classification"
     preprocess: Preprocess | None = None
+    class_weights: Literal["balanced"] | Annotated[tuple[Annotated[float, Gt(0.0)], ...], MinLen(2)] | None = None
+    bins: Annotated[int, Ge(2)] | Annotated[tuple[float, ...], MinLen(1)] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            known = self.kind in tasks.KINDS.names() or ":" in self.kind
+            object.__setattr__(self, "model", tasks.kind_of(self.kind).model if known else "mlp")
+
+    def check(self) -> TaskKind:
+        """The kind of task, for which all these settings make sense.
+
+        Raises:
+            ConfigError: If one of them does not.
+        """
+        with schema.errors_at("task.kind"):
+            kind = tasks.kind_of(self.kind)
+        if self.loss is not None and ":" not in self.loss:
+            kind.loss(self.loss)
+        if self.class_weights is not None and not kind.targets.classes:
+            raise ConfigError(f"task.class_weights goes with classes, and {kind.name} learns {kind.targets.what}")
+        if self.bins is not None and kind.targets.name != "number":
+            raise ConfigError(f"task.bins goes with numbers as targets, and {kind.name} learns {kind.targets.what}")
+        if isinstance(self.bins, tuple) and any(low >= high for low, high in itertools.pairwise(self.bins)):
+            raise ConfigError(f"task.bins must list edges in ascending order, got {list(self.bins)}")
+        return kind
 
 
 @dataclass(frozen=True)
@@ -220,7 +252,7 @@ class Experiment:
         val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
         eval_every: Rounds between evaluations; the last round is always evaluated.
         evaluate: What is evaluated: global, personal, and personal_on_global, each personal model on the global test
-            set; and further metrics of the task by name, as balanced_accuracy.
+            set; and further metrics of the task by name, as balanced_accuracy, or module:attribute.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
         client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
@@ -285,10 +317,7 @@ class Experiment:
                 )
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
-        with schema.errors_at("task.kind"):
-            kind = tasks.kind_of(self.task.kind)
-        if self.task.loss is not None:
-            kind.loss(self.task.loss)
+        kind = self.task.check()
         kind.check_evaluate(self.evaluate, MODELS)
         if self.metrics and len(self.metrics) == len(self.evaluate):
             object.__setattr__(self, "evaluate", ("global", "personal", *self.metrics))
@@ -501,6 +530,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
 _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
     (models.MODELS, "task", "model"),
     (tasks.KINDS, "task", "kind"),
+    (LOSSES, "task", "loss"),
     (DATA, "task", "data"),
     (EXECUTORS, "runtime", "executor"),
     (SPLITS, "split", "name"),
@@ -521,6 +551,10 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
     for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
         if isinstance(name, str):
             TRACKERS.permit(name, f"track.{i}", where)
+    asked = raw.get("evaluate")
+    for i, name in enumerate(asked if isinstance(asked, list) else ()):
+        if isinstance(name, str):
+            METRICS.permit(name, f"evaluate.{i}", where)
     for registry, *path in _PIECES:
         value: Any = raw
         for key in path:

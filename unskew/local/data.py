@@ -20,7 +20,7 @@ class DeviceData:
 
     Attributes:
         x: All training inputs, (N, ...); images that are bytes become floats as they are gathered.
-        y: Their labels, (N,).
+        y: Their labels, (N,), or targets of another form, (N, ...).
         train: Row numbers of each client's training examples, (n,) int64.
         val: Row numbers kept aside from training, (m,) int64.
         augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
@@ -28,6 +28,7 @@ class DeviceData:
         domains: Domain of each training example, (N,) int64; None where the data has no domains.
         levels: Values of black, and of the brightest value of the training part, in each channel of images; None
             where they are not known.
+        weights: Weight of each training example in the loss that is trained, (N,); None if all weigh the same.
     """
 
     x: Tensor | ByteImages
@@ -39,6 +40,7 @@ class DeviceData:
     y_test: Tensor | None = None
     domains: Tensor | None = None
     levels: tuple[tuple[float, float], ...] | None = None
+    weights: Tensor | None = None
 
 
 def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:

@@ -69,7 +69,8 @@ Columns = tuple[Tensor, ...]
 
 def joined(parts: Sequence[Columns]) -> Columns:
     """The columns of all examples from those of parts of them, at least one, in order."""
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    filled = [part for part in parts if len(part[0])] or parts[:1]  # a worker with no row makes no outputs
+    return tuple(torch.cat(column) for column in zip(*filled, strict=True))
 
 
 class Executor(Protocol):

@@ -43,13 +43,13 @@ class _Loop(NamedTuple):
     """The parts of one optimisation's loop.
 
     Attributes:
-        step: (x, y) -> an answer, changing the parameters in place.  `y` is what `_gather` gives: labels, or one-hot
-            rows where gradients are written out by hand.
+        step: (x, y, weights) -> an answer, changing the parameters in place.  `y` is what `_gather` gives: labels, or
+            one-hot rows where gradients are written out by hand.
         losses: Answers -> sum of the steps' mean task losses.
         value: An answer -> the step's mean loss, with terms where they were added to it.
     """
 
-    step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    step: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
     losses: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor]
     value: Callable[[tuple[Tensor, Tensor]], Tensor]
 
@@ -77,7 +77,7 @@ class LocalTrainer:
     ):
         self.task, self.device_data, self.device, self.dtype = task, device_data, torch.device(device), dtype
         self._tuned = kernels == "auto" and self.device.type == "cpu"
-        self._layers = dense.kernel(task) if self._tuned else None
+        self._layers = dense.kernel(task) if self._tuned and device_data.weights is None else None
         self._channels_last = self._tuned and wants_channels_last(task.module())
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
@@ -134,13 +134,13 @@ class LocalTrainer:
         space = self._workspace(config.trainable, config.buffers == "freeze")
         space.load(job.start)
         x_train: Tensor | ByteImages = self.device_data.x
-        y_train, augment = self.device_data.y, self.device_data.augment
+        y_train, augment, weights = self.device_data.y, self.device_data.augment, self.device_data.weights
         if job.examples is None:
             rows = self.device_data.train[me.id]
         else:
             given = job.examples
             x_train, y_train, augment = given.x.to(self.device, self.dtype), given.y.to(self.device), given.augment
-            rows = given.rows.to(self.device)
+            rows, weights = given.rows.to(self.device), None
         batches = batches_of(config, len(rows), key, self.task.min_batch)
         loop = self._loop(space, job, lr)
         total = torch.zeros((), device=self.device, dtype=self.dtype)
@@ -154,10 +154,10 @@ class LocalTrainer:
                 given_targets = job.examples is not None
                 labels = one_hot(y_train, self.task.num_classes).to(self.dtype) if given_targets else self._targets
             answers: list[tuple[Tensor, Tensor]] = []
-            for i, (x, y) in enumerate(self._gather(x_train, rows, labels, batches)):
+            for i, (x, y, weight) in enumerate(self._gather(x_train, rows, labels, batches, weights)):
                 if draws is not None and augment is not None:
                     x = augment(x, draws)
-                answer = loop.step(x, y)
+                answer = loop.step(x, y, weight)
                 answers.append(answer)
                 if len(answers) == self.SUMMED:
                     total += loop.losses(answers)
@@ -185,8 +185,8 @@ class LocalTrainer:
             return self._dense_loop(space, job, lr, update, trained)
         objective = self._objective(space, job)
 
-        def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            loss, value = objective(x, y)
+        def step(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+            loss, value = objective(x, y, weights)
             gradients = torch.autograd.grad(value, trained, materialize_grads=True)
             torch.cat([space.flatten(g) for g in gradients], out=space.gradient)
             with torch.no_grad():
@@ -228,18 +228,20 @@ class LocalTrainer:
             add_terms if terms else None,
         )
 
-        return _Loop(lambda x, y: (step(x, y), y), dense.losses, lambda answer: dense.losses([answer]))
+        return _Loop(lambda x, y, _: (step(x, y), y), dense.losses, lambda answer: dense.losses([answer]))
 
-    def _objective(self, space: Workspace, job: Sgd) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _objective(
+        self, space: Workspace, job: Sgd
+    ) -> Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]:
         """(mean task loss, the same plus terms) of a batch."""
         params = dict(space.parameters)
         plain: list[Any] = [t for t in job.terms if not sees_features(t)]
         seeing: list[Any] = [t for t in job.terms if sees_features(t)]
 
-        def objective(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def objective(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
             features, logits = space.network(x)
             each = self._loss(logits, y)
-            loss = each.mean()
+            loss = each.mean() if weights is None else (each * weights).mean()
             value = loss
             for term in plain:
                 value = value + term(params, job.aux)
@@ -253,8 +255,8 @@ class LocalTrainer:
         return objective
 
     def _gather(
-        self, inputs: Tensor | ByteImages, rows: Tensor, labels: Tensor, batches: Batches
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+        self, inputs: Tensor | ByteImages, rows: Tensor, labels: Tensor, batches: Batches, weights: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Batches as views of one gather per epoch; images that are bytes become floats a batch at a time."""
         for order, sizes in batches.epochs():
             pick = rows.index_select(0, order.to(self.device))  # a third of indexing's time
@@ -264,7 +266,10 @@ class LocalTrainer:
                 x = (self._laid_out(inputs.index_select(0, part)) for part in torch.split(pick, list(sizes)))
             else:
                 x = torch.split(self._laid_out(inputs.index_select(0, pick)), list(sizes))
-            yield from zip(x, torch.split(y, list(sizes)), strict=True)
+            by_batch: Iterable[Tensor | None] = (
+                [None] * len(sizes) if weights is None else torch.split(weights.index_select(0, pick), list(sizes))
+            )
+            yield from zip(x, torch.split(y, list(sizes)), by_batch, strict=True)
 
     def _laid_out(self, x: Tensor) -> Tensor:
         """Inputs in the memory format that suits the network's kernels."""
@@ -318,7 +323,7 @@ class LocalTrainer:
             raise DataError(f"client {me.id} has no validation data; set val_fraction > 0")
         carry = job.init
         with torch.no_grad():
-            for pick in torch.split(rows, LocalTrainer.CHUNK):
+            for pick in torch.split(rows, self._at_once(len(rows))):
                 x, y = self.device_data.x.index_select(0, pick), self.device_data.y.index_select(0, pick)
                 features, logits = self.refer(x, job.params)
                 each = self._loss(logits, y)
@@ -326,6 +331,10 @@ class LocalTrainer:
                     carry, Batch(x, y, torch.ones_like(each), features, logits, each, partial(self.refer, x))
                 )
         return carry
+
+    def _at_once(self, n: int) -> int:
+        """Examples of `n` whose losses are taken together: all, where they depend on each other."""
+        return max(n, 1) if self.task.batchwise else LocalTrainer.CHUNK
 
     def evaluate(self, params: Params, part: Literal["test", "train"], rows: Tensor | None = None) -> Columns:
         """The columns of rows (None is all) of the global test set or of the training inputs."""
@@ -359,7 +368,8 @@ class _Local:
 
     def __init__(self, trainer: LocalTrainer, me: Me, key: Key) -> None:
         device_data = trainer.device_data
-        rows = device_data.y.new_empty(0) if me.id == SERVER_ID else device_data.train[me.id]
+        nothing = torch.empty(0, dtype=torch.int64, device=device_data.y.device)
+        rows = nothing if me.id == SERVER_ID else device_data.train[me.id]
         self.y, self.key = device_data.y[rows], key
         self.domains = None if device_data.domains is None else device_data.domains[rows]
         self._trainer, self._rows = trainer, rows
@@ -385,19 +395,21 @@ class _Local:
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
         total = {n: torch.zeros_like(leaves[n]) for n in names}
-        for pick in _slices(len(self.y)):
+        weights = self._trainer.device_data.weights
+        for pick in _slices(len(self.y), self._trainer._at_once(len(self.y))):
             xs, ys = self._trainer.device_data.x[self._rows[pick]], self.y[pick]
             _, logits = functional_call(self._trainer._reference, every, (xs,), strict=False)
-            loss = self._trainer._loss(logits, ys).sum() / len(self.y)
+            each = self._trainer._loss(logits, ys)
+            loss = (each if weights is None else each * weights[self._rows[pick]]).sum() / len(self.y)
             gradients = torch.autograd.grad(loss, [leaves[n] for n in names], materialize_grads=True)
             for n, g in zip(names, gradients, strict=True):
                 total[n] += g
         return total
 
 
-def _slices(n: int) -> list[slice]:
+def _slices(n: int, at_once: int = LocalTrainer.CHUNK) -> list[slice]:
     """Examples 0 .. n - 1, so many at a time as go through a network at once; one slice even of none."""
-    return [slice(start, min(start + LocalTrainer.CHUNK, n)) for start in range(0, max(n, 1), LocalTrainer.CHUNK)]
+    return [slice(start, min(start + at_once, n)) for start in range(0, max(n, 1), at_once)]
 
 
 def _all_finite(vector: Tensor) -> bool:

@@ -39,6 +39,7 @@ TABLE: dict[str, str] = {
     "digit_model": "unskew.models.digit:digit_model",
     "lstm_rows": "unskew.models.recurrent:lstm_rows",
     "bilstm": "unskew.models.recurrent:bilstm",
+    "char_lstm": "unskew.models.recurrent:char_lstm",
     "resnet18": "unskew.models.resnet:resnet18",
     "shufflenet": "unskew.models.shufflenet:shufflenet",
     "mobilenet_v2": "unskew.models.mobilenet:mobilenet_v2",
@@ -64,6 +65,7 @@ ABOUT: dict[str, str] = {
     "digit_model": "HCCT on Digit: three 5x5 convolutions, then 2048 and 512, batch or group norm; 4x4 and up",
     "lstm_rows": "FedDif's first code base on Fashion-MNIST: a two-layer LSTM over image rows; 2x2 and up",
     "bilstm": "FedDW on IMDB: an LSTM read both ways, its mean over a text's tokens; token ids",
+    "char_lstm": "next token at every position: vectors of 8 and an LSTM of 64; token ids",
     "resnet18": "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up",
     "shufflenet": "FedDW: ShuffleNet of 2 groups, then 256 and 128, batch or group norm; 8x8 and up",
     "mobilenet_v2": "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
@@ -97,7 +99,7 @@ def build(
             factory, a function or a class, takes input_shape and num_classes, or nothing where its sizes are fixed,
             and then its options; it returns any module.  An option without a type is taken as it is.
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
-        num_classes: Outputs of the network, at least 2.
+        num_classes: Outputs of the network, at least 1: one for each class, or one number.
         options: The network's own settings; `options_of(name)` lists them.
 
     Returns:
@@ -105,14 +107,14 @@ def build(
 
     Raises:
         ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
-            for the network, there are fewer than two classes, or a factory of your own fails.
+            for the network, there is no output, or a factory of your own fails.
     """
     name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
     factory = _factory(model) if isinstance(model, str) else model
     if not input_shape or any(type(n) is not int or n < 1 for n in input_shape):
         raise ConfigError(f"input_shape of model {name} must be positive integers, got {tuple(input_shape)}")
-    if type(num_classes) is not int or num_classes < 2:
-        raise ConfigError(f"num_classes of model {name} must be an integer of at least 2, got {num_classes!r}")
+    if type(num_classes) is not int or num_classes < 1:
+        raise ConfigError(f"num_classes of model {name} must be an integer of at least 1, got {num_classes!r}")
     checked = _checked(name, factory, options)
     network: nn.Module = (
         factory(tuple(input_shape), num_classes, **checked)

@@ -133,3 +133,44 @@ def bilstm(
         fc2=nn.Linear(hidden, hidden),
     )
     return Network(body, nn.Linear(hidden, num_classes, bias=head_bias))
+
+
+class Forward(nn.Module):
+    """Read a sequence (B, L, width) from its start: what is known at each step, (B, L, hidden)."""
+
+    def __init__(self, width: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, hidden, layers, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The top layer's state at each step."""
+        out: Tensor = self.lstm(x)[0]
+        return out
+
+
+def char_lstm(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    embedding: AtLeastOne = 8,
+    hidden: AtLeastOne = 64,
+    layers: AtLeastOne = 1,
+    dropout: Dropout = 0.0,
+    head_bias: bool = True,
+) -> Network:
+    """Predict the token after each position: vectors of 8, an LSTM of 64, dropout, a linear layer.
+
+    Logits are (B, L, vocabulary).  With `hidden` of 256 and two `layers` the network of LEAF (S. Caldas et al., 2018)
+    for Shakespeare.  As with `lstm_rows`, `torch.func.vmap` has no rule for it.
+
+    Raises:
+        ConfigError: If the inputs are not sequences.
+    """
+    if len(input_shape) != 1:
+        raise ConfigError(f"model char_lstm reads token ids of shape (length,), got {input_shape}")
+    body = stack(
+        words=Words(num_classes, embedding, None),
+        lstm=Forward(embedding, hidden, layers),
+        dropout=dropout_layer(dropout),
+    )
+    return Network(body, nn.Linear(hidden, num_classes, bias=head_bias))

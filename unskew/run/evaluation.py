@@ -234,7 +234,11 @@ def _on_own_rows(
     columns = joined([by_job[name, first] for first in tested])
     means = [i for i, m in enumerate(task.measures) if m.each is not None]
     values = np.empty((len(clients), len(task.measures)))
-    values[:, means] = _segments(columns[: len(means)], sizes[clients])
+    if means:
+        values[:, means] = _segments(columns[: len(means)], sizes[clients])
+    for i in means:
+        if task.measures[i].link is not None:
+            values[:, i] = [task.measures[i].of_mean(mean) for mean in values[:, i].tolist()]
     if len(means) < len(task.measures):
         each_client = list(zip(*(torch.split(column, sizes[clients].tolist()) for column in columns), strict=True))
         for i, measure in enumerate(task.measures):

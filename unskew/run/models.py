@@ -28,7 +28,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from unskew import models, wire
+from unskew import models, tasks, wire
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.errors import ConfigError, RunError, did_you_mean
@@ -51,9 +51,10 @@ class TaskCard:
     Attributes:
         model, model_options: The network, as in a configuration: a name, or module:factory.
         input_shape: Shape of one example, as the network takes it.
-        classes: A name for each output of the network.
+        classes: A name for each class, label or token that outputs stand for; of a number, one name.
         inputs: The way from raw inputs to the network's.
         layers: Names of a model's tensors, parameters first.
+        kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
     """
 
     model: str
@@ -62,6 +63,8 @@ class TaskCard:
     classes: tuple[str, ...]
     inputs: Inputs
     layers: tuple[str, ...]
+    kind: str = "classification"
+    loss: str | None = None
     schema: Literal[1] = 1
 
 
@@ -131,7 +134,9 @@ def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
     """Describe what the models of an experiment on these data share."""
     layers = (*layout.trainable, *layout.buffers)
     options = dict(task.model_options)
-    return TaskCard(task.model, options, dataset.input_shape, dataset.classes, dataset.inputs, layers)
+    return TaskCard(
+        task.model, options, dataset.input_shape, dataset.outputs, dataset.inputs, layers, task.kind, task.loss
+    )
 
 
 def file_name(label: str) -> str:
@@ -305,8 +310,11 @@ def load_model(
     return _with_weights(_network(card.task, network, path, allow_code), card, tensors)
 
 
-def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None = None) -> list[str]:
-    """Predict the class name of each raw input with a model from `load_model`.
+def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None = None) -> list[Any]:
+    """Predict what the model has learned of each raw input, with a model from `load_model`.
+
+    That is the class's name; of regression a number, of survival the log of the relative risk, of several labels the
+    names of those that apply, of sequences the token that follows.
 
     Args:
         x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, numbers (N, ...), or
@@ -324,14 +332,15 @@ def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None 
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
     inputs, training = card.inputs.prepare(x, client), model.training
+    kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
         with torch.no_grad():
-            labels = [model(batch.to(device)).argmax(1).tolist() for batch in torch.split(inputs, batch_size)]
+            outputs = (model(batch.to(device)) for batch in torch.split(inputs, batch_size))
+            return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)
-    return [card.classes[label] for batch in labels for label in batch]
 
 
 def save_model(model: nn.Module, path: Path | str) -> None:
@@ -512,6 +521,8 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
 def _network(
     task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None, path: Path, allow_code: bool
 ) -> nn.Module:
+    if not allow_code:
+        tasks.KINDS.permit(task.kind, "task.kind", str(path))
     if isinstance(given, nn.Module):
         return given
     with Key(0).ambient():  # the weights are about to be replaced, and nobody else's draws shall change
@@ -520,7 +531,8 @@ def _network(
         try:
             if not allow_code:
                 models.MODELS.permit(task.model, "model", str(path))
-            return models.build(task.model, task.input_shape, len(task.classes), **task.model_options)
+            width = tasks.kind_of(task.kind).width(len(task.classes))
+            return models.build(task.model, task.input_shape, width, **task.model_options)
         except ConfigError as error:
             raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None
 

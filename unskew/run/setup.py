@@ -18,7 +18,7 @@ from torch import nn
 from unskew import models, schema, tasks, version
 from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
@@ -36,6 +36,8 @@ from unskew.protocol import SgdConfig
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
+from unskew.tasks.kind import Loss
+from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
 
@@ -51,12 +53,16 @@ class InMemoryInputs:
         module: The network whose weights every method and seed starts from; None if a factory makes it.
         factory: Makes the network, called as `models.build` says; None if `task.model` names it.
         files: Files of them to keep in the run's folder: a function that writes each, by file name.
+        loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
+        metrics: Metrics by the name that `evaluate` has for them; others are named.
     """
 
     dataset: Dataset | None = None
     module: nn.Module | None = None
     factory: Callable[..., nn.Module] | None = None
     files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    loss: Loss | None = None
+    metrics: Mapping[str, Measure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +88,17 @@ class Setup:
     inputs: InMemoryInputs = InMemoryInputs()
 
 
-def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -> Setup:
+def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), one_client: bool = False) -> Setup:
     """Read the data, build the network once, choose device and executor.
 
-    Data or a model passed as a value replaces the one the experiment names.
+    Data or a model passed as a value replaces the one the experiment names.  `one_client` says that the data are those
+    of a single client, which may lack what all of them together must have.
 
     Raises:
         DataError, ConfigError: If data, network or device are not available.
     """
     device = choose_device(experiment.runtime.device)
-    dataset = inputs.dataset or named_dataset(experiment.task)
+    dataset = counted(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         raise ConfigError(
             f"test_fraction = {experiment.test_fraction:g} has no say: {dataset.name} has test rows of each client's "
@@ -102,7 +109,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
-    check_network(task, dataset.x_train[:2])
+    check_network(task, dataset.x_train[:2], dataset.y_train[:2])
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
     if experiment.runtime.deterministic:
@@ -114,15 +121,65 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -
 
 
 def named_dataset(task: TaskConfig) -> Dataset:
-    """Read the data that a task names.
+    """Read the data that a task names, with targets of the form that its kind learns.
 
     Raises:
         DataError, ConfigError: As `unskew.data.load`.
     """
     folder = Path(task.data_dir) if task.data_dir else None
-    if task.preprocess is None:
-        return load(task.data, folder, task.data_options or None)
-    return load(task.data, folder, task.data_options or None, task.preprocess)
+    return load(task.data, folder, task.data_options or None, task.preprocess, tasks.kind_of(task.kind).targets)
+
+
+def counted(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> Dataset:
+    """The data set, its examples counted by the bins that the configuration asks for.
+
+    Raises:
+        ConfigError: If its targets are not what the kind of task learns.
+        DataError: If they cannot be divided into such bins.
+    """
+    kind = tasks.kind_of(config.kind)
+    if dataset.targets.name != kind.targets.name:
+        raise ConfigError(
+            f"task.kind = {kind.name!r} learns {kind.targets.what}, and the targets of {dataset.name} are "
+            f"{dataset.targets.what}"
+        )
+    loss = config.loss or next(iter(kind.losses))
+    wrong = "" if one_client and kind.name == "survival" else kind.check(dataset.y_train.numpy(), dataset.outputs, loss)
+    if wrong:
+        raise ConfigError(f"task.kind = {kind.name!r} {wrong} ({dataset.name})")
+    weights = config.class_weights
+    if isinstance(weights, tuple) and len(weights) != len(dataset.outputs):
+        raise ConfigError(
+            f"task.class_weights must have a weight for each of {len(dataset.outputs)} classes "
+            f"({', '.join(dataset.outputs[:5])}), got {len(weights)}"
+        )
+    if config.bins is None:
+        return dataset
+    if one_client and isinstance(config.bins, int):
+        raise ConfigError(
+            f"task.bins must list the edges between bins, as clients with data of their own have no common quantiles, "
+            f"got {config.bins}"
+        )
+    return binned(dataset, config.bins, allow_empty=one_client)
+
+
+def class_weights(config: TaskConfig, dataset: Dataset, train: FederatedData) -> torch.Tensor | None:
+    """Weight of each training example in the loss, (N,); None if all weigh the same.
+
+    With "balanced" a client's examples of class c weigh n / (k n_c), of its n training examples in k classes, so that
+    its classes weigh the same and its weights add up to n.  It needs nothing but its own labels: no count leaves it.
+    """
+    if config.class_weights is None:
+        return None
+    labels = dataset.labels
+    if config.class_weights != "balanced":
+        return torch.tensor(config.class_weights)[labels]
+    weights = torch.ones(len(labels))
+    counts = torch.from_numpy(train.label_counts)
+    for client, rows in enumerate(train.clients.train):
+        own = counts[client]
+        weights[rows] = (own.sum() / (own.count_nonzero() * own.clamp(min=1))).float()[labels[rows]]
+    return weights
 
 
 def choose_executor(
@@ -181,13 +238,15 @@ def make_named_task(
     `asked` are metrics to report beside the headline and the loss.
     """
     kind = tasks.kind_of(config.kind)
+    outputs = len(dataset.outputs)
     return make_task(
-        partial(network, config, dataset.input_shape, kind.width(dataset.num_classes), inputs),
+        partial(network, config, dataset.input_shape, kind.width(outputs), inputs),
         dataset.num_classes,
-        loss=config.loss or (models.LOSS.get(config.model) if config.kind == "classification" else None),
+        loss=inputs.loss or config.loss or (models.LOSS.get(config.model) if config.kind == "classification" else None),
         head=config.head or ("head" if config.model in models.TABLE else None),
         kind=kind,
-        asked=asked,
+        asked=[inputs.metrics.get(name, name) for name in asked],
+        outputs=outputs,
     )
 
 
@@ -219,6 +278,7 @@ def clients(
     """
     train = pooled(fed) if _is_pooled(method) else fed
     device, dataset = setup.device, setup.dataset
+    weights = class_weights(experiment.task, dataset, train)
     device_data = DeviceData(
         dataset.x_train.to(device),
         dataset.y_train.to(device),
@@ -229,6 +289,7 @@ def clients(
         dataset.y_test.to(device),
         None if dataset.domains is None else dataset.domains.to(device),
         dataset.levels,
+        None if weights is None else weights.to(device),
     )
     trainer = LocalTrainer(setup.task, device_data, device)
     population = Population(

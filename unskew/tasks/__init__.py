@@ -7,15 +7,17 @@
 A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` lists them, and an experiment names one with
 `task.kind`.  It says
 
-    width       outputs that a network has for so many classes: as many, or one (binary: one logit; regression: one
+    targets     what a label is (`unskew.tasks.targets`): a class, a number, a time and an event, labels, tokens
+    width       outputs that a network has for so many names: as many, or one (binary: one logit; regression: one
                 number).  A network is checked against it before any work; nothing is guessed from a layer.
-    targets     what a label is: a class (a whole number from 0) or a number
     losses      by name, the first is the default: (outputs, targets) -> the loss of each example
     measures    what is reported (`Measure`): name, label, direction, range, unit, and how it is taken, as a mean over
-                examples (accuracy, squared error) or from all of them at once (AUROC, R2, concordance).  The first is
-                the **headline**: early stopping, best rounds, comparisons, tables and figures go by it and its
-                direction.
+                examples (accuracy, squared error; perplexity is a function of a mean) or from all of them at once
+                (AUROC, R2, concordance).  The first is the **headline**: early stopping, best rounds, comparisons,
+                tables and figures go by it and its direction.
     predict     outputs -> predictions, as `unskew.predict` gives them
+    model       the network that is trained if none is named
+    gives       what a method may need of it; see `unskew.tasks.needs`
 
 A **task** (`Task`) is a kind with a network for it: `make_task` reads the network's parts, and binds the loss and the
 measures that the run reports: the headline, the loss, and those asked for.
@@ -29,9 +31,7 @@ The way of a measure through a run:
     run.json                holds the measures' cards (`Measure.card`), the headline first
     record, report, history read them there: a report needs no code of the task
 
-Tasks to come need no other place: survival gives two targets an example and the concordance index as a `whole` measure
-with one output; next token has outputs (batch, classes, positions) and counts positions; multi-label has `width`
-outputs and a target for each.
+A kind of one's own is one file with a `TaskKind`, named as module:attribute or by an entry point `unskew.tasks`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -43,10 +43,20 @@ if TYPE_CHECKING:
 
 TABLE: dict[str, str] = {
     "classification": "unskew.tasks.classification:CLASSIFICATION",
+    "binary": "unskew.tasks.binary:BINARY",
+    "regression": "unskew.tasks.regression:REGRESSION",
+    "survival": "unskew.tasks.survival:SURVIVAL",
+    "next_token": "unskew.tasks.next_token:NEXT_TOKEN",
+    "multi_label": "unskew.tasks.multi_label:MULTI_LABEL",
 }
 
 ABOUT: dict[str, str] = {
     "classification": "one of several classes; cross-entropy, accuracy",
+    "binary": "one of two classes by one logit; cross-entropy, AUROC",
+    "regression": "a number; squared, absolute or Huber error, or Poisson's likelihood; mean squared error",
+    "survival": "time to an event, censored or not; Cox's partial likelihood, concordance index",
+    "next_token": "the token that follows; cross-entropy, perplexity",
+    "multi_label": "any of several labels; cross-entropy of each, mean average precision",
 }
 
 

@@ -1,6 +1,8 @@
 """Classification: one of several classes, a logit for each."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.targets import CLASS
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -83,9 +86,14 @@ def only_class_found(right: Tensor, y: Tensor) -> int | None:
     return min(found)
 
 
+def named(classes: Tensor, names: Sequence[str]) -> list[Any]:
+    """The name of each class, or of each row's classes."""
+    return [[names[c] for c in row] if isinstance(row, list) else names[row] for row in classes.tolist()]
+
+
 CLASSIFICATION = TaskKind(
     name="classification",
-    targets="class",
+    targets=CLASS,
     width=lambda num_classes: num_classes,
     losses={"cross_entropy": cross_entropy, "multi_margin": multi_margin},
     measures=(
@@ -95,5 +103,7 @@ CLASSIFICATION = TaskKind(
         Measure("auroc", "AUROC", percent=False, whole=auroc),
         Measure("lowest_recall", "lowest recall of a class", whole=lowest_recall),
     ),
-    predict=predicted,
+    predict=lambda outputs, names: named(predicted(outputs), names),
+    gives=frozenset({"classes", "classifier", "outputs"}),
+    correct=correct,
 )

@@ -1,15 +1,29 @@
 """The kind of a task, apart from any network."""
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from unskew.errors import ConfigError, did_you_mean
-from unskew.tasks.measure import Measure
+from unskew.registry import Registry
+from unskew.tasks.measure import Array, Measure
+from unskew.tasks.targets import Targets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def _no_check(targets: Array, names: Sequence[str], loss: str) -> str:
+    return ""
+
+
+def _no_family(name: str) -> Measure | None:
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,19 +32,35 @@ class TaskKind:
 
     Attributes:
         name: Its name in an experiment.
-        targets: What a label is: a class, counted from 0, or a number.
-        width: Number of outputs for so many classes.
+        targets: What a label is.
+        width: Number of outputs for so many names of what outputs stand for.
         losses: Losses of each example from (outputs, targets), (batch,); the first is the default.
         measures: What can be reported; the first is the headline.
-        predict: Predictions from outputs: classes (n,) int64, or numbers (n,).
+        predict: Predictions from outputs and the names of what they stand for, one for each example.
+        model: Name of the network that is trained if none is named.
+        gives: What a method may need of it: "classes", a label from 0 for each example; "classifier", a last linear
+            layer with a row for each class; "outputs", one vector of outputs an example.
+        links: By loss, the function from outputs to what measures and predictions see; if none, they see the outputs.
+        correct: True where an example's class is found, (n,) bool, from (outputs, targets); None where there are no
+            classes.
+        family: Makes the measure of a name that has a number in it; None if it is no such name.
+        check: Says what is wrong with (training targets, names of outputs, name of the loss); empty if nothing is.
+        positions: True if the outputs of an example are a row for each position, (n, positions, width).
     """
 
     name: str
-    targets: Literal["class", "number"]
+    targets: Targets
     width: Callable[[int], int]
     losses: Mapping[str, Loss]
     measures: tuple[Measure, ...]
-    predict: Callable[[Tensor], Tensor]
+    predict: Callable[[Tensor, Sequence[str]], list[Any]]
+    model: str = "mlp"
+    gives: frozenset[str] = frozenset({"outputs"})
+    links: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    correct: Callable[[Tensor, Tensor], Tensor] | None = None
+    family: Callable[[str], Measure | None] = _no_family
+    check: Callable[[Array, Sequence[str], str], str] = _no_check
+    positions: bool = False
 
     @property
     def headline(self) -> Measure:
@@ -38,7 +68,7 @@ class TaskKind:
         return self.measures[0]
 
     def loss(self, name: str | None) -> Loss:
-        """The loss of that name, by default the first.
+        """The loss of that name, by default the first; module:function is one of somebody's own.
 
         Raises:
             ConfigError: If there is none.
@@ -46,35 +76,140 @@ class TaskKind:
         if name is None:
             return next(iter(self.losses.values()))
         if name not in self.losses:
+            if ":" in name:
+                return named_loss(name)
             known = ", ".join(self.losses)
-            raise ConfigError(f"task.loss of {self.name} must be one of {known}, got {name!r}")
+            raise ConfigError(
+                f"task.loss of {self.name} must be one of {known}, or module:function, got {name!r}"
+                f"{did_you_mean(name, self.losses)}"
+            )
         return self.losses[name]
 
-    def reported(self, asked: Sequence[str], loss: Loss) -> tuple[Measure, ...]:
+    def linked(self, loss: str | None) -> "TaskKind":
+        """The kind whose measures and predictions see outputs through the link of this loss."""
+        link = self.links.get(loss or "")
+        if link is None:
+            return self
+        of_arrays: Callable[[Array], Array] = lambda outputs: link(torch.from_numpy(outputs)).numpy()  # noqa: E731
+
+        def seen(measure: Measure) -> Measure:
+            each, whole = measure.each, measure.whole
+            return dataclasses.replace(
+                measure,
+                each=each and (lambda outputs, y: each(link(outputs), y)),
+                whole=whole and (lambda outputs, y: whole(of_arrays(outputs), y)),
+            )
+
+        return dataclasses.replace(
+            self,
+            measures=tuple(seen(measure) for measure in self.measures),
+            predict=lambda outputs, names: self.predict(link(outputs), names),
+        )
+
+    def measure(self, name: str) -> Measure:
+        """The measure of that name; module:attribute is one of somebody's own.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        if ":" in name:
+            return as_measure(METRICS.resolve(name))
+        known = {m.name: m for m in self.measures}
+        measure = known.get(name) or self.family(name)
+        if measure is None:
+            raise ConfigError(
+                f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known)} (it has {', '.join(known)})"
+            )
+        return measure
+
+    def reported(self, asked: Sequence[str | Measure], loss: Loss) -> tuple[Measure, ...]:
         """The measures of a run: the headline, the loss, and those asked for.
 
         Raises:
-            ConfigError: If there is no such measure.
+            ConfigError: If there is no such measure, or two have one name.
         """
-        self.check_evaluate(asked, ())
-        known = {m.name: m for m in self.measures}
-        extra = (known[name] for name in dict.fromkeys(asked) if name != self.headline.name)
-        return (self.headline, loss_measure(loss), *extra)
+        wanted = [self.measure(one) if isinstance(one, str) else one for one in dict.fromkeys(asked)]
+        measures = (self.headline, loss_measure(loss), *(m for m in wanted if m.name != self.headline.name))
+        names = [m.name for m in measures]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"evaluate: two metrics are called {twice!r}; give one of them another name")
+        return measures
 
     def check_evaluate(self, names: Sequence[str], models: Sequence[str]) -> None:
-        """Refuse names that are neither models to evaluate nor measures.
+        """Refuse names that are neither models to evaluate nor measures; one of somebody's own is not looked at.
 
         Raises:
             ConfigError: If there is one.
         """
         known = (*models, *(m.name for m in self.measures))
         for name in names:
-            if name not in known:
+            if name not in known and ":" not in name and self.family(name) is None:
                 raise ConfigError(
                     f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known)} (it has {', '.join(known)})"
                 )
 
 
+# ---------------------------------------------------------------- losses
+def batchwise(loss: Loss) -> Loss:
+    """Mark a loss whose value for an example depends on the other examples of its batch, as Cox's does."""
+    loss.__dict__["batchwise"] = True
+    return loss
+
+
+def is_batchwise(loss: Loss) -> bool:
+    """True for a loss marked by `batchwise`."""
+    return bool(getattr(loss, "batchwise", False))
+
+
 def loss_measure(loss: Loss) -> Measure:
     """The mean loss as a measure."""
-    return Measure("loss", "loss", "lower", None, None, percent=False, each=loss)
+    if not is_batchwise(loss):
+        return Measure("loss", "loss", "lower", None, None, percent=False, each=loss)
+
+    def whole(outputs: Array, y: Array) -> float:
+        return float(loss(torch.from_numpy(outputs), torch.from_numpy(np.ascontiguousarray(y))).mean())
+
+    return Measure("loss", "loss", "lower", None, None, percent=False, whole=whole)
+
+
+def named_loss(name: str) -> Loss:
+    """The loss function that a reference names.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    loss: Loss = LOSSES.resolve(name)
+    return loss
+
+
+# ---------------------------------------------------------------- measures of somebody's own
+def as_measure(piece: Any) -> Measure:
+    """A measure as it is; a function of (outputs, targets), arrays of all examples, as one of which more is better.
+
+    Raises:
+        ConfigError: If its name cannot stand in metrics.
+    """
+    name = piece.name if isinstance(piece, Measure) else getattr(piece, "__name__", type(piece).__name__)
+    if not name.isidentifier():
+        raise ConfigError(f"evaluate: a metric's name must be letters, digits and _, got {name!r}; name the function")
+    if isinstance(piece, Measure):
+        return piece
+    return Measure(name, name.replace("_", " "), low=None, high=None, percent=False, whole=piece)
+
+
+METRICS = Registry(
+    "metric",
+    "unskew.metrics",
+    {},
+    "a unskew.tasks.Measure, or a function of (outputs, targets)",
+    lambda piece: isinstance(piece, Measure) or inspect.isfunction(piece),
+)
+
+LOSSES = Registry(
+    "loss",
+    "unskew.losses",
+    {},
+    "a function of (outputs, targets) that returns the loss of each example",
+    lambda piece: inspect.isfunction(piece),
+)

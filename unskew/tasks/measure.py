@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from torch import Tensor
 
+Array = npt.NDArray[Any]
 Direction = Literal["higher", "lower"]
 
 
@@ -29,6 +31,7 @@ class Measure:
         each: Value of each example from (outputs, targets), (n,); their mean is the measure.
         whole: Value of all examples together from (outputs, targets), NaN where it is not defined, as the area under
             the curve of a single class.  A measure has one of the two.
+        link: From the mean of `each` to the measure, as exp makes perplexity of the mean loss; the mean itself if none.
     """
 
     name: str
@@ -38,9 +41,12 @@ class Measure:
     high: float | None = 1.0
     percent: bool = True
     each: "Callable[[Tensor, Tensor], Tensor] | None" = field(default=None, compare=False, repr=False)
-    whole: "Callable[[npt.NDArray[np.float64], npt.NDArray[Any]], float] | None" = field(
-        default=None, compare=False, repr=False
-    )
+    whole: "Callable[[npt.NDArray[np.float64], Array], float] | None" = field(default=None, compare=False, repr=False)
+    link: "Callable[[float], float] | None" = field(default=None, compare=False, repr=False)
+
+    def of_mean(self, mean: float) -> float:
+        """The measure of examples of which `each` has this mean."""
+        return mean if self.link is None else self.link(mean)
 
     @property
     def higher(self) -> bool:

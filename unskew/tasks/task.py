@@ -11,7 +11,7 @@ from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.protocol import Layout
 from unskew.tasks.classification import CLASSIFICATION
-from unskew.tasks.kind import Loss, TaskKind
+from unskew.tasks.kind import Loss, TaskKind, is_batchwise
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
 
@@ -25,13 +25,14 @@ class Task:
     Attributes:
         build: Makes a fresh network, drawing its initial values from PyTorch's ambient generator.
         loss: Loss of each example from (outputs, targets), (batch,).
-        num_classes: Classes of the data.
+        num_classes: Classes of the data, or groups by which its examples are counted.
         head: Name of the layer inside the network that makes the outputs.
         layout: The tensors' names by role.
         batch_norm: True if some layer takes statistics over the batch, so that a batch needs two examples.
         random: True if training draws random numbers (dropout).
         kind: What the outputs mean.
         measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
+        width: Outputs of the network, of each position where there are positions.
     """
 
     build: Callable[[], nn.Module]
@@ -43,6 +44,7 @@ class Task:
     random: bool
     kind: TaskKind
     measures: tuple[Measure, ...]
+    width: int
 
     @property
     def headline(self) -> Measure:
@@ -50,9 +52,9 @@ class Task:
         return self.kind.headline
 
     @property
-    def width(self) -> int:
-        """Outputs of the network."""
-        return self.kind.width(self.num_classes)
+    def batchwise(self) -> bool:
+        """True if the loss of an example depends on the other examples of its batch."""
+        return is_batchwise(self.loss)
 
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """What an evaluation keeps of each example: its value in the measures that are means over examples.
@@ -66,7 +68,8 @@ class Task:
         """The value of each measure from the columns of all examples; NaN where it is not defined for them."""
         each = iter(columns)
         return tuple(
-            float(next(each).double().mean()) if m.each is not None else self.whole(m, columns) for m in self.measures
+            m.of_mean(float(next(each).double().mean())) if m.each is not None else self.whole(m, columns)
+            for m in self.measures
         )
 
     def whole(self, measure: Measure, columns: Sequence[Tensor]) -> float:
@@ -100,23 +103,26 @@ def make_task(
     loss: str | Loss | None = None,
     head: str | None = None,
     kind: TaskKind = CLASSIFICATION,
-    asked: Sequence[str] = (),
+    asked: Sequence[str | Measure] = (),
+    outputs: int | None = None,
 ) -> Task:
     """Read a network's parts.
 
     Args:
         build: Makes a fresh network; called under a keyed generator.
-        num_classes: Classes of the data.
+        num_classes: Classes of the data, or groups by which its examples are counted.
         loss: A name in the kind's losses, by default the first, or a function from (outputs, targets) to the loss of
             each example.
         head: Name of the layer that makes the outputs; by default the network's last linear layer.
         kind: What the outputs mean.
-        asked: Names of measures to report beside the headline and the loss.
+        asked: Measures, or their names, to report beside the headline and the loss.
+        outputs: Number of names of what outputs stand for; by default the classes.
 
     Raises:
         ConfigError: If the loss, the head or a measure is unknown, or a tensor is shared between two names.
     """
     function = loss if callable(loss) else kind.loss(loss)
+    kind = kind.linked(None if callable(loss) else loss)
     with Key(0).ambient():
         module = _without_counters(build())
     modules = dict(module.named_modules())
@@ -166,21 +172,24 @@ def make_task(
         random=any(_draws(m) for m in modules.values()),
         kind=kind,
         measures=kind.reported(asked, function),
+        width=kind.width(num_classes if outputs is None else outputs),
     )
 
 
-def check_network(task: Task, examples: Tensor) -> None:
+def check_network(task: Task, examples: Tensor, targets: Tensor | None = None) -> None:
     """Refuse a network that cannot take the data or does not return logits, by one forward pass.
 
     Args:
         task: The network, as `make_task` has read it.
         examples: One or two examples as training sees them, (batch, *input_shape).
+        targets: Their targets, to try the loss on; it is not tried without them.
 
     Raises:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
     """
     module = task.module().eval()
-    name, wanted = type(module).__name__, (len(examples), task.width)
+    positions = tuple(targets.shape[1:]) if task.kind.positions and targets is not None else ()
+    name, wanted = type(module).__name__, (len(examples), *positions, task.width)
     shapes = f"examples of shape {tuple(examples.shape[1:])}"
     try:
         with torch.no_grad(), Key(0).ambient():
@@ -196,11 +205,38 @@ def check_network(task: Task, examples: Tensor) -> None:
             f"{name} must return logits of shape {wanted} for {len(examples)} {shapes}, got {type(logits).__name__}; "
             "return one tensor"
         )
-    if tuple(logits.shape) != wanted or not logits.is_floating_point():
+    shape = tuple(logits.shape)
+    fits = shape == wanted
+    if positions and len(shape) == len(wanted):  # a network may read further back than targets go
+        fits = (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]) and shape[1] >= wanted[1]
+    if not fits or not logits.is_floating_point():
+        classes = task.kind.name == "classification"
+        what = f"{task.num_classes} classes" if classes else task.kind.name.replace("_", " ")
         raise ConfigError(
             f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes} and "
-            f"{task.num_classes} classes, got {logits.dtype} of shape {tuple(logits.shape)}; give its last layer "
-            f"{task.width} outputs" + (", two classes need two" if task.width == 2 else "")
+            f"{what}, got {logits.dtype} of shape {shape}; give its last layer {task.width} "
+            f"{'output' if task.width == 1 else 'outputs'}" + (", two classes need two" if task.width == 2 else "")
+        )
+    if targets is not None:
+        _check_loss(task, logits, targets)
+
+
+def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a loss that does not return a number for each example."""
+    name = getattr(task.loss, "__name__", type(task.loss).__name__)
+    try:
+        with torch.no_grad():
+            each = task.loss(outputs, targets)
+    except Exception as error:  # may be user code
+        raise ConfigError(
+            f"task.loss {name} cannot take outputs of shape {tuple(outputs.shape)} and targets of {targets.dtype} of "
+            f"shape {tuple(targets.shape)}: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
+        got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
+        raise ConfigError(
+            f"task.loss {name} must return the loss of each of {len(targets)} examples, ({len(targets)},), got {got}; "
+            'leave out the mean, as with reduction="none"'
         )
 
 

@@ -130,7 +130,7 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
     """Try the network on the first three of these examples."""
     pick = torch.arange(3) % len(y)
     x, y = inputs[pick.to(inputs.device)].cpu(), y[pick.to(y.device)].cpu()
-    x = x.double() if x.is_floating_point() else x
+    x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
     module, seeds = with_keyed_dropout(task.module().double())
     counted = [n for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("seed")]
     with torch.no_grad(), Key(0).ambient():
@@ -144,7 +144,14 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
     if counted:
         draws = f"{counted[0]} counts batches"
     return NetworkTraits(
-        task, x, y, draws, bool(seeds), still and apart[0] and not task.batch_norm, apart[1], activations
+        task,
+        x,
+        y,
+        draws,
+        bool(seeds),
+        still and apart[0] and not task.batch_norm and not task.batchwise,
+        apart[1],
+        activations,
     )
 
 

@@ -96,6 +96,7 @@ class RowContext:
         traits: Properties of the network.
         layers: The network as a stack of linear layers; None if it is anything else.
         labels: Labels of all training examples; one-hot rows where gradients are written out by hand.
+        weights: Weight of each training example, on the CPU; None if all weigh the same.
         shapes: Shape of each tensor by name.
         eager: Reason why steps are no longer captured; empty while they are.
         taken: Steps taken of each specification and batch size.
@@ -106,6 +107,8 @@ class RowContext:
         self.layers = dense.kernel(trainer.task)
         labels = trainer.device_data.y
         self.labels = one_hot(labels, trainer.task.num_classes).to(trainer.dtype) if self.layers else labels
+        weights = trainer.device_data.weights
+        self.weights = None if weights is None else weights.cpu().to(trainer.dtype)
         module = trainer.task.module()
         self.shapes = {n: t.shape for n, t in (*module.named_parameters(), *module.named_buffers())}
         self.eager = ""
@@ -228,8 +231,11 @@ class Rows:
             places, shares = slots(f.batches.sizes, batch)
             if len(places) < steps * batch:
                 pick[i] = rows[0]
-            pick[i, places] = rows[f.batches.order]
+            drawn = rows[f.batches.order]
+            pick[i, places] = drawn
             weight[i, places] = shares.to(weight.dtype)
+            if self._context.weights is not None:
+                weight[i, places] *= self._context.weights[drawn]
         return pick.view(-1, steps, batch), weight.view(-1, steps, batch)
 
     def _knob_table(self, steps: int) -> Tensor:

@@ -1,11 +1,12 @@
 """Classification by the Brier score."""
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from unskew.tasks.classification import named
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import Measure
+from unskew.tasks.targets import CLASS
 
 
 def brier(outputs: Tensor, y: Tensor) -> Tensor:
@@ -14,9 +15,10 @@ def brier(outputs: Tensor, y: Tensor) -> Tensor:
 
 CAUTIOUS = TaskKind(
     name="cautious",
-    targets="class",
+    targets=CLASS,
     width=lambda num_classes: num_classes,
     losses={"cross_entropy": lambda outputs, y: cross_entropy(outputs, y, reduction="none")},
     measures=(Measure("brier", "Brier score", "lower", 0.0, 2.0, percent=False, each=brier),),
-    predict=lambda outputs: torch.argmax(outputs, 1),
+    predict=lambda outputs, names: named(outputs.argmax(1), names),
+    gives=frozenset({"classes", "classifier", "outputs"}),
 )

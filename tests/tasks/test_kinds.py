@@ -1,0 +1,398 @@
+"""Kinds of task beside classification: losses and metrics by hand, and each in a run."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import unskew as us
+from unskew.data import own
+from unskew.data.dataset import binned
+from unskew.data.sources import load
+from unskew.data.split import Dirichlet
+from unskew.errors import ConfigError, DataError
+from unskew.experiment.config import parse
+from unskew.keys import Key
+from unskew.protocol import SgdConfig
+from unskew.run.loop import resume
+from unskew.run.setup import class_weights
+from unskew.tasks import binary, kind_of, multi_label, next_token, regression, survival
+from unskew.tasks.targets import NUMBER, SURVIVAL
+
+Array = npt.NDArray[Any]
+LN2 = math.log(2)
+
+
+# ---------------------------------------------------------------- losses and metrics by hand
+def test_cox_by_hand() -> None:
+    """Times 1, 2, 3, the second censored; log hazards 0, ln 2, 0, so hazards 1, 2, 1.
+
+    The first fails with all at risk: ln(1 + 2 + 1) - 0 = ln 4.  The censored one says nothing.  The third fails alone:
+    ln 1 - 0 = 0.
+    """
+    outputs = torch.tensor([[0.0], [LN2], [0.0]])
+    y = torch.tensor([[1.0, 1], [2, 0], [3, 1]])
+    torch.testing.assert_close(survival.cox(outputs, y), torch.tensor([math.log(4), 0.0, 0.0]))
+
+
+def test_tied_events_are_all_at_risk_of_each_other_after_breslow() -> None:
+    """Two fail at time 1, hazards 1 and 2, and one lives on with 1: ln 4 - 0 and ln 4 - ln 2."""
+    outputs = torch.tensor([[0.0], [LN2], [0.0]])
+    y = torch.tensor([[1.0, 1], [1, 1], [3, 0]])
+    torch.testing.assert_close(survival.cox(outputs, y), torch.tensor([math.log(4), LN2, 0.0]))
+
+
+def test_cox_of_many_examples_equals_that_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    outputs = torch.from_numpy(rng.normal(size=(40, 1)))
+    y = torch.from_numpy(np.stack([rng.integers(0, 9, 40), rng.integers(0, 2, 40)], 1).astype(np.float32))
+    few = survival.cox(outputs, y)
+    monkeypatch.setattr(survival, "_AT_ONCE", 0)
+    torch.testing.assert_close(survival.cox(outputs, y), few)
+
+
+def test_concordance_by_hand() -> None:
+    """Times 1 (event), 2 (censored), 2 (event), 3 (event); risks 2, 0, 2, 1.
+
+    The first is comparable with all: it has a higher risk than the second and fourth, equal with the third: 2.5 of 3.
+    The event at 2 is comparable with the one censored at 2, who lived longer, and the fourth: 2 of 2.  4.5 of 5.
+    """
+    y = np.array([[1, 1], [2, 0], [2, 1], [3, 1]], np.float32)
+    assert survival.concordance(np.array([[2.0], [0], [2], [1]]), y) == 4.5 / 5
+    assert math.isnan(survival.concordance(np.zeros((2, 1)), np.array([[1, 0], [2, 0]], np.float32)))
+
+
+@given(st.integers(0, 1000))
+def test_concordance_is_that_of_lifelines(seed: int) -> None:
+    lifelines = pytest.importorskip("lifelines.utils")
+    rng = np.random.default_rng(seed)
+    time, event, risk = rng.integers(0, 8, 30), rng.integers(0, 2, 30), rng.integers(0, 5, 30)
+    event[time.argmin()] = 1
+    y = np.stack([time, event], 1).astype(np.float32)
+    expected = lifelines.concordance_index(time, -risk, event)
+    assert survival.concordance(risk[:, None].astype(float), y) == pytest.approx(expected)
+
+
+def test_binary_metrics_by_hand() -> None:
+    """Scores -2, 0.5, 1 | -1, 2 of classes 0, 0, 0 | 1, 1.
+
+    Of six pairs 1 stands above 0 in: -1 over -2, 2 over all three: 4/6.  Ordered from the top 1, 0, 0, 1, 0: precision
+    1/1 and 2/4 at the ones, mean 3/4.  One of three zeros and one of two ones are found: balanced 5/12.  With no false
+    alarm among three zeros (specificity 1) the threshold is above 1 and finds one of two.
+    """
+    outputs, y = np.array([[-2.0], [0.5], [1], [-1], [2]]), np.array([0, 0, 0, 1, 1])
+    assert binary.auroc(outputs, y) == pytest.approx(4 / 6)
+    assert binary.average_precision(outputs, y) == pytest.approx(3 / 4)
+    assert binary.balanced_accuracy(outputs, y) == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert binary.sensitivity_at(outputs, y, 0.9) == 0.5
+    assert binary.sensitivity_at(outputs, y, 0.3) == 1.0  # at a specificity of 1/3
+    brier = binary.squared_error(torch.tensor([[0.0], [0.0]]), torch.tensor([0, 1]))
+    assert brier.tolist() == [0.25, 0.25]
+    assert binary.cross_entropy(torch.zeros(1, 1), torch.tensor([1])).item() == pytest.approx(LN2)
+
+
+def test_a_metric_of_one_class_is_not_defined() -> None:
+    ones = np.ones(3, np.int64)
+    scores = np.zeros((3, 1))
+    assert math.isnan(binary.auroc(scores, ones))
+    assert math.isnan(binary.average_precision(scores, ones - 1))
+    assert math.isnan(binary.sensitivity_at(scores, ones, 0.9))
+    assert math.isnan(binary.recall(scores, ones, 0))
+    assert math.isnan(regression.r2(scores, np.ones(3)))
+    assert math.isnan(multi_label.macro_auroc(scores, np.ones((3, 1))))
+    assert math.isnan(multi_label.mean_average_precision(scores, np.zeros((3, 1))))
+
+
+def test_regression_losses_by_hand() -> None:
+    """Errors 1 and -2.  Poisson with log rates 0 and ln 2 of counts 1 and 3: 1 - 0, and 2 - 3 ln 2."""
+    outputs, y = torch.tensor([[1.0], [0.0]]), torch.tensor([0.0, 2.0])
+    assert regression.squared(outputs, y).tolist() == [1, 4]
+    assert regression.absolute(outputs, y).tolist() == [1, 2]
+    assert regression.huber(outputs, y).tolist() == [0.5, 1.5]
+    poisson = regression.poisson(torch.tensor([[0.0], [LN2]]), torch.tensor([1.0, 3.0]))
+    torch.testing.assert_close(poisson, torch.tensor([1.0, 2 - 3 * LN2]))
+    assert regression.r2(np.array([[1.0], [2], [4]]), np.array([1.0, 2, 3])) == 0.5  # 1 - 1 / 2
+
+
+def test_next_token_takes_the_last_positions() -> None:
+    """Three positions, targets for two: the first row of logits does not count; of uniform logits the loss is ln 2."""
+    outputs = torch.tensor([[[9.0, 0], [0, 0], [0, 0]]])
+    y = torch.tensor([[1, 0]])
+    assert next_token.cross_entropy(outputs, y).item() == pytest.approx(LN2)
+    assert next_token.accuracy(torch.tensor([[[9.0, 0], [0, 1], [0, 1]]]), y).item() == 0.5
+
+
+def test_multi_label_metrics_by_hand() -> None:
+    """Label 0 is ranked well (1), label 1 badly: one positive in the last of two places, 1/2.  Label 2 never occurs.
+
+    At a logit of 0: found 1 of 2, 1 false alarm: precision and recall 1/2.
+    """
+    outputs, y = np.array([[1.0, 1, -1], [-1, -1, -1]]), np.array([[1, 0, 0], [0, 1, 0]], np.float32)
+    assert multi_label.mean_average_precision(outputs, y) == 0.75
+    assert multi_label.macro_auroc(outputs, y) == 0.5
+    assert multi_label.micro_f1(outputs, y) == 0.5
+    loss = multi_label.cross_entropy(torch.zeros(1, 3), torch.tensor([[1.0, 0, 1]]))
+    assert loss.item() == pytest.approx(LN2)
+
+
+# ---------------------------------------------------------------- in a run
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 4)).astype(np.float32)
+RISK = X @ np.array([1.0, -1.0, 0.5, 0.0])
+TOKENS = RNG.integers(0, 5, (120, 6))
+DATA: dict[str, tuple[Array, Array]] = {
+    "binary": (X, np.where(RISK > 0.5, "ill", "well")),
+    "regression": (X, RISK),
+    "survival": (X, np.stack([RNG.exponential(np.exp(-RISK)), RNG.random(120) < 0.6], 1)),
+    "next_token": (TOKENS[:, :-1], TOKENS[:, 1:]),
+    "multi_label": (X, np.stack([RISK, -RISK, X[:, 0]], 1) > 0),
+}
+ASKED = {
+    "binary": ["average_precision", "brier", "sensitivity_at_80"],
+    "regression": ["r2", "mae", "rmse"],
+    "survival": [],
+    "next_token": ["accuracy"],
+    "multi_label": ["macro_auroc", "micro_f1"],
+}
+LOCAL = SgdConfig(lr=0.1, batch_size=7)
+THREE = us.IID(num_clients=3)
+
+
+def run(kind: str | us.TaskConfig, executor: str = "sequential", data: Any = None, **options: Any) -> us.History:
+    name = kind if isinstance(kind, str) else kind.kind
+    return us.simulate(
+        us.FedAvg(local=LOCAL),
+        **{
+            "data": DATA[name] if data is None else data,
+            "task": kind,
+            "split": THREE,
+            "rounds": 2,
+            "progress": False,
+            "runtime": us.Runtime(executor=executor, workers=2 if executor == "workers" else None),
+            **options,
+        },
+    )
+
+
+def last(history: us.History) -> dict[str, float]:
+    rows = [r for r in history.rows if r["round"] == 2 and "client" not in r]
+    return {r["name"]: r["value"] for r in rows if r["name"] != "seconds"}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_every_executor_gives_a_kind_the_same_metrics(kind: str) -> None:
+    """Batches of 7 leave a short one, which the stacked executor may fill up, but not where risk sets are batches."""
+    asked = ["global", "personal", *ASKED[kind]]
+    plain = last(run(kind, evaluate=asked))
+    headline = kind_of(kind).headline
+    assert {headline.shared, headline.own, *(f"global.{name}" for name in ASKED[kind])} <= set(plain)
+    for executor in ("stacked", "workers"):
+        assert last(run(kind, executor, evaluate=asked)) == pytest.approx(plain, rel=2e-5, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_one"),
+    [
+        ("binary", lambda p: p in ("ill", "well")),
+        ("regression", lambda p: isinstance(p, float)),
+        ("survival", lambda p: isinstance(p, float)),
+        ("next_token", lambda p: p in ("0", "1", "2", "3", "4")),
+        ("multi_label", lambda p: isinstance(p, list) and set(p) <= {"0", "1", "2"}),
+    ],
+)
+def test_a_trained_model_predicts_what_the_kind_says(kind: str, is_one: Callable[[Any], bool], tmp_path: Path) -> None:
+    history = run(kind)
+    model = history.model("fedavg")
+    predicted = us.predict(model, DATA[kind][0][:5])
+    assert len(predicted) == 5
+    assert all(map(is_one, predicted))
+    us.save_model(model, tmp_path / "model.safetensors")
+    assert us.predict(us.load_model(tmp_path / "model.safetensors"), DATA[kind][0][:5]) == predicted
+
+
+def test_the_whole_test_set_and_each_clients_own_are_ranked_by_themselves() -> None:
+    """The C-index of the saved models on the rows that the metrics are of."""
+    history = run("survival", out=None)
+    model = history.model("fedavg")
+    x, y = DATA["survival"]
+    dataset = own.dataset((x, y), targets=SURVIVAL)
+    risk = np.array(us.predict(model, dataset.x_test.numpy()))[:, None]
+    assert history.value("fedavg") == pytest.approx(survival.concordance(risk, dataset.y_test.numpy()))
+    fed = us.federate(dataset, THREE, Key(0) / "data")
+    for client, value in history.of_clients("fedavg").items():
+        rows = fed.clients[client].test
+        risk = np.array(us.predict(model, dataset.x_train[rows].numpy()))[:, None]
+        assert value == pytest.approx(survival.concordance(risk, dataset.y_train[rows].numpy()))
+
+
+def test_poisson_predicts_rates_and_measures_errors_of_rates() -> None:
+    counts = np.random.default_rng(1).poisson(np.exp(0.3 * RISK))
+    task = us.TaskConfig(kind="regression", loss="poisson")
+    history = run(task, data=(X, counts), evaluate=["global", "mae"])
+    dataset = own.dataset((X, counts), targets=NUMBER)
+    rates = np.array(us.predict(history.model("fedavg"), dataset.x_test.numpy()))
+    assert (rates > 0).all()
+    assert last(history)["global.mae"] == pytest.approx(np.abs(rates - dataset.y_test.numpy()).mean(), rel=1e-5)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
+    values = last(run("next_token"))
+    assert values["global.perplexity"] == pytest.approx(math.exp(values["global.loss"]))
+
+
+def test_a_next_token_after_a_window_needs_one_target() -> None:
+    assert last(run("next_token", data=(TOKENS[:, :-1], TOKENS[:, -1])))["global.perplexity"] > 1
+
+
+# ---------------------------------------------------------------- class weights
+def test_balanced_weights_of_a_client_are_those_of_its_own_labels() -> None:
+    """3 of class 0 and 1 of class 1: 4 / (2 * 3) and 4 / (2 * 1), which add up to 4; a client of one class keeps 1."""
+    y = np.array([0, 0, 0, 1, 1, 1])
+    both, one = (X[:4], y[:4]), (X[4:6], y[4:])
+    data = own.dataset({"a": both, "b": one}, test=(X[:2], y[:2]))
+    fed = us.federate(data, us.Natural(), Key(0), test_fraction=0.0)
+    weights = class_weights(us.TaskConfig(class_weights="balanced"), data, fed)
+    assert weights is not None
+    torch.testing.assert_close(weights, torch.tensor([2 / 3, 2 / 3, 2 / 3, 2.0, 1.0, 1.0]))
+    given = class_weights(us.TaskConfig(class_weights=(1.0, 9.0)), data, fed)
+    assert given is not None
+    assert given.tolist() == [1, 1, 1, 9, 9, 9]
+
+
+@pytest.mark.parametrize("kind", ["binary", "classification"])
+def test_class_weights_find_the_rare_class(kind: str) -> None:
+    """The same in every executor; equal weights change nothing."""
+    data = (X, np.where(RISK > 1.5, 1, 0))
+
+    def recall(weights: Any, executor: str = "sequential") -> dict[str, float]:
+        task = us.TaskConfig(kind=kind, class_weights=weights)
+        return last(run(task, executor, data, evaluate=["global", "balanced_accuracy"], rounds=2))
+
+    plain, balanced = recall(None), recall("balanced")
+    assert balanced["global.balanced_accuracy"] > plain["global.balanced_accuracy"]
+    assert recall("balanced", "stacked") == pytest.approx(balanced, rel=1e-5)
+    assert recall((1.0, 1.0)) == pytest.approx(plain, rel=1e-5)
+
+
+# ---------------------------------------------------------------- what is refused, before any work
+BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
+    "text": ("regression", (X, ["a"] * 120), r"y_train\[0\] is 'a', a number is needed"),
+    "nan": ("regression", (X, np.where(np.arange(120) == 7, np.nan, RISK)), r"y_train\[7\] has no value"),
+    "two columns": ("regression", (X, X[:, :2]), r"y_train must have the shape \(N,\), got \(120, 2\)"),
+    "negative time": ("survival", (X, np.stack([RISK, RISK > 0], 1)), r"has the time -.*, must be at least 0"),
+    "no event": ("survival", (X, np.stack([RISK**2, RISK * 0], 1)), "survival' needs an event, and none of 96"),
+    "event first": ("survival", (X, np.stack([RISK > 0, RISK**2], 1)), "must be 1 .it happened. or 0 .censored."),
+    "one column": ("survival", (X, RISK[:, None]), "must have two columns, time and event, got 1"),
+    "three values": ("binary", (X, np.arange(120) % 3), r"needs a target of two values, got 3 \(0, 1, 2\); use"),
+    "one value": ("binary", (X, np.zeros(120, int)), r"needs a target of two values, got 1 \(0\)"),
+    "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), r"y_train\[0\] must have a 0 or 1 for each label"),
+    "token below": ("next_token", (TOKENS, TOKENS - 1), r"y_train\[\d+\] is -1, must be 0..4 .5 tokens of the voc"),
+    "tokens of floats": ("next_token", (TOKENS, TOKENS * 1.0), "must be whole numbers of shape"),
+    "counts": (us.TaskConfig(kind="regression", loss="poisson"), (X, RISK), "needs targets of at least 0, got -"),
+    "classes as numbers": ("regression", load("digits"), "learns numbers, and the targets of digits are classes"),
+    "an unknown loss": (us.TaskConfig(kind="regression", loss="squred"), (X, RISK), "did you mean squared?"),
+    "weights of a number": (
+        us.TaskConfig(kind="regression", class_weights="balanced"),
+        (X, RISK),
+        "task.class_weights goes with classes, and regression learns numbers",
+    ),
+    "too many weights": (
+        us.TaskConfig(class_weights=(1.0, 2.0, 3.0)),
+        (X, RISK > 0),
+        r"task.class_weights must have a weight for each of 2 classes \(False, True\), got 3",
+    ),
+    "bins of classes": (us.TaskConfig(bins=3), (X, RISK > 0), "task.bins goes with numbers"),
+    "an empty bin": (us.TaskConfig(kind="regression", bins=(0.0, 99.0)), (X, RISK), "lies in the bin 99 to inf"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_target_that_cannot_be_learned_is_refused_in_one_sentence(case: str) -> None:
+    kind, data, message = BAD[case]
+    with pytest.raises((ConfigError, DataError), match=message):
+        run(kind, data=data)
+
+
+def test_a_token_outside_a_named_vocabulary_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x_train=TOKENS, y_train=TOKENS, classes=["a", "b", "c", "d"])
+    with pytest.raises(DataError, match=r"is 4, must be 0..3 \(4 tokens of the vocabulary\)"):
+        load(f"npz:{tmp_path / 't.npz'}", targets=kind_of("next_token").targets)
+
+
+def test_a_network_of_the_wrong_width_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shape \(2, 1\) for 2 examples of shape \(4,\) and regression, got"):
+        run("regression", model=torch.nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("split", [Dirichlet(num_clients=3), us.Shards(num_clients=3), us.Pathological(num_clients=3)])
+def test_splits_by_class_refuse_numbers_unless_they_are_binned(split: Any) -> None:
+    with pytest.raises(DataError, match=r"divides by class, and the targets .* are numbers; use iid, .*task.bins"):
+        run("regression", split=split)
+    run(us.TaskConfig(kind="regression", bins=3), split=split, rounds=1)
+
+
+@pytest.mark.parametrize("split", [us.Quantity(num_clients=3, alpha=5.0), us.HalfNormal(num_clients=3), us.Natural()])
+def test_splits_by_size_and_by_client_divide_any_targets(split: Any) -> None:
+    parts = {str(i): (X[i::3], RISK[i::3]) for i in range(3)}
+    run("regression", data=parts if isinstance(split, us.Natural) else None, split=split, rounds=1)
+
+
+def test_events_and_bins_are_counted_as_classes_are() -> None:
+    (counts,) = (us.federate(own.dataset(DATA["survival"], targets=SURVIVAL), THREE, Key(0)).label_counts.sum(0),)
+    assert counts.shape == (2,)
+    in_bins = binned(own.dataset(DATA["regression"], targets=NUMBER), (0.0, 1.0))
+    assert in_bins.classes == ("-inf to 0", "0 to 1", "1 to inf")
+    assert torch.bincount(in_bins.labels).tolist() == [
+        int((in_bins.y_train < 0).sum()),
+        int(((in_bins.y_train >= 0) & (in_bins.y_train < 1)).sum()),
+        int((in_bins.y_train >= 1).sum()),
+    ]
+
+
+# ---------------------------------------------------------------- from a file, and losses and metrics of one's own
+def test_targets_are_read_from_a_file_and_a_run_goes_on_from_its_own_copy(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x_train=X, y_train=RISK, client_train=np.arange(120) % 3)
+    history = run("regression", data=f"npz:{tmp_path / 'own.npz'}", split=us.Natural(), out=tmp_path / "run")
+    again = run("regression", data=load(f"npz:{tmp_path / 'own.npz'}", targets=NUMBER), split=us.Natural())
+    assert last(again) == last(history)
+    kept = run("regression", out=tmp_path / "kept")
+    resume(tmp_path / "kept")
+    assert last(kept) == last(run("regression"))
+
+
+def worst_error(outputs: Array, y: Array) -> float:
+    return -float(np.abs(outputs[:, 0] - y).max())
+
+
+def quartic(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs[:, 0] - y).abs() ** 1.5
+
+
+def test_losses_and_metrics_of_ones_own_are_functions(tmp_path: Path) -> None:
+    history = run("regression", loss=quartic, evaluate=["global", worst_error, "mae"], out=tmp_path / "run")
+    dataset = own.dataset(DATA["regression"], targets=NUMBER)
+    predicted = np.array(us.predict(history.model("fedavg"), dataset.x_test.numpy()))
+    errors = np.abs(predicted - dataset.y_test.numpy())
+    assert last(history)["global.worst_error"] == pytest.approx(-errors.max(), rel=1e-5)
+    assert last(history)["global.loss"] == pytest.approx((errors**1.5).mean(), rel=1e-4)
+
+
+def test_a_loss_that_takes_the_mean_itself_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must return the loss of each of 2 examples, \(2,\), got shape \(\)"):
+        run("regression", loss=lambda outputs, y: (outputs[:, 0] - y).square().mean())
+
+
+def test_a_metric_from_a_strangers_file_is_not_imported() -> None:
+    table = {"rounds": 1, "algorithm": {"name": "fedavg"}, "evaluate": ["foreign_code:metric"]}
+    with pytest.raises(ConfigError, match=r"evaluate.0 names code, foreign_code:metric"):
+        parse(table)
+    with pytest.raises(ConfigError, match=r"task.loss names code, foreign_code:loss"):
+        parse({**table, "evaluate": ["global"], "task": {"loss": "foreign_code:loss"}})

@@ -1,0 +1,133 @@
+"""Binary classification: one of two classes by one logit, that of the second class."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.tasks.classification import Labels, Outputs, named
+from unskew.tasks.kind import TaskKind
+from unskew.tasks.measure import ACCURACY, Array, Measure
+from unskew.tasks.targets import CLASS
+
+_AT = re.compile(r"sensitivity_at_(\d{1,2})")
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Negative log-likelihood of each example, (batch,), from the log odds of class 1, (batch, 1)."""
+    return F.binary_cross_entropy_with_logits(outputs[:, 0], y.to(outputs), reduction="none")
+
+
+def predicted(outputs: Tensor) -> Tensor:
+    """Class 1 where it is the more likely one, (n,) int64."""
+    return (outputs[:, 0] > 0).long()
+
+
+def correct(outputs: Tensor, y: Tensor) -> Tensor:
+    """1 where the more likely class is the label's, (n,) bool."""
+    return predicted(outputs) == y
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """Squared difference of the probability of class 1 and the label, (n,)."""
+    return (outputs[:, 0].sigmoid() - y) ** 2
+
+
+def _both(y: Array) -> bool:
+    return len(np.unique(y)) == 2
+
+
+def auroc(outputs: Outputs, y: Labels) -> float:
+    """Area under the curve of sensitivity against 1 - specificity; NaN for one class."""
+    from sklearn.metrics import roc_auc_score  # a run that does not ask for it need not import it
+
+    return float(roc_auc_score(y, outputs[:, 0])) if _both(y) else float("nan")
+
+
+def average_precision(outputs: Outputs, y: Labels) -> float:
+    """Area under the precision-recall curve, as a sum of steps; NaN without an example of class 1."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(y, outputs[:, 0])) if (y == 1).any() else float("nan")
+
+
+def balanced_accuracy(outputs: Outputs, y: Labels) -> float:
+    """Mean over the classes that occur of the share of their examples that is found."""
+    right = (outputs[:, 0] > 0) == y
+    return float(np.mean([right[y == c].mean() for c in np.unique(y)]))
+
+
+def macro_f1(outputs: Outputs, y: Labels) -> float:
+    """Mean over the classes that occur or are predicted of the harmonic mean of precision and recall."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(y, outputs[:, 0] > 0, average="macro", zero_division=0.0))
+
+
+def recall(outputs: Outputs, y: Labels, of: int) -> float:
+    """Share of the examples of a class that is found; NaN if there are none."""
+    mine = y == of
+    return float(((outputs[mine, 0] > 0) == of).mean()) if mine.any() else float("nan")
+
+
+def sensitivity_at(outputs: Outputs, y: Labels, specificity: float) -> float:
+    """Largest share of class 1 that a threshold finds at this specificity or a higher one; NaN for one class."""
+    from sklearn.metrics import roc_curve
+
+    if not _both(y):
+        return float("nan")
+    false, true, _ = roc_curve(y, outputs[:, 0], drop_intermediate=False)
+    return float(true[1 - false >= specificity - 1e-12].max())
+
+
+def at_specificity(name: str) -> Measure | None:
+    """`sensitivity_at_90` is the sensitivity at a specificity of 90 %; None for other names.
+
+    The threshold is chosen on the examples that are evaluated, so that methods are compared at one specificity.
+    """
+    match = _AT.fullmatch(name)
+    if match is None:
+        return None
+    percent = int(match[1])
+    label = f"sensitivity at {percent} % specificity"
+    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, percent / 100))
+
+
+def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
+    """What is wrong if there are not two classes."""
+    if len(names) == 2:
+        return ""
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"needs a target of two values, got {len(names)} ({shown}); use classification"
+
+
+def _predict(outputs: Tensor, names: Sequence[str]) -> list[Any]:
+    return named(predicted(outputs), names)
+
+
+BINARY = TaskKind(
+    name="binary",
+    targets=CLASS,
+    width=lambda num_outputs: 1,
+    losses={"cross_entropy": cross_entropy},
+    measures=(
+        Measure("auroc", "AUROC", percent=False, whole=auroc),
+        Measure("average_precision", "average precision", percent=False, whole=average_precision),
+        Measure("brier", "Brier score", "lower", percent=False, each=squared_error),
+        dataclasses.replace(ACCURACY, each=correct),
+        Measure("balanced_accuracy", "balanced accuracy", whole=balanced_accuracy),
+        Measure("macro_f1", "macro F1", whole=macro_f1),
+        Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1)),
+        Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0)),
+        Measure("sensitivity_at_90", "sensitivity at 90 % specificity", whole=lambda o, y: sensitivity_at(o, y, 0.9)),
+    ),
+    predict=_predict,
+    gives=frozenset({"classes", "outputs"}),
+    correct=correct,
+    family=at_specificity,
+    check=two_classes,
+)

@@ -1,0 +1,62 @@
+"""Regression: a number, by squared or absolute error, or a rate by Poisson's likelihood."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.tasks.kind import TaskKind
+from unskew.tasks.measure import Array, Measure
+from unskew.tasks.targets import NUMBER
+
+
+def squared(outputs: Tensor, y: Tensor) -> Tensor:
+    """Squared error of each example, (batch,)."""
+    return (outputs[:, 0] - y) ** 2
+
+
+def absolute(outputs: Tensor, y: Tensor) -> Tensor:
+    """Absolute error of each example, (batch,)."""
+    return (outputs[:, 0] - y).abs()
+
+
+def huber(outputs: Tensor, y: Tensor) -> Tensor:
+    """Huber's loss of each example, (batch,): squared below an error of 1, linear above."""
+    return F.huber_loss(outputs[:, 0], y.to(outputs), reduction="none")
+
+
+def poisson(outputs: Tensor, y: Tensor) -> Tensor:
+    """Negative log-likelihood of a Poisson rate exp(output), without its constant log y!, (batch,)."""
+    return outputs[:, 0].exp() - y * outputs[:, 0]
+
+
+def r2(outputs: Array, y: Array) -> float:
+    """1 - squared error / variance; NaN where targets do not vary."""
+    from sklearn.metrics import r2_score  # a run that does not ask for it need not import it
+
+    return float(r2_score(y, outputs[:, 0])) if len(y) > 1 and np.ptp(y) > 0 else float("nan")
+
+
+def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
+    """What is wrong if a rate is to be learned from a negative number."""
+    low = float(targets.min())
+    return f"with loss = 'poisson' needs targets of at least 0, got {low:g}" if loss == "poisson" and low < 0 else ""
+
+
+REGRESSION = TaskKind(
+    name="regression",
+    targets=NUMBER,
+    width=lambda num_outputs: 1,
+    losses={"squared": squared, "absolute": absolute, "huber": huber, "poisson": poisson},
+    measures=(
+        Measure("mse", "mean squared error", "lower", high=None, percent=False, each=squared),
+        Measure("rmse", "root mean squared error", "lower", high=None, percent=False, each=squared, link=math.sqrt),
+        Measure("mae", "mean absolute error", "lower", high=None, percent=False, each=absolute),
+        Measure("r2", "R²", low=None, percent=False, whole=r2),
+    ),
+    predict=lambda outputs, names: outputs[:, 0].tolist(),
+    links={"poisson": lambda outputs: outputs.exp()},
+    check=not_negative,
+)

@@ -1,0 +1,146 @@
+"""Targets: what an example's label may be, besides a class, and how it is read and refused.
+
+    CLASS      a class, (N,) int64 from 0
+    NUMBER     a number, (N,) float32
+    SURVIVAL   a time and whether the event happened then, (N, 2) float32: [time, 1.0] or, censored, [time, 0.0]
+    LABELS     for each of several labels whether it applies, (N, labels) float32 of 0 and 1
+    TOKENS     the token that follows each of the last positions, (N, positions) int64
+
+Data are divided, counted and drawn by **groups** of examples: classes, or, where a target is no class, those that a
+form of targets declares (censored or not), the bins of `task.bins`, or one group of all.
+
+A kind of task names the form of its targets; another form is a `Targets` of one's own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.errors import DataError
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+def _not_read(where: str, values: Array) -> Array:
+    raise AssertionError(f"{where}: classes are read with their names")
+
+
+def _one_output(columns: int) -> tuple[str, ...]:
+    return ("target",)
+
+
+def _numbered(columns: int) -> tuple[str, ...]:
+    return tuple(map(str, range(columns)))
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """A form of targets.
+
+    Attributes:
+        name: Its name in messages and in files of data.
+        what: The targets in words, as in "learns numbers".
+        read: (place, values) to the targets as they are stored, or a `DataError` that names the first row it refuses.
+        groups: Names of the groups by which examples are counted; classes have those of the data.
+        group_of: The group of each target, (N,) int64; all are one group without it.
+        outputs: Names of what the outputs of a network stand for where the data have none, from the number of a
+            target's columns.
+        tokens: True if a target is one of the tokens that the inputs consist of: their vocabulary names the outputs.
+    """
+
+    name: str
+    what: str
+    read: Callable[[str, Array], Array] = _not_read
+    groups: tuple[str, ...] = ("all",)
+    group_of: Callable[[Array], Ints] | None = None
+    outputs: Callable[[int], tuple[str, ...]] = _one_output
+    tokens: bool = False
+
+    @property
+    def classes(self) -> bool:
+        """True if a target is a class."""
+        return self.name == "class"
+
+    def counted(self, values: Array) -> Ints:
+        """The group of each target, (N,) int64."""
+        return np.zeros(len(values), np.int64) if self.group_of is None else self.group_of(values)
+
+
+def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
+    """Numbers as floats, none of them missing.
+
+    Raises:
+        DataError: Naming the first row that is not a number.
+    """
+    if values.dtype.kind not in "fiub":
+        for i, row in enumerate(values.tolist()):
+            for value in row if isinstance(row, list | tuple) else [row]:
+                if value is None:
+                    raise DataError(f"{where}[{i}] has no value; leave the row out")
+                if not isinstance(value, bool | int | float):
+                    raise DataError(f"{where}[{i}] is {value!r}, a number is needed")
+        values = values.astype(np.float64)
+    if values.ndim == 2 and values.shape[1] == 1 and ndim == 1:
+        values = values[:, 0]
+    if values.ndim != ndim:
+        raise DataError(f"{where} must have the shape ({'N,' if ndim == 1 else 'N, columns'}), got {values.shape}")
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(1))
+    if len(bad):
+        state = "has no value" if np.isnan(values[bad[0]]).any() else "is infinite"
+        raise DataError(f"{where}[{bad[0]}] {state}; leave the row out")
+    return np.asarray(values, np.float64)
+
+
+def _read_numbers(where: str, values: Array) -> Array:
+    return _finite(where, values, 1).astype(np.float32)
+
+
+def _read_times(where: str, values: Array) -> Array:
+    times = _finite(where, values.reshape(len(values), -1), 2)
+    if times.shape[1] != 2:
+        raise DataError(f"{where} must have two columns, time and event, got {times.shape[1]}")
+    odd = np.flatnonzero((times[:, 1] != 0) & (times[:, 1] != 1))
+    if len(odd):
+        raise DataError(
+            f"{where}[{odd[0]}] has the event {times[odd[0], 1]:g}, must be 1 (it happened) or 0 (censored); the "
+            "columns are time, then event"
+        )
+    early = np.flatnonzero(times[:, 0] < 0)
+    if len(early):
+        raise DataError(f"{where}[{early[0]}] has the time {times[early[0], 0]:g}, must be at least 0")
+    return times.astype(np.float32)
+
+
+def _read_labels(where: str, values: Array) -> Array:
+    labels = _finite(where, values, 2)
+    odd = np.flatnonzero(((labels != 0) & (labels != 1)).any(1))
+    if len(odd):
+        raise DataError(f"{where}[{odd[0]}] must have a 0 or 1 for each label, got {labels[odd[0]].tolist()}")
+    return labels.astype(np.float32)
+
+
+def _read_tokens(where: str, values: Array) -> Array:
+    if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
+        raise DataError(
+            f"{where} must be whole numbers of shape (N, positions) or (N,), got {values.dtype} of shape {values.shape}"
+        )
+    return np.ascontiguousarray(values.reshape(len(values), -1), np.int64)
+
+
+CLASS = Targets("class", "classes")
+NUMBER = Targets("number", "numbers", _read_numbers)
+SURVIVAL = Targets(
+    "survival",
+    "times and events",
+    _read_times,
+    groups=("censored", "event"),
+    group_of=lambda values: values[:, 1].astype(np.int64),
+    outputs=lambda columns: ("risk",),
+)
+LABELS = Targets("labels", "several labels an example", _read_labels, outputs=_numbered)
+TOKENS = Targets("tokens", "the next token", _read_tokens, tokens=True)
