@@ -358,6 +358,7 @@ def test_events_and_bins_are_counted_as_classes_are() -> None:
 
 
 # ---------------------------------------------------------------- from a file, and losses and metrics of one's own
+@pytest.mark.usefixtures("undrawn")
 def test_targets_are_read_from_a_file_and_a_run_goes_on_from_its_own_copy(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x_train=X, y_train=RISK, client_train=np.arange(120) % 3)
     history = run("regression", data=f"npz:{tmp_path / 'own.npz'}", split=us.Natural(), out=tmp_path / "run")
@@ -376,6 +377,7 @@ def quartic(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs[:, 0] - y).abs() ** 1.5
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_losses_and_metrics_of_ones_own_are_functions(tmp_path: Path) -> None:
     history = run("regression", loss=quartic, evaluate=["global", worst_error, "mae"], out=tmp_path / "run")
     dataset = own.dataset(DATA["regression"], targets=NUMBER)
