@@ -79,4 +79,10 @@ from .world.outage import Outage as Outage
 from .wrappers.base import wrap as wrap
 from .wrappers.clip_norm import ClipNorm as ClipNorm
 from .wrappers.quantise import Quantise as Quantise
+from .wrappers.robust import GeometricMedian as GeometricMedian
+from .wrappers.robust import Krum as Krum
+from .wrappers.robust import Median as Median
+from .wrappers.robust import MultiKrum as MultiKrum
+from .wrappers.robust import NormBound as NormBound
+from .wrappers.robust import TrimmedMean as TrimmedMean
 from .wrappers.top_k import TopK as TopK

@@ -30,6 +30,7 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.tree import Params
 from unskew.world.channel import Channel
+from unskew.wrappers.replies import held_uploads
 
 PARTIAL_MEANS = 3
 """Models that a mean in the making takes: sums of this chunk and of those before, and a first reply."""
@@ -85,12 +86,13 @@ def dry_run(
         UnskewError: If the plan itself refuses; anything else it raises on made-up results goes through.
     """
     executor = DryRunExecutor(prepared.trainer, mock, until, prepared.code, prepared.window)
+    cohort = 1 if prepared.pooled else experiment.cohort(len(prepared.population.clients))
     sim: Simulator[Any] = Simulator(
         prepared.method.algorithm,
         replace(prepared.population, server_trainer=executor),
         executor,
         seed=prepared.seed,
-        clients_per_round=1 if prepared.pooled else experiment.cohort(len(prepared.population.clients)),
+        clients_per_round=cohort,
         outage=None if prepared.pooled else experiment.world.outage,
         channel=experiment.world.channel,
     )
@@ -120,7 +122,9 @@ def dry_run(
     return DryRun(
         driven,
         evaluation,
-        executor.in_flight_bytes + 2 * size([state]) + PARTIAL_MEANS * size([prepared.population.initial]),
+        executor.in_flight_bytes
+        + 2 * size([state])
+        + (PARTIAL_MEANS + cohort * held_uploads(prepared.method.algorithm)) * size([prepared.population.initial]),
         executor.client_bytes,
         size(remembered.values()) / max(len(remembered), 1),
         frozenset(executor.clients),

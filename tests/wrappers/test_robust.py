@@ -1,0 +1,247 @@
+"""Robust means: each against its equation, by what no liar can do to it, and around the methods that ask for means."""
+
+import math
+import tomllib
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recipe import LOCAL, simulator
+
+import unskew as us
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.scaffold import SCAFFOLD
+from unskew.errors import ConfigError, QuorumError
+from unskew.experiment import config
+from unskew.forecast.dry_run import held_uploads
+from unskew.tree import Params, flat
+from unskew.wrappers.base import wrap
+from unskew.wrappers.replies import Centre
+from unskew.wrappers.robust import GeometricMedian, Krum, Median, MultiKrum, NormBound, TrimmedMean
+
+UNIFORM = FedAvg(local=LOCAL, weighting="uniform")
+NONE: frozenset[str] = frozenset()
+
+
+def centre(rule: Centre, rows: list[list[float]]) -> list[float]:
+    values: list[float] = rule.centre({"w": torch.tensor(rows, dtype=torch.float64)}, NONE)["w"].tolist()
+    return values
+
+
+def trained(algorithm: Any, rounds: int = 2, **options: Any) -> Params:
+    sim = simulator("fedavg", "perceptron", algorithm=algorithm, **options)
+    state = sim.start()
+    for t in range(1, rounds + 1):
+        state, _ = sim.round(state, t)
+    params: Params = sim.algorithm.serve(state, None)
+    return params
+
+
+# ---------------------------------------------------------------- worked examples
+def test_the_median_of_each_coordinate() -> None:
+    """Columns (1, 2, 9) and (5, 4, -7): medians 2 and 4.  Of (1, 2, 9, 4) the middle two are 2 and 4, their mean 3."""
+    assert centre(Median(), [[1, 5], [2, 4], [9, -7]]) == [2, 4]
+    assert centre(Median(), [[1], [2], [9], [4]]) == [3]
+
+
+def test_a_trimmed_mean_leaves_out_as_many_at_each_end() -> None:
+    """Of (0, 1, 2, 3, 100) a fifth is one value: (1 + 2 + 3) / 3 = 2; a tenth is none: 106 / 5 = 21.2."""
+    assert centre(TrimmedMean(0.2), [[0], [1], [2], [3], [100]]) == [2]
+    assert centre(TrimmedMean(0.1), [[0], [1], [2], [3], [100]]) == [pytest.approx(21.2)]
+
+
+def test_krum_takes_the_client_with_the_least_distance_to_its_neighbours() -> None:
+    """Updates 0, 1, 3, 4.5, 50 and f = 1: each has 5 - 1 - 2 = 2 neighbours.
+
+    Scores: 0: 1 + 9 = 10; 1: 1 + 4 = 5; 3: 4 + 2.25 = 6.25; 4.5: 2.25 + 12.25 = 14.5; 50: 45.5^2 + 47^2.
+    The two least are 1 and 3, their mean 2; without m the four least, (0 + 1 + 3 + 4.5) / 4 = 2.125.
+    """
+    rows = [[0.0], [1.0], [3.0], [4.5], [50.0]]
+    scores = Krum(1).scores({"w": torch.tensor(rows)}, NONE).tolist()
+    assert scores == pytest.approx([10, 5, 6.25, 14.5, 45.5**2 + 47**2])
+    assert centre(Krum(1), rows) == [1]
+    assert centre(MultiKrum(1, m=2), rows) == [2]
+    assert centre(MultiKrum(1), rows) == [2.125]
+
+
+def test_the_geometric_median_is_the_point_with_the_least_sum_of_distances() -> None:
+    """On a line it is the median.  Of the corners (0, 0), (1, 0), (0, 1) it is the point that sees each side at 120
+    degrees: (t, t) with t = (3 - sqrt 3) / 6 = .2113."""
+    assert centre(GeometricMedian(), [[0], [1], [100]]) == [pytest.approx(1, abs=1e-3)]
+    t = (3 - math.sqrt(3)) / 6
+    assert centre(GeometricMedian(), [[0, 0], [1, 0], [0, 1]]) == pytest.approx([t, t], abs=1e-4)
+
+
+def test_the_first_step_of_weiszfelds_iteration() -> None:
+    """From the mean of 0, 0, 3, which is 1: distances 1, 1, 2, weights 1, 1, 1/2, so v = 1.5 / 2.5 = .6."""
+    assert centre(GeometricMedian(iterations=1), [[0], [0], [3]]) == [pytest.approx(0.6)]
+
+
+def test_an_update_that_is_too_long_is_scaled_to_the_bound() -> None:
+    """Norms 1, 2 and 10; the median is 2: the last becomes (1.2, 1.6), the others stay the same objects."""
+    updates = {c: {"w": torch.tensor(v)} for c, v in enumerate([[1.0, 0.0], [0.0, 2.0], [6.0, 8.0]])}
+    bounded = NormBound().change(updates, NONE)
+    assert bounded[0] is updates[0]
+    assert bounded[1] is updates[1]
+    assert bounded[2]["w"].tolist() == pytest.approx([1.2, 1.6])
+    assert NormBound(bound=5.0).change(updates, NONE)[2]["w"].tolist() == pytest.approx([3.0, 4.0])
+
+
+def test_statistics_of_normalisation_layers_follow_the_clients_that_parameters_choose() -> None:
+    """By w alone client 1 is in the middle; its running mean 70 is far from the others' 0."""
+    statistics = torch.tensor([[0.0], [70.0], [0.0], [0.0], [0.0]])
+    stacks = {"w": torch.tensor([[0.0], [1.0], [2.5], [40.0], [60.0]]), "mean": statistics}
+    assert Krum(1).centre(stacks, frozenset({"w"}))["mean"].tolist() == [70.0]
+
+
+# ---------------------------------------------------------------- properties
+RULES = (Median(), TrimmedMean(0.4), Krum(1), MultiKrum(1), GeometricMedian())
+ROWS = st.lists(st.lists(st.integers(-20, 20), min_size=2, max_size=2), min_size=5, max_size=9)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@settings(max_examples=15)
+@given(ROWS, st.randoms(use_true_random=False))
+def test_a_centre_does_not_depend_on_the_order_of_clients(rule: Centre, rows: list[list[float]], random: Any) -> None:
+    if isinstance(rule, MultiKrum):  # equal scores are decided by the order
+        rows = [[x + 0.1234567 * i**3, y - 0.0517 * i**2] for i, (x, y) in enumerate(rows)]
+    other = random.sample(rows, len(rows))
+    assert centre(rule, other) == pytest.approx(centre(rule, rows), abs=1e-4)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@settings(max_examples=15)
+@given(ROWS, st.integers(-100, 100))
+def test_a_centre_moves_with_its_clients(rule: Centre, rows: list[list[float]], by: int) -> None:
+    moved = centre(rule, [[x + by, y + by] for x, y in rows])
+    assert moved == pytest.approx([x + by for x in centre(rule, rows)], abs=1e-4)
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.4)], ids=("median", "trimmed"))
+@given(
+    st.lists(st.integers(-20, 20), min_size=3, max_size=6),
+    st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=2),
+)
+def test_a_minority_of_liars_cannot_leave_the_honest_range(rule: Centre, honest: list[int], lies: list[int]) -> None:
+    """Of 5 to 8 values 0.4 is at least 2 at each end, as many as there are liars."""
+    while len(honest) + len(lies) < 5:
+        honest = [*honest, honest[0]]
+    assert min(honest) <= centre(rule, [[v] for v in (*honest, *lies)])[0] <= max(honest)
+
+
+@pytest.mark.parametrize("rule", [Krum(1), MultiKrum(1), GeometricMedian()], ids=("krum", "multi", "geometric"))
+@given(st.lists(st.integers(-20, 20), min_size=6, max_size=8), st.integers(10**4, 10**9))
+def test_one_far_liar_among_seven_hardly_moves_a_centre(rule: Centre, honest: list[int], lie: int) -> None:
+    """RFA: with a share q < 1/2 of liars the median is within 2 (1 - q) / (1 - 2 q) times the honest radius; 2.4."""
+    assert abs(centre(rule, [[v] for v in (*honest, lie)])[0]) <= 2.4 * 40 + 1e-3
+
+
+def test_a_trimmed_mean_that_trims_nothing_is_the_unweighted_mean() -> None:
+    same, plain = trained(wrap(FedAvg(local=LOCAL), TrimmedMean(0.0))), trained(UNIFORM)
+    torch.testing.assert_close(same, plain, rtol=1e-5, atol=1e-6)
+    weighted = trained(FedAvg(local=LOCAL))
+    assert float((flat(weighted) - flat(plain)).abs().max()) > 1e-3
+
+
+def test_a_bound_that_nobody_reaches_is_the_method_itself_to_the_bit() -> None:
+    for method in (FedAvg(local=LOCAL), SCAFFOLD(local=LOCAL)):
+        torch.testing.assert_close(trained(wrap(method, NormBound(bound=1e9))), trained(method), rtol=0, atol=0)
+
+
+def test_multi_krum_of_all_clients_is_the_unweighted_mean() -> None:
+    torch.testing.assert_close(trained(wrap(UNIFORM, MultiKrum(0, m=6))), trained(UNIFORM), rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------- around methods
+MEANS = {
+    "fedavg": us.FedAvg, "fedprox": us.FedProx, "fedadam": us.FedAdam, "scaffold": us.SCAFFOLD, "feddyn": us.FedDyn,
+    "feddc": us.FedDC, "fednova": us.FedNova, "moon": us.MOON, "fedper": us.FedPer, "ditto": us.Ditto,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_every_method_that_asks_for_means_may_have_a_median(name: str) -> None:
+    plain = simulator(name, "normalised")
+    sim = simulator(name, "normalised", algorithm=wrap(plain.algorithm, Median()))
+    _, trace = plain.round(plain.start(), 1)
+    state, robust = sim.round(sim.start(), 1)
+    assert robust.transfers == trace.transfers
+    assert all(bool(t.isfinite().all()) for t in sim.algorithm.serve(state, 0).values())
+
+
+def test_each_vector_of_a_reply_has_a_centre_of_its_own() -> None:
+    """SCAFFOLD adds dc up: c = sum dc / N is 4 of the 6 clients' times the median of the replies' dc."""
+    seen: list[Params] = []
+
+    class Noted(Median):
+        def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+            seen.append(super().centre(stacks, judged))
+            return seen[-1]
+
+    sim = simulator("scaffold", "perceptron", algorithm=wrap(SCAFFOLD(local=LOCAL), Noted()))
+    state, _ = sim.round(sim.start(), 1)
+    dy, dc = seen
+    assert {n.partition("/")[2] for n in dy} == {n.partition("/")[2] for n in dc}
+    torch.testing.assert_close({f"1/{n}": t * 6 / 4 for n, t in state.c.items()}, dc, rtol=1e-5, atol=1e-7)
+
+
+REFUSED = {
+    "cfl": "looks at each reply by itself",
+    "fedfa": "looks at each reply by itself",
+    "hcct": "marks none",
+    "ifca": "marks none",
+    "grouped": "takes one for each group",
+    "feddif": "marks none",
+    "fedproto": "marks none",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_method_without_one_mean_of_all_is_refused_before_round_1(name: str) -> None:
+    method = simulator(name, "perceptron").algorithm
+    with pytest.raises(ConfigError, match=REFUSED[name]):
+        simulator(name, "perceptron", algorithm=wrap(method, Median())).start()
+
+
+def test_what_is_compressed_cannot_be_compared() -> None:
+    with pytest.raises(ConfigError, match="put Median before TopK"):
+        wrap(UNIFORM, us.TopK(0.5), Median())
+    a, b = trained(wrap(UNIFORM, Median(), us.TopK(1.0))), trained(wrap(UNIFORM, Median()))
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_krum_says_how_many_clients_it_needs() -> None:
+    with pytest.raises(ConfigError, match=r"needs 2f \+ 3 = 9 clients in a round, got 4"):
+        simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, Krum(3))).start()
+    with pytest.raises(QuorumError, match=r"needs 2f \+ 3 = 5 replies, got 4"):
+        centre(Krum(1), [[0.0]] * 4)
+
+
+def test_a_reply_of_numbers_that_are_not_finite_is_left_out() -> None:
+    class Broken(us.TopK.__mro__[1]):  # type: ignore[misc]  # UploadWrapper
+        def encode(self, me: Any, updates: Params, left: Any) -> tuple[Params, Params]:
+            return ({n: t * math.nan for n, t in updates.items()} if me.id == 2 else updates), {}
+
+    for rule in (NormBound(bound=1e9), TrimmedMean(0.0), GeometricMedian()):
+        assert bool(flat(trained(wrap(UNIFORM, Broken(), rule), rounds=1)).isfinite().all())
+
+
+def test_a_file_names_robust_means_by_with() -> None:
+    text = """rounds = 1
+    [[methods]]
+    name = "fedavg"
+    with = [{ name = "trimmed_mean", fraction = 0.3 }, { name = "multi_krum", f = 2, m = 3 }]
+    """
+    method = config.parse(tomllib.loads(text)).methods[0].algorithm
+    assert method.by == MultiKrum(2, 3)
+    assert method.of.by == TrimmedMean(0.3)
+    with pytest.raises(ConfigError, match=r"fraction must be < 0\.5"):
+        config.parse(tomllib.loads(text.replace("0.3", "0.5")))
+
+
+def test_a_forecast_counts_the_uploads_that_are_held() -> None:
+    assert held_uploads(UNIFORM) == 0
+    assert held_uploads(wrap(UNIFORM, us.ClipNorm(1.0))) == 0
+    assert held_uploads(wrap(SCAFFOLD(local=LOCAL), Median(), us.ClipNorm(1.0))) == 6

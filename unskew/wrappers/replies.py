@@ -1,0 +1,244 @@
+"""Wrappers of what the server gets: a round's uploads, changed together before the method's reductions see them.
+
+A robust mean compares replies with one another, so they are held until the last has come: a round takes the memory of
+its cohort.  Everything else in a reply, and the reductions themselves, stay the method's own.
+"""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew.errors import ConfigError
+from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, steps_of
+from unskew.reduction import Folding, Reduced, Reduction, Within
+from unskew.tree import Params
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, name_of, step_types, through
+from unskew.wrappers.uploads import Upload, UploadWrapper, differences, sent_model, uploads, with_updates
+
+
+@dataclass(frozen=True)
+class Together:
+    """The reductions of a request, computed from replies that are changed together when all have come.
+
+    Attributes:
+        reductions: The reductions.
+        change: Function of the replies by client, in the order asked; yields those to reduce, one after the other.
+    """
+
+    reductions: tuple[Reduction, ...]
+    change: Callable[[dict[ClientId, Any]], Iterable[tuple[ClientId, Any]]]
+
+    def start(self) -> dict[ClientId, Any]:
+        """Return no replies."""
+        return {}
+
+    def add(self, partial: dict[ClientId, Any], client: ClientId, reply: Any) -> dict[ClientId, Any]:
+        """Keep a reply."""
+        partial[client] = reply
+        return partial
+
+    def merge(self, partial: dict[ClientId, Any], later: dict[ClientId, Any]) -> dict[ClientId, Any]:
+        """Keep the replies of a later chunk."""
+        partial.update(later)
+        return partial
+
+    def finish(self, partial: dict[ClientId, Any]) -> tuple[Any, Any]:
+        """Return the reductions' results and their weights.
+
+        Raises:
+            QuorumError: If the replies do not make them.
+        """
+        folding = Folding(self.reductions)
+        for place, (client, reply) in enumerate(self.change(partial)):
+            folding.add(place, client, reply)
+        reduced = folding.finish()
+        return reduced.values, reduced.weights
+
+
+class ReplyWrapper(Wrapper):
+    """Base class of wrappers that change the uploads of all clients together, on the server."""
+
+    @abstractmethod
+    def change(self, updates: Mapping[ClientId, Params], judged: frozenset[str]) -> Mapping[ClientId, Params]:
+        """Change one upload of all clients.
+
+        Args:
+            updates: Differences from the model that each client was sent, by client in the order asked; all have the
+                same tensors, and all their numbers are finite.
+            judged: Names of the parameters among the tensors; the others are statistics of normalisation layers.
+
+        Returns:
+            Differences in their place, for the same clients.
+
+        Raises:
+            QuorumError: If there are too few of them.
+        """
+
+    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+        """False: clients do what the method says."""
+        return False
+
+    def check(self, of: Any) -> None:
+        """Refuse a method whose uploads cannot be compared.
+
+        Raises:
+            ConfigError: If its clients send neither models nor updates, or compress them before they are compared.
+        """
+        who = type(self).__name__
+        if not any(types is not None and uploads(types.reply) for types in map(step_types, steps_of(of).values())):
+            raise ConfigError(
+                f"{who} compares the models or updates that clients send, and {name_of(of)} marks none in its "
+                "clients' replies; leave it out"
+            )
+        inner = of
+        while isinstance(inner, Wrapped):
+            if isinstance(inner.by, UploadWrapper) and inner.by.Reply is not None:
+                other = type(inner.by).__name__
+                raise ConfigError(
+                    f"{who} compares updates, and {other} before it sends another form of them; put {who} before "
+                    f"{other}"
+                )
+            inner = inner.of
+
+    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+        """Return the method's state before round 1.
+
+        Raises:
+            ConfigError: If the first round asks for what has no robust form.
+        """
+        state = of.init(params, self.server(of, fed))
+        plan = of.round(state, fed)
+        want = next(plan, None)
+        plan.close()
+        self.permit(of, want)
+        return state
+
+    def permit(self, of: Any, want: Any) -> None:
+        """Refuse a request that uses uploads in another way than by one mean or sum of all.
+
+        Raises:
+            ConfigError: If so.
+        """
+        who, method = type(self).__name__, name_of(of)
+        if isinstance(want, Collect):
+            raise ConfigError(f"{who} compares uploads, and {method} collects models that clients held; leave it out")
+        if not isinstance(want, Ask) or not self.fields(of, want.step):
+            return
+        if not want.reduce:
+            raise ConfigError(
+                f"{who} stands in for a mean of all clients, and step {want.step!r} of {method} looks at each reply by "
+                "itself; leave it out"
+            )
+        if any(grouped(reduction) for reduction in want.reduce):
+            raise ConfigError(
+                f"{who} stands in for a mean of all clients, and step {want.step!r} of {method} takes one for each "
+                "group: in a group liars may be the majority; leave it out"
+            )
+
+    def fields(self, of: Any, name: str) -> tuple[Upload, ...]:
+        """Find the uploads in a step's reply."""
+        types = step_types(steps_of(of)[name])
+        return () if types is None else uploads(types.reply)
+
+    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+        """Run the method's round on replies that are changed together."""
+
+        def request(want: Any) -> Any:
+            self.permit(of, want)
+            if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
+                return want
+            models = {c: sent_model(message) or {} for c, message in want.to.items()}
+            change = functools.partial(self.changed, fields, models, fed)
+            return replace(want, reduce=(Together(want.reduce, change),))
+
+        def answer(want: Any, got: Any) -> Any:
+            if not isinstance(want, Ask) or not self.fields(of, want.step):
+                return got
+            return Reduced(got.values[0], got.weights[0], got.replies)
+
+        return (yield from through(of.round(state, self.server(of, fed)), request, answer))
+
+    def changed(
+        self,
+        fields: tuple[Upload, ...],
+        models: Mapping[ClientId, Params],
+        fed: Federation,
+        replies: Mapping[ClientId, Any],
+    ) -> Iterator[tuple[ClientId, Any]]:
+        """Yield the replies with changed uploads; one with numbers that are not finite is left out, unless all are."""
+        every = {c: differences(fields, reply, models[c]) for c, reply in replies.items()}
+        sane = {c: u for c, u in every.items() if all(bool(t.isfinite().all()) for t in u.values())}
+        if not sane:
+            yield from replies.items()
+            return
+        new: dict[ClientId, Params] = {c: {} for c in sane}
+        for i in range(len(fields)):
+            part = {c: {k: t for k, t in u.items() if k.startswith(f"{i}/")} for c, u in sane.items()}
+            part = {c: u for c, u in part.items() if u}
+            if part:
+                judged = frozenset(f"{i}/{name}" for name in fed.layout.trainable)
+                for c, u in self.change(part, judged).items():
+                    new[c] |= u
+        for c, update in new.items():
+            same = all(t is every[c][name] for name, t in update.items())
+            # What is not changed stays the same bits: a model minus another plus that one is not always itself.
+            yield c, replies[c] if same else with_updates(fields, replies[c], models[c], update)
+
+
+class Centre(ReplyWrapper):
+    """Base class of robust means: every client counts as if it had sent the centre of all.
+
+    The method's own mean is then that centre, whatever its weights; its own sum is that many times the centre.
+    """
+
+    @abstractmethod
+    def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+        """Compute the centre of updates.
+
+        Args:
+            stacks: By tensor, the updates of all clients, (clients, ...).
+            judged: Tensors that clients are compared by; the others follow.
+
+        Raises:
+            QuorumError: If there are too few updates.
+        """
+
+    def change(self, updates: Mapping[ClientId, Params], judged: frozenset[str]) -> Mapping[ClientId, Params]:
+        """Give every client the centre of all."""
+        names = list(next(iter(updates.values())))
+        centre = self.centre({n: torch.stack([u[n] for u in updates.values()]) for n in names}, judged)
+        return dict.fromkeys(updates, centre)
+
+
+def compared(stacks: Params, judged: frozenset[str]) -> list[Tensor]:
+    """Return the tensors that clients are compared by, one row a client, (clients, numbers); all if none is judged."""
+    chosen = [t for name, t in stacks.items() if name in judged] or list(stacks.values())
+    return [t.flatten(1).double() for t in chosen]
+
+
+def grouped(reduction: Any) -> bool:
+    """True if a reduction gives a result for each group of clients."""
+    while isinstance(reduction, Within):
+        reduction = reduction.reduction
+    if isinstance(reduction, Together):
+        return any(map(grouped, reduction.reductions))
+    return getattr(reduction, "by", None) is not None
+
+
+COPIES = 3
+"""Copies of every upload that are alive at once: as it came, as a difference, and beside all others of its tensor."""
+
+
+def held_uploads(algorithm: Any) -> int:
+    """Number of uploads that are alive for each client of a cohort because a wrapper compares them; 0 without one."""
+    if not isinstance(algorithm, Wrapped):
+        return 0
+    own = 0
+    if isinstance(by := algorithm.by, ReplyWrapper):
+        own = COPIES * max(len(by.fields(algorithm.of, name)) for name in steps_of(algorithm.of))
+    return max(own, held_uploads(algorithm.of))
