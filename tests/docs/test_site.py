@@ -78,6 +78,7 @@ def test_the_tutorial_the_how_tos_and_the_glossary_are_named_by_hand_and_in_orde
         "guides/settings.md",
         "guides/results.md",
         "guides/use-a-model.md",
+        "guides/liars.md",
         "guides/trust.md",
         "architecture.md",
         "glossary.md",
