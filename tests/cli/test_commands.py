@@ -237,7 +237,10 @@ NAMES = {
     "datasets": {s.name for s in SOURCES},
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
-    "wrappers": {"dw", "clip_norm", "top_k", "quantise"},
+    "wrappers": {
+        *("dw", "clip_norm", "top_k", "quantise"),
+        *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound"),
+    },
     "sections": {"embeddings", "diffusion", "groups", "class_relations"},
     "executors": {"sequential", "workers", "stacked"},
     "trackers": {"tensorboard", "mlflow", "wandb"},
