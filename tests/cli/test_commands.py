@@ -246,6 +246,7 @@ NAMES = {
     "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),
     "channels": {"even", "radio"},
+    "attacks": {"honest", "sign_flip", "label_flip", "gaussian", "ALIE", "IPM", "backdoor"},
     "experiments": {"digits", "domains", "feddistr"},
     "reproductions": set(papers.TABLE),
 }

@@ -173,6 +173,18 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
         start(tmp_path, again(tmp_path, 3))
 
 
+def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small: Small, tmp_path: Path) -> None:
+    world = "world.attack={name='sign_flip', fraction=0.34}"
+    experiment = small("split.num_clients=3", 'evaluate=["global","personal"]', "runtime.executor='sequential'", world)
+    run = start(tmp_path, pack(tmp_path, experiment))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    (gap,) = parity.compare(run, simulated)
+    assert gap.max_abs_diff < 1e-6
+    grid = pack(tmp_path / "alie", small("split.num_clients=3", "world.attack={name='ALIE', fraction=0.34}"))
+    with pytest.raises(ConfigError, match="'ALIE' is made from the replies of honest clients"):
+        start(tmp_path / "alie", grid)
+
+
 def again(root: Path, clients: int) -> Loopback:
     """The same clients' folders on a new network."""
     contexts = {c: Context(1, 100 + c, {"folder": str(root / f"client-{c}")}, RecordDict(), {}) for c in range(clients)}

@@ -39,7 +39,7 @@ track = ["csv"]
 track_options = { csv = { every = 2 } }
 task = { data = "blobs", data_options = { n = 40 }, model = "wide", model_options = { width = 5 }, kind = "cautious" }
 split = { name = "comb", num_clients = 4, offset = 1 }
-world = { channel = { name = "fading_away", start = 6.0 } }
+world = { channel = { name = "fading_away", start = 6.0 }, attack = { name = "stubborn", fraction = 0.0 } }
 runtime = { executor = "backwards", executor_options = { naps = 0 } }
 local = { lr = 0.1 }
 
@@ -159,6 +159,8 @@ def _table(text: str = EXPERIMENT) -> dict[str, object]:
         ("split.ofset=1", "unknown key split.ofset; did you mean offset? (comb has: num_clients, offset)"),
         ("split.name=combs", "split.name: unknown split 'combs'; did you mean comb? (there are: iid, "),
         ("world.channel.start=0", "world.channel.start must be > 0, got 0"),
+        ("world.attack.fraction=2", "world.attack.fraction must be <= 1, got 2"),
+        ("world.attack.name=stuborn", "world.attack.name: unknown attack 'stuborn'; did you mean stubborn? ("),
         ("world.channel.name=fading", "world.channel.name: unknown channel 'fading'; did you mean fading_away? ("),
         ("task.kind=cautius", "task.kind: unknown kind of task 'cautius'; did you mean cautious? ("),
         ("track=['cvs']", "track: unknown tracker 'cvs'; did you mean csv? ("),
@@ -183,6 +185,7 @@ def test_a_strangers_settings_are_refused_in_our_words(setting: str, message: st
     [
         "split.name",
         "world.channel.name",
+        "world.attack.name",
         "task.kind",
         "task.data",
         "task.model",

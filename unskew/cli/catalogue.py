@@ -23,6 +23,7 @@ REGISTRIES = {
     "reproductions": "unskew.papers:REPRODUCTIONS",
     "sections": "unskew.report.section:SECTIONS",
     "channels": "unskew.world.channel:CHANNELS",
+    "attacks": "unskew.world.attack:ATTACKS",
 }
 """The registry of each kind."""
 

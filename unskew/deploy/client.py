@@ -94,7 +94,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return ClientSetup(
-            method.algorithm,
+            run_setup.played(experiment, method, seed, config.num_clients, simulated=False),
             trainer,
             population.me,
             population.initial,

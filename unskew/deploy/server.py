@@ -246,6 +246,7 @@ class OverNetwork:
         self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
         """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
+        run_setup.played(experiment, method, experiment.seeds[0], self.membership.expected.num_clients, simulated=False)
         if not self.own:
             run_setup.check_method(experiment, method, setup, feds)
 

@@ -45,6 +45,7 @@ from unskew.references import makes
 from unskew.registry import Registry
 from unskew.tasks.kind import LOSSES, METRICS, TaskKind
 from unskew.tree import is_record
+from unskew.world.attack import ATTACKS, Attack, Honest
 from unskew.world.channel import CHANNELS, Channel, Even
 from unskew.world.outage import Outage
 
@@ -201,10 +202,12 @@ class World:
     Attributes:
         outage: Probabilities that a round loses a client.
         channel: Quality of the links, for methods that probe them: a name from `unskew list channels`, its settings.
+        attack: Lies of some of the clients: a name from `unskew list attacks`, its settings.
     """
 
     outage: Outage = Outage()
     channel: Annotated[Channel, CHANNELS] = Even()
+    attack: Annotated[Attack, ATTACKS] = Honest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +264,7 @@ class Experiment:
         unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
             list of names, or a table.
         stop: Early stopping.
-        world: Losses and channel.
+        world: Losses, channel, and clients that lie.
         runtime: Executor, device, checkpoints.
         track: Trackers that also get the numbers, from `unskew list trackers`; none by default.
         track_options: Settings of trackers, by name.
@@ -535,6 +538,7 @@ _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
     (EXECUTORS, "runtime", "executor"),
     (SPLITS, "split", "name"),
     (CHANNELS, "world", "channel", "name"),
+    (ATTACKS, "world", "attack", "name"),
 )
 """Settings that name a piece by which code can be imported, besides methods: its registry, its path."""
 

@@ -33,7 +33,7 @@ from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId
 from unskew.record import columns
 from unskew.record.logs import METRICS, WORK
-from unskew.run import checkpoint, models, trackers, unseen
+from unskew.run import attack, checkpoint, models, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -410,6 +410,10 @@ class _Cell:
             if isinstance(self.sim, Simulator)
             else None
         )
+        self.attack = experiment.world.attack
+        self.marked = attack.marked(
+            self.attack, fed, lambda: run_setup.clients(experiment, self.method, setup, fed, self.seed)[0]
+        )
         self.bytes, self.cell_s = 0, 0.0
         self.round = self.at = 0  # the last finished round, and the one in progress
         self.state: Any  # at the end of the last finished round
@@ -542,6 +546,8 @@ class _Cell:
         else:
             own = None
         metrics = evaluate(self.sim, state, t, self.eval_set, which, last, own, clients)
+        if self.marked is not None:
+            metrics += self.marked.metrics(self.sim.algorithm.serve(state, None))
         every = self.run.experiment.unseen.every
         if self.newcomers is not None and (last or (every and t % every == 0)):
             metrics += unseen.metrics_of(self.newcomers.scores(state, t), self.run.setup.task, metrics, last)
@@ -552,7 +558,8 @@ class _Cell:
         experiment, num_clients = self.run.experiment, len(self.eval_set.test)
         trained = () if self.pooled else self.trained
         cohort = experiment.cohort(num_clients)
-        return evaluated_clients(experiment.evaluate_clients, num_clients, cohort, self.seed, trained)
+        tested = evaluated_clients(experiment.evaluate_clients, num_clients, cohort, self.seed, trained)
+        return tested if self.pooled else attack.honest(self.attack, tested, num_clients, self.seed)
 
     def evaluate_early_end(self) -> None:
         """Evaluate a cell that ends early as if this round had been its last."""

@@ -33,6 +33,7 @@ from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
 from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
+from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
@@ -40,6 +41,7 @@ from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
+from unskew.wrappers.lying import with_liars
 
 THREADS_FROM = 5_000_000
 
@@ -279,9 +281,10 @@ def clients(
     train = pooled(fed) if _is_pooled(method) else fed
     device, dataset = setup.device, setup.dataset
     weights = class_weights(experiment.task, dataset, train)
+    x, y = (dataset.x_train, dataset.y_train) if train is not fed else attack.poisoned(experiment.world.attack, fed)
     device_data = DeviceData(
-        dataset.x_train.to(device),
-        dataset.y_train.to(device),
+        x.to(device),
+        y.to(device),
         train.clients.train.to(device),
         train.clients.val.to(device),
         None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
@@ -300,6 +303,17 @@ def clients(
         trainer,
     )
     return trainer, population, train
+
+
+def played(experiment: Experiment, method: Method, seed: int, num_clients: int, simulated: bool = True) -> Any:
+    """The method as the clients of a seed play it, with liars among them if the world has an attack.
+
+    Raises:
+        ConfigError: If the attack cannot be made on this method, or not where a client sees its own reply only.
+    """
+    if _is_pooled(method):
+        return method.algorithm
+    return with_liars(method.algorithm, experiment.world.attack, num_clients, Key(seed), simulated)
 
 
 def _drawn(setup: Setup, key: Key) -> Params:
@@ -322,10 +336,11 @@ def simulator(
 ) -> tuple[Simulator[Any], FederatedData]:
     """The simulator of one method and seed, and the clients it trains; `workers` is a pool and its cell's number."""
     trainer, population, train = clients(experiment, method, setup, fed, seed)
-    executor = setup.executor_kind.make(CellParts(trainer, method.algorithm, *(workers or ())))
+    algorithm = played(experiment, method, seed, fed.num_clients)
+    executor = setup.executor_kind.make(CellParts(trainer, algorithm, *(workers or ())))
     alone = _is_pooled(method)
     sim = Simulator(
-        method.algorithm,
+        algorithm,
         population,
         executor,
         seed=seed,
@@ -409,7 +424,7 @@ def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedDat
     def open_cell(index: int) -> WorkerSetup:
         seed, method = cells(experiment)[index]
         trainer, population, _ = clients(experiment, method, setup, feds[seed], seed)
-        return WorkerSetup(method.algorithm, trainer, population.me)
+        return WorkerSetup(played(experiment, method, seed, feds[seed].num_clients), trainer, population.me)
 
     return open_cell
 

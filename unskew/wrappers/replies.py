@@ -64,13 +64,16 @@ class ReplyWrapper(Wrapper):
     """Base class of wrappers that change the uploads of all clients together, on the server."""
 
     @abstractmethod
-    def change(self, updates: Mapping[ClientId, Params], judged: frozenset[str]) -> Mapping[ClientId, Params]:
+    def change(
+        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+    ) -> Mapping[ClientId, Params]:
         """Change one upload of all clients.
 
         Args:
             updates: Differences from the model that each client was sent, by client in the order asked; all have the
                 same tensors, and all their numbers are finite.
             judged: Names of the parameters among the tensors; the others are statistics of normalisation layers.
+            fed: The federation in this round.
 
         Returns:
             Differences in their place, for the same clients.
@@ -152,14 +155,18 @@ class ReplyWrapper(Wrapper):
             self.permit(of, want)
             if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
                 return want
+            return replace(want, reduce=(Together(want.reduce, change(want, fields)),)) if want.reduce else want
+
+        def change(want: Ask, fields: tuple[Upload, ...]) -> Callable[..., Iterator[tuple[ClientId, Any]]]:
             models = {c: sent_model(message) or {} for c, message in want.to.items()}
-            change = functools.partial(self.changed, fields, models, fed)
-            return replace(want, reduce=(Together(want.reduce, change),))
+            return functools.partial(self.changed, fields, models, fed)
 
         def answer(want: Any, got: Any) -> Any:
-            if not isinstance(want, Ask) or not self.fields(of, want.step):
+            if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
                 return got
-            return Reduced(got.values[0], got.weights[0], got.replies)
+            if isinstance(got, Reduced):
+                return Reduced(got.values[0], got.weights[0], got.replies)
+            return dict(change(want, fields)(got))
 
         return (yield from through(of.round(state, self.server(of, fed)), request, answer))
 
@@ -182,7 +189,7 @@ class ReplyWrapper(Wrapper):
             part = {c: u for c, u in part.items() if u}
             if part:
                 judged = frozenset(f"{i}/{name}" for name in fed.layout.trainable)
-                for c, u in self.change(part, judged).items():
+                for c, u in self.change(part, judged, fed).items():
                     new[c] |= u
         for c, update in new.items():
             same = all(t is every[c][name] for name, t in update.items())
@@ -208,7 +215,9 @@ class Centre(ReplyWrapper):
             QuorumError: If there are too few updates.
         """
 
-    def change(self, updates: Mapping[ClientId, Params], judged: frozenset[str]) -> Mapping[ClientId, Params]:
+    def change(
+        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+    ) -> Mapping[ClientId, Params]:
         """Give every client the centre of all."""
         names = list(next(iter(updates.values())))
         centre = self.centre({n: torch.stack([u[n] for u in updates.values()]) for n in names}, judged)

@@ -184,7 +184,9 @@ class NormBound(ReplyWrapper):
     bound: Annotated[float, Gt(0.0)] | None = None
     multiple: Annotated[float, Gt(0.0)] = 1.0
 
-    def change(self, updates: Mapping[ClientId, Params], judged: frozenset[str]) -> Mapping[ClientId, Params]:
+    def change(
+        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+    ) -> Mapping[ClientId, Params]:
         """Scale the updates that are longer; the others stay as they are, to the bit."""
         sizes = {c: float(squared_norm({n: t.double() for n, t in u.items()}).sqrt()) for c, u in updates.items()}
         bound = self.multiple * statistics.median_low(sizes.values()) if self.bound is None else self.bound

@@ -1,0 +1,95 @@
+"""Liars in a run: the data they train on, and how often a backdoor opens.
+
+Liars are left out of what is measured on clients; the global test set, and honest clients' parts, are never changed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew.data.federated import FederatedData
+from unskew.data.images import ByteImages, as_tensor, extremes
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import ClientId
+from unskew.run.metrics import Metric
+from unskew.tree import Params
+from unskew.world.attack import Attack
+
+ATTACK_SUCCESS = "global.attack_success"
+
+
+def poisoned(attack: Attack, fed: FederatedData) -> tuple[Tensor | ByteImages, Tensor]:
+    """Training examples of the data set with those of liars changed; the data set's own if the attack changes none.
+
+    Raises:
+        ConfigError: If the examples have no classes to lie about.
+    """
+    dataset = fed.dataset
+    key = Key(fed.seed)
+    liars = attack.liars(fed.num_clients, key) if attack.poisons else frozenset()
+    if not liars:
+        return dataset.x_train, dataset.y_train
+    if dataset.y_train.is_floating_point() or dataset.y_train.dim() != 1:
+        raise ConfigError(
+            f"world.attack {attack.name!r} lies about classes, and the targets of {dataset.name} are none"
+        )
+    target = getattr(attack, "target", 0)
+    if target >= dataset.num_classes:
+        raise ConfigError(f"world.attack.target must be one of {dataset.num_classes} classes, got {target}")
+    x, y = as_tensor(dataset.x_train).clone(), dataset.y_train.clone()
+    bounds = extremes(dataset.x_train)
+    for c in sorted(liars):
+        rows = fed.clients.train[c]
+        if len(rows):
+            x[rows], y[rows] = attack.poison(x[rows], y[rows], dataset.num_classes, bounds, key / "poison" / c)
+    return x, y
+
+
+def honest(attack: Attack, clients: Sequence[ClientId], num_clients: int, seed: int) -> Sequence[ClientId]:
+    """Those of these clients that do not lie."""
+    liars = attack.liars(num_clients, Key(seed))
+    return [c for c in clients if c not in liars] if liars else clients
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """Test examples with the mark of a backdoor, of all classes but the one it asks for.
+
+    Attributes:
+        x: The marked inputs.
+        y: The class that the attack wants for each.
+        trainer: Evaluates models on them.
+    """
+
+    x: Tensor
+    y: Tensor
+    trainer: LocalTrainer
+
+    def metrics(self, params: Params | None) -> list[Metric]:
+        """The share of them that the global model takes for that class; nothing without a global model."""
+        if params is None or not len(self.y):
+            return []
+        columns = self.trainer.evaluate_on(params, self.x, self.y)
+        place = [m.name for m in self.trainer.task.measures].index("accuracy")
+        return [Metric(ATTACK_SUCCESS, self.trainer.task.values(columns)[place], float(len(self.y)))]
+
+
+def marked(attack: Attack, fed: FederatedData, make_trainer: Callable[[], LocalTrainer]) -> Marked | None:
+    """The examples that a backdoor is measured on; None if the attack has no mark, or nobody lies."""
+    dataset = fed.dataset
+    if not attack.liars(fed.num_clients, Key(fed.seed)):
+        return None
+    if type(attack).trigger is Attack.trigger:
+        return None
+    with_mark = attack.trigger(as_tensor(dataset.x_test), extremes(dataset.x_train))
+    trainer = make_trainer()
+    if with_mark is None or "accuracy" not in [m.name for m in trainer.task.measures]:
+        return None
+    x, target = with_mark
+    others = dataset.y_test != target
+    y = torch.full((int(others.sum()),), target, dtype=dataset.y_test.dtype)
+    return Marked(x[others].to(trainer.device), y.to(trainer.device), trainer)

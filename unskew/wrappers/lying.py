@@ -1,0 +1,117 @@
+"""Liars around a method: clients that take part and do not do what it says.
+
+A liar does the method's work and then sends something else in its place (`unskew.world.attack`), after everything that
+honest clients do to their uploads: it does not clip what it does not want clipped.  Honest clients' replies stay what
+they are, to the bit, and without liars there is no wrapper.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.protocol import ClientId, Federation, Me
+from unskew.tree import Params
+from unskew.world.attack import Attack
+from unskew.wrappers.base import name_of, wrap
+from unskew.wrappers.replies import ReplyWrapper
+from unskew.wrappers.uploads import UploadWrapper
+
+
+@dataclass(frozen=True)
+class LyingClients(UploadWrapper):
+    """Liars that know nothing but their own update.
+
+    Attributes:
+        attack: Their lies.
+        liars: Clients that lie.
+    """
+
+    attack: Attack
+    liars: frozenset[ClientId]
+
+    def check(self, of: Any) -> None:
+        """Refuse a method whose clients send neither models nor updates.
+
+        Raises:
+            ConfigError: If so.
+        """
+        _check(self.attack, of, super().check)
+
+    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+        """Lie, if this client is a liar."""
+        if me.id not in self.liars:
+            return updates, {}
+        return self.attack.lie(updates, [updates], 1, me.key / "lie"), {}
+
+
+@dataclass(frozen=True)
+class LyingReplies(ReplyWrapper):
+    """Liars that see what all honest clients send in a round: replies are changed where all of them have come.
+
+    Attributes:
+        attack: Their lies.
+        liars: Clients that lie.
+    """
+
+    attack: Attack
+    liars: frozenset[ClientId]
+
+    def check(self, of: Any) -> None:
+        """Refuse a method whose uploads cannot be seen.
+
+        Raises:
+            ConfigError: If its clients send neither models nor updates, or compress them.
+        """
+        _check(self.attack, of, super().check)
+
+    def permit(self, of: Any, want: Any) -> None:
+        """Permit every request: who lies does not ask."""
+
+    def change(
+        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+    ) -> Mapping[ClientId, Params]:
+        """Replace the liars' updates by lies."""
+        honest = [u for c, u in updates.items() if c not in self.liars]
+        count = len(updates) - len(honest)
+        return {
+            c: self.attack.lie(u, honest or [u], count, fed.key / "lie" / c) if c in self.liars else u
+            for c, u in updates.items()
+        }
+
+
+def _check(attack: Attack, of: Any, check: Any) -> None:
+    try:
+        check(of)
+    except ConfigError:
+        raise ConfigError(
+            f"world.attack {attack.name!r} changes the models or updates that clients send, and {name_of(of)} sends "
+            "none that it could change; take label_flip, which changes their data"
+        ) from None
+
+
+def with_liars(algorithm: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
+    """Put liars around a method; the method itself if nobody lies.
+
+    Args:
+        algorithm: The method.
+        attack: What they do.
+        clients: Number of clients.
+        key: Root of the run's randomness.
+        simulated: True if all replies of a round are seen in one place.
+
+    Raises:
+        ConfigError: If the attack cannot be made on this method.
+    """
+    liars = attack.liars(clients, key)
+    if not liars or not attack.uploads:
+        return algorithm
+    if attack.colludes and simulated:
+        return wrap(algorithm, LyingReplies(attack, liars))
+    if not attack.alone:
+        raise ConfigError(
+            f"world.attack {attack.name!r} is made from the replies of honest clients, which a client on a network "
+            "does not see; take sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
+        )
+    return wrap(algorithm, LyingClients(attack, liars))
