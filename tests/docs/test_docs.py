@@ -228,7 +228,7 @@ def default_of(field: dataclasses.Field[Any]) -> object:
 
 def test_the_world_on_the_page_of_settings_is_all_of_it() -> None:
     text = (ROOT / "docs" / "guides" / "settings.md").read_text("utf-8")
-    assert {f.name for f in dataclasses.fields(config.World)} == {"outage", "channel"}
+    assert {f.name for f in dataclasses.fields(config.World)} == {"outage", "channel", "attack"}
     for field in dataclasses.fields(Outage):
         assert f"| `outage.{field.name}` | `{field.default}` |" in text
 
