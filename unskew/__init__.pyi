@@ -77,6 +77,8 @@ from .run.models import save_model as save_model
 from .version import __version__ as __version__
 from .world.outage import Outage as Outage
 from .wrappers.base import wrap as wrap
+from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
+from .wrappers.central_dp import CentralDP as CentralDP
 from .wrappers.clip_norm import ClipNorm as ClipNorm
 from .wrappers.quantise import Quantise as Quantise
 from .wrappers.robust import GeometricMedian as GeometricMedian

@@ -107,6 +107,27 @@ class Privacy:
         return f"ε = {self.epsilon:.3g} at δ = {self.delta:g}{uploads}. Covers {self.covers}."
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrivacyBudget(Info):
+    """Differential privacy of models: what has been spent up to a round.
+
+    Attributes:
+        privacy: The guarantee for all rounds so far.
+        clip: Clipping norm of an update in the next round; None if there is none.
+        noise: Standard deviation of the last round's noise on every number.
+        releases: Rounds, or uploads of the client asked most often, that the guarantee adds up.
+        budget: Largest epsilon that may be spent; None is no limit.
+    """
+
+    type: ClassVar[str] = "unskew.privacy"
+
+    privacy: Privacy
+    clip: Finite | None
+    noise: Finite
+    releases: Count
+    budget: Finite | None = None
+
+
 # ---------------------------------------------------------------- groups of clients
 @dataclass(frozen=True, kw_only=True)
 class ClientGroups(Info):
@@ -478,7 +499,7 @@ TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
         Info, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges, ClientWeights,
-        Appeals, ClassRelations, Embeddings, Mixtures,
+        Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget,
     )
 }  # fmt: skip
 """Types by their names in rows."""

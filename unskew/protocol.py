@@ -624,6 +624,7 @@ class Federation:
         initialise: Makes a fresh model from a key, for methods that start from several.
         run_on_server: Runs a step on the server's own device, which has the network and the prior but no data; no
             message is sent for it.
+        secret: Root of draws that no one else may repeat; see `private`.
     """
 
     clients: tuple[ClientId, ...]
@@ -634,6 +635,15 @@ class Federation:
     clients_per_round: int
     initialise: Callable[[Key], Params]
     run_on_server: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
+    secret: Key | None = field(default=None, repr=False)
+
+    @property
+    def private(self) -> Key:
+        """Root of the server's noise in this round: in a deployment from a secret that only it has, otherwise `key`.
+
+        Clients know the run's seed, and all that follows from it.
+        """
+        return self.key if self.secret is None else self.secret
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
         """Draw `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.

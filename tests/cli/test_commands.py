@@ -238,7 +238,7 @@ NAMES = {
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {
-        *("dw", "clip_norm", "top_k", "quantise"),
+        *("dw", "clip_norm", "top_k", "quantise", "central_dp"),
         *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound"),
     },
     "sections": {"embeddings", "diffusion", "groups", "class_relations"},

@@ -236,6 +236,7 @@ WRAPPERS = Registry(
         "multi_krum": "unskew.wrappers.robust:MultiKrum",
         "geometric_median": "unskew.wrappers.robust:GeometricMedian",
         "norm_bound": "unskew.wrappers.robust:NormBound",
+        "central_dp": "unskew.wrappers.central_dp:CentralDP",
     },
     "a dataclass derived from unskew.wrappers.base.Wrapper",
     _is_wrapper,
@@ -250,6 +251,7 @@ WRAPPERS = Registry(
         "multi_krum": "the server averages the updates nearest to the others (Blanchard et al. 2017)",
         "geometric_median": "the server takes the geometric median of updates, RFA (Pillutla et al. 2022)",
         "norm_bound": "the server scales updates down to a norm before it averages them (Sun et al. 2019)",
+        "central_dp": "clients' updates are clipped and their sum gets noise: client-level DP (McMahan et al. 2018)",
     },
     inside=("unskew.wrappers.",),
 )

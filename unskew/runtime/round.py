@@ -6,6 +6,7 @@ clients remember and counts who replied.  Only how a message reaches a client an
 `Clients` of a run: `in_process.py` and `network.py` are two kinds.
 """
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -369,6 +370,8 @@ class Driver(Generic[S]):
             clients_per_round=self.cohort,
             initialise=m.initialise,
             run_on_server=server_device(m.server_trainer, self.key, t, m.num_classes, m.layout, m.initial),
+            # A fresh one each time: a round run once more with the same noise would reveal how its two sums differ.
+            secret=Key(secrets.randbits(256)) if self.clients.remote else None,
         )
 
     def own_models(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:

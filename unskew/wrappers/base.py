@@ -77,6 +77,13 @@ class Wrapper:
             ConfigError: If so.
         """
 
+    def check_around(self, of: Any, whole: Any) -> None:
+        """Refuse what other wrappers made of this one around a method `of`: `whole` is the method with all of them.
+
+        Raises:
+            ConfigError: If so.
+        """
+
     def touches(self, of: Any, name: str, types: StepTypes) -> bool:
         """True if a step is replaced by `work`; by default every one that may train."""
         return types.works
@@ -134,6 +141,10 @@ class Wrapped:
             kind = type(self.of).__name__
             raise ProtocolError(f"{kind}.init must be annotated with the type of the state it returns")
         self.by.check(self.of)
+        inside = self.of
+        while isinstance(inside, Wrapped):
+            inside.by.check_around(inside.of, self)
+            inside = inside.of
 
     @functools.cached_property
     def wrapped_steps(self) -> dict[str, Callable[..., Any]]:

@@ -1,0 +1,253 @@
+"""Central differential privacy: its equations by hand, its accountant, and who is accounted for or refused."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import dp_accounting
+import pytest
+import torch
+from dp_accounting import rdp
+from hypothesis import given
+from hypothesis import strategies as st
+from recipe import LOCAL, simulator
+
+import unskew as us
+from unskew.algorithms import TABLE, resolve
+from unskew.algorithms.fedavg import FedAvg, ModelReply
+from unskew.errors import ConfigError, QuorumError
+from unskew.info import PrivacyBudget, whole
+from unskew.keys import Key
+from unskew.protocol import SampleCount, drive
+from unskew.reduction import MeanOf, SumOf, reduced
+from unskew.runtime.round import Trace, _Round
+from unskew.server import privacy
+from unskew.tree import Params
+from unskew.wrappers.base import wrap
+from unskew.wrappers.central_dp import AdaptiveClip, CentralDP, NoisedSum
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.top_k import TopK
+
+UNIFORM = FedAvg(local=LOCAL, weighting="uniform")
+QUIET = CentralDP(clip=math.inf, noise_multiplier=0.0)
+
+
+@dataclass(frozen=True)
+class Sent:
+    params: Params
+    dy: Params
+    n: SampleCount = 1
+
+
+def noised(replies: dict[int, Any], reductions: tuple[Any, ...] = (MeanOf("params"),), **options: Any) -> Any:
+    model = {"w": torch.tensor([1.0, 1.0])}
+    settings = {"clip": 1.0, "noise": 0.0, "count_noise": 0.0, "cohort": len(replies), "key": Key(1)}
+    return reduced((NoisedSum(reductions, model, **(settings | options)),), replies).value
+
+
+def reply(*w: float) -> ModelReply:
+    return ModelReply({"w": torch.tensor(w)}, 1)
+
+
+def played(by: CentralDP, rounds: int = 2, algorithm: Any = UNIFORM, **options: Any) -> tuple[Any, list[Any]]:
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(algorithm, by), **options)
+    states = [sim.start()]
+    for t in range(1, rounds + 1):
+        states.append(sim.round(states[-1], t)[0])
+    return sim, states
+
+
+# ---------------------------------------------------------------- equations
+def test_a_far_client_counts_as_one_that_went_as_far_as_the_norm() -> None:
+    """Model (1, 1); updates (3, 4) of norm 5 and (.3, .4): clipped (.6, .8); mean (.45, .6), eq. 1 and 2."""
+    (mean,), within = noised({0: reply(4.0, 5.0), 1: reply(1.3, 1.4)})
+    torch.testing.assert_close(mean["w"], torch.tensor([1.45, 1.6]))
+    assert within == 0.5
+
+
+def test_an_absent_client_and_one_without_a_finite_update_count_as_not_moved() -> None:
+    """Of a cohort of four one moved by (.3, .4): the mean moves by a quarter of that, whoever replied."""
+    (mean,), _ = noised({0: reply(1.3, 1.4), 1: reply(math.nan, 0.0), 2: reply(math.inf, 0.0)}, cohort=4)
+    torch.testing.assert_close(mean["w"], torch.tensor([1.075, 1.1]))
+    with pytest.raises(QuorumError, match="finite"):
+        noised({0: reply(math.nan, 0.0)})
+
+
+def test_all_that_the_method_takes_is_clipped_together() -> None:
+    """A model that moved by (3, 0) and a sum of (0, 4) are one update of norm 5; clipped (.6, 0) and (0, .8)."""
+    both = Sent({"w": torch.tensor([4.0, 1.0])}, {"v": torch.tensor([0.0, 4.0])})
+
+    def moved(client: int, sent: Sent) -> Params:
+        return {"w": sent.params["w"] - 1.0}
+
+    (mean, total), _ = noised({0: both}, (MeanOf(moved), SumOf("dy")))
+    torch.testing.assert_close(mean["w"], torch.tensor([0.6, 0.0]))
+    torch.testing.assert_close(total["v"], torch.tensor([0.0, 0.8]))
+
+
+vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=2)
+
+
+@given(others=st.lists(vectors, max_size=20), one=vectors, other=vectors, clip=st.floats(0.01, 100.0))
+def test_a_sum_moves_by_at_most_the_norm_if_a_client_leaves_and_twice_that_if_one_is_replaced(
+    others: list[list[float]], one: list[float], other: list[float], clip: float
+) -> None:
+    def total(mine: list[float] | None) -> torch.Tensor:
+        of = [*others, [0.0, 0.0] if mine is None else mine]
+        replies = {i: Sent({}, {"w": torch.tensor(v)}) for i, v in enumerate(of)}
+        ((table,), _) = noised(replies, (SumOf("dy"),), clip=clip)
+        return table["w"].double()
+
+    slack = 1e-4 * clip * (len(others) + 1)  # of float32 sums
+    assert float((total(one) - total(None)).norm()) <= clip + slack
+    assert float((total(one) - total(other)).norm()) <= 2 * clip + slack
+
+
+def test_the_noise_on_the_sum_has_the_standard_deviation_z_times_the_clipping_norm() -> None:
+    """z = 2, C = .5, M = 4 over 40,000 numbers: 1 on the sum and 1/4 on the mean, up to four standard errors."""
+    large = {"w": torch.zeros(40_000)}
+    joint = NoisedSum((MeanOf("params"), SumOf("dy")), large, 0.5, 2.0 * 0.5, 0.0, 4, Key(5))
+    (mean, total), _ = reduced((joint,), {c: Sent(large, large) for c in range(4)}).value
+    assert float(total["w"].std()) == pytest.approx(1.0, abs=4 / math.sqrt(80_000))
+    assert float(mean["w"].std()) == pytest.approx(0.25, abs=1 / math.sqrt(80_000))
+    assert abs(float(torch.corrcoef(torch.stack([mean["w"], total["w"]]))[0, 1])) < 4 / math.sqrt(40_000)
+
+
+def test_without_clipping_and_noise_it_is_the_method_to_the_bit() -> None:
+    for algorithm in (UNIFORM, us.SCAFFOLD(local=LOCAL), us.FedDyn(local=LOCAL, weighting="uniform")):
+        plain = simulator("fedavg", "perceptron", algorithm=algorithm)
+        state = plain.start()
+        sim, states = played(QUIET, 3, algorithm)
+        for t, got in enumerate(states[1:], 1):
+            state, _ = plain.round(state, t)
+            expected, params = plain.algorithm.serve(state, None), sim.algorithm.serve(got, None)
+            assert all(torch.equal(expected[n], params[n]) for n in expected)
+
+
+def test_noise_follows_from_the_seed_in_a_simulation_and_changes_with_the_round() -> None:
+    loud = CentralDP(clip=0.1, noise_multiplier=1.0)
+    (one, states), (two, again) = played(loud), played(loud)
+    served = [sim.algorithm.serve(s[2], None) for sim, s in ((one, states), (two, again))]
+    assert all(torch.equal(served[0][n], served[1][n]) for n in served[0])
+    fed = one.federation(1)
+    assert fed.private == fed.key != one.federation(2).private
+
+
+# ---------------------------------------------------------------- the accountant
+def test_epsilon_is_that_of_dp_accounting_for_the_event_made_by_hand() -> None:
+    """z = 4, ten of a thousand clients, 50 rounds: 50 sampled Gaussian mechanisms of 4 / 2 with one client replaced."""
+    event = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, dp_accounting.GaussianDpEvent(2.0)), 50
+    )
+    accountant = rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    by_hand = accountant.compose(event).get_epsilon(1e-5)
+    assert privacy.cohort_epsilon(4.0, 1000, 10, 50, 1e-5) == pytest.approx(by_hand, rel=1e-12)
+    everyone = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(50), 1e-5)
+    assert privacy.cohort_epsilon(4.0, 10, 10, 50, 1e-5) == pytest.approx(everyone, rel=1e-12)
+    assert by_hand < everyone
+
+
+def test_more_rounds_cost_more_and_larger_cohorts_too() -> None:
+    spent = [privacy.cohort_epsilon(2.0, 100, 10, rounds, 1e-5) for rounds in (0, 1, 10, 100)]
+    assert spent[0] == 0.0
+    assert spent == sorted(set(spent))
+    cohorts = [privacy.cohort_epsilon(2.0, 100, m, 10, 1e-5) for m in (1, 10, 100)]
+    assert cohorts == sorted(set(cohorts))
+    assert privacy.cohort_epsilon(0.0, 100, 10, 1, 1e-5) == math.inf
+
+
+def test_every_round_reports_what_has_been_spent() -> None:
+    sim, states = played(CentralDP(clip=0.5, noise_multiplier=3.0, delta=1e-3), clients_per_round=2)
+    n = len(sim.federation(1).clients)
+    for t, state in enumerate(states[1:], 1):
+        spent = whole(sim.algorithm.info(state), PrivacyBudget)
+        assert spent.privacy.epsilon == pytest.approx(privacy.cohort_epsilon(3.0, n, 2, t, 1e-3), abs=1e-6)
+        assert (spent.releases, spent.clip, spent.noise) == (t, 0.5, 1.5)
+        assert "does not know whom a round asked" in spent.privacy.covers
+
+
+def test_no_round_begins_that_would_exceed_the_budget() -> None:
+    n = len(simulator("fedavg", "perceptron", algorithm=UNIFORM).federation(1).clients)
+    two = privacy.cohort_epsilon(8.0, n, n, 2, 1e-5)
+    sim, states = played(CentralDP(clip=0.5, noise_multiplier=8.0, max_epsilon=two), 4)
+    assert [s.releases for s in states] == [0, 1, 2, 2, 2]
+    assert sim.algorithm.serve(states[2], None) is sim.algorithm.serve(states[4], None)
+    spent = whole(sim.algorithm.info(states[4]), PrivacyBudget)
+    assert spent.privacy.epsilon <= two
+    assert "no further round" in spent.warnings[0]
+    assert not whole(sim.algorithm.info(states[2]), PrivacyBudget).warnings
+
+
+def test_an_adaptive_norm_finds_the_quantile_and_its_noise_is_paid_for() -> None:
+    """Andrew et al., theorem 1: noise z_delta on the sum and sigma_b on counts of 1/2 are one mechanism of z."""
+    by = CentralDP(noise_multiplier=1.0, adaptive=AdaptiveClip(noise=3.0))
+    z = by.sum_noise(10)
+    assert 1.0 / math.sqrt(z**-2 + (2 * 3.0) ** -2) == pytest.approx(1.0)
+    assert z > 1.0
+    _, states = played(CentralDP(clip=1e-3, noise_multiplier=0.0, adaptive=AdaptiveClip(lr=1.0)), 2)
+    # Nobody is within the first norm: b = 0, and C grows by exp(eta gamma) = e^.5.
+    assert states[1].clip == pytest.approx(1e-3 * math.exp(0.5))
+    with pytest.raises(ConfigError, match="noise_multiplier / 2"):
+        CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip(noise=1.0)).sum_noise(10)
+
+
+# ---------------------------------------------------------------- composition
+def test_it_stands_on_either_side_of_what_changes_uploads() -> None:
+    """Clipped before or after, the server clips what it restores: with all clients within its norm nothing differs."""
+    by = CentralDP(clip=1e6, noise_multiplier=0.0)
+    for other in (ClipNorm(0.01), TopK(share=0.1)):
+        ends = []
+        for order in ((other, by), (by, other)):
+            sim = simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, *order))
+            state, _ = sim.round(sim.start(), 1)
+            ends.append(sim.algorithm.serve(state, None))
+        assert all(torch.equal(ends[0][n], ends[1][n]) for n in ends[0])
+
+
+def test_what_reads_single_replies_is_refused_on_either_side() -> None:
+    for order in ((us.DW(), CentralDP()), (CentralDP(), us.DW())):
+        with pytest.raises(ConfigError, match=r"CentralDP covers sums only, and .* reads .*soft"):
+            wrap(UNIFORM, *order)
+    with pytest.raises(ConfigError, match="already"):
+        wrap(UNIFORM, CentralDP(), ClipNorm(1.0), CentralDP())
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> None:
+    """Accounted for: a plan gets one noised sum in a round, and of each reply nothing."""
+    sim = started(name)
+    if isinstance(sim, ConfigError):
+        assert "CentralDP" in str(sim)
+        return
+    state, exchanges, asked = sim.start(), _Round(sim, 1, Trace(), {}), []
+
+    def answer(want: Any) -> Any:
+        asked.append(want)
+        assert [type(r) for r in want.reduce] == [NoisedSum]
+        got = exchanges.answer(want)
+        assert all(nothing_of(r) for r in got.replies.values())
+        return got
+
+    after = drive(sim.algorithm.round(state, sim.federation(1)), answer)
+    assert len(asked) == after.releases == 1
+
+
+def started(name: str) -> Any:
+    """A simulator of the method with noise, started; or its refusal."""
+    try:
+        sim = simulator("fedavg", "perceptron", algorithm=wrap(resolve(name)(), CentralDP()), clients_per_round=3)
+        sim.start()
+    except ConfigError as refused:
+        return refused
+    return sim
+
+
+def nothing_of(left: Any) -> bool:
+    """True if all that is left of a reply is None."""
+    return left is None or all(nothing_of(value) for value in vars(left).values())
+
+
+def test_accounted_for_are_the_methods_that_need_means_only() -> None:
+    accounted = {name for name in TABLE if not isinstance(started(name), ConfigError)}
+    assert {"fedavg", "fedprox", "scaffold", "feddyn", "fedadam", "ditto", "moon", "fedper"} <= accounted
+    assert not accounted & {"hcct", "ifca", "maxfl", "fednova", "feddw", "fedproto", "feddif", "cfl"}

@@ -1,0 +1,477 @@
+"""Central differential privacy: a cohort's clipped updates are summed, and the server adds noise to the sum.
+
+H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018,
+Algorithm 1 with flat clipping and the estimator of a fixed denominator; and the clipping norm that follows a quantile:
+G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS
+2021, Algorithm 1.
+
+Notation   u_k  all that the method's reductions take of client k's reply, as differences from the model that it was
+                sent, in one vector
+           C    clipping norm;  z noise multiplier;  M cohort size;  N number of clients
+Clipping   v_k = u_k min(1, C / |u_k|);  0 for a client that does not reply, or whose update is not finite       (1)
+Sum        s = sum_k v_k + z C Normal(0, I);  a mean is s / M, whoever replied                                   (2)
+Adaptive   b = (1 / M) (sum_k (1[|u_k| <= C] - 1/2) + sigma_b Normal(0, 1)) + 1/2
+           C <- C exp(-eta_C (b - gamma)),  with noise of (z^-2 - (2 sigma_b)^-2)^(-1/2) instead of z in (2), so that
+           both releases together are one Gaussian mechanism of multiplier z                                     (3)
+Privacy    The data of one client are covered, if they are replaced by any others: s moves by at most 2 C, so that
+           its Gaussian mechanism has the multiplier z / 2.  Cohorts are drawn uniformly, M of N without replacement,
+           which amplifies (`unskew.server.privacy`).  All clients weigh the same.  What a method does with s costs
+           nothing more, and it gets nothing else of any reply: others are refused.
+           In a deployment the server also refuses replies by how they compare with the others; that is not covered.
+Departures The sum's noise is not divided among clients; Poisson sampling is not offered.  Sums are in floating point,
+           whose low-order bits can leak.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+import torch
+from annotated_types import Ge, Gt, Interval
+
+from unskew.errors import ConfigError, QuorumError
+from unskew.info import Privacy, PrivacyBudget, parts
+from unskew.keys import Key
+from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, steps_of
+from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
+from unskew.server import privacy
+from unskew.tree import Params, hints_of, is_record_type
+from unskew.wrappers.base import Wrapped, Wrapper, name_of, step_types, through
+from unskew.wrappers.uploads import sent_model, uploads
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """Clipping norm that follows a quantile of the updates' norms (eq. 3).
+
+    Attributes:
+        quantile: Share of the updates that are not to be clipped, gamma.
+        lr: Step size of the norm's logarithm, eta_C.
+        noise: Standard deviation of the noise on the count of updates within the norm, sigma_b, in clients; None takes
+            a twentieth of the cohort, as in the paper.
+    """
+
+    quantile: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.5
+    lr: Annotated[float, Gt(0.0)] = 0.2
+    noise: Annotated[float, Gt(0.0)] | None = None
+
+    def noise_for(self, cohort: int) -> float:
+        """Return sigma_b."""
+        return cohort / 20 if self.noise is None else self.noise
+
+
+@dataclass(frozen=True)
+class CentralState(Generic[S]):
+    """The method's state, and what has been released so far.
+
+    Attributes:
+        of: The method's state.
+        clip: The clipping norm, C.
+        noise: Standard deviation of the last release's noise; 0 before it.
+        releases: Number of noised sums.
+        cohort: Clients of the largest cohort, M.
+        clients: Number of clients, N.
+        stopped: True if the budget allows no further round.
+    """
+
+    of: S
+    clip: float
+    noise: float
+    releases: int
+    cohort: int
+    clients: int
+    stopped: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawing(Federation):
+    """A view of the federation that knows the cohorts it drew uniformly."""
+
+    cohorts: list[tuple[ClientId, ...]] = field(default_factory=list)
+
+    def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
+        drawn = super().sample(n, weights)
+        if weights is None:
+            self.cohorts.append(drawn)
+        return drawn
+
+
+class _Budget(Exception):
+    """The budget allows no further release."""
+
+
+@dataclass(frozen=True)
+class CentralDP(Wrapper):
+    """Differential privacy of clients by a server that is trusted with their updates.
+
+    Attributes:
+        clip: Clipping norm of a client's update, C, at first if it adapts; inf does not clip.
+        noise_multiplier: Standard deviation of the noise on the sum over C, z; 0 adds none.
+        delta: Probability that belongs to epsilon; below one over the number of clients.
+        max_epsilon: Budget: no round begins that would exceed it, and the model stays as it is; None is no limit.
+        adaptive: Lets the clipping norm follow the clients' updates; None keeps it.
+
+    Raises:
+        ConfigError: If there is a budget without noise, the adaptive norm's noise leaves none for the sum, or the
+            accountant is not installed.
+    """
+
+    State: ClassVar[Any] = CentralState
+
+    clip: Annotated[float, Gt(0.0)] = 1.0
+    noise_multiplier: Annotated[float, Ge(0.0)] = 1.0
+    delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
+    max_epsilon: Annotated[float, Gt(0.0)] | None = None
+    adaptive: AdaptiveClip | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_epsilon is not None and not self.noise_multiplier:
+            raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
+        if math.isinf(self.clip) and (self.noise_multiplier or self.adaptive):
+            raise ConfigError("noise is in proportion to clip, which must be finite then, got inf; set clip")
+        if self.noise_multiplier:
+            privacy.require()
+
+    # ------------------------------------------------------------------ what is refused
+    def check(self, of: Any) -> None:
+        """Refuse a method that gets more of a reply than sums.
+
+        Raises:
+            ConfigError: If so, or if it has the noise already.
+        """
+        self.check_around(of, of)
+
+    def check_around(self, of: Any, whole: Any) -> None:
+        """Refuse a method, or wrappers around this one, that read single replies.
+
+        Raises:
+            ConfigError: If so.
+        """
+        inside = of
+        while isinstance(inside, Wrapped):
+            if isinstance(inside.by, CentralDP):
+                raise ConfigError("CentralDP is around the method already; leave one of them out")
+            inside = inside.of
+        for step, begin in steps_of(whole).items():
+            types = step_types(begin)
+            seen = read_of_each(types.reply) if types is not None else []
+            if seen:
+                raise ConfigError(
+                    f"CentralDP covers sums only, and {name_of(whole)} reads {' and '.join(seen)} of every single "
+                    f"reply to step {step!r}; take a method that needs means only, as fedavg"
+                )
+
+    def request(self, of: Any, want: Any, fed: Federation, cohorts: Sequence[tuple[ClientId, ...]]) -> Ask:
+        """Check that a request is covered.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+
+        def refuse(why: str) -> ConfigError:
+            return ConfigError(f"CentralDP covers one sum over a cohort in each round, and {name_of(of)} {why}")
+
+        if isinstance(want, Collect):
+            raise refuse("collects values that clients hold; leave CentralDP out")
+        step = want.step
+        if not want.reduce:
+            raise refuse(f"reads every single reply to step {step!r}; take a method that needs means only, as fedavg")
+        types = step_types(steps_of(of)[step])
+        for reduction in want.reduce:
+            linear = inner_of(reduction)
+            if type(linear) not in (MeanOf, SumOf):
+                raise refuse(f"takes {type(linear).__name__} of the replies to step {step!r}, which is no sum")
+            if linear.by is not None:
+                raise refuse(f"makes a mean for each group of clients in step {step!r}, which reveals the groups")
+            if linear.weight is not None and not is_count(types and types.reply, linear.weight):
+                raise refuse(f"weights replies to step {step!r} by what clients say, where all must weigh the same")
+        if set(want.to) not in ({*fed.clients}, *map(set, cohorts)):
+            raise refuse(f"asks clients for step {step!r} that were not drawn uniformly")
+        models = [sent_model(message) for message in want.to.values()]
+        if any(m is None or m.keys() != models[0].keys() for m in models):  # type: ignore[union-attr]
+            raise refuse(f"sends no model in step {step!r}, or several, to take differences from")
+        if any(m[n] is not t for m in models for n, t in (models[0] or {}).items()):  # type: ignore[index]
+            raise refuse(f"sends different models in step {step!r}, so that an absent client has no update of zero")
+        if self.noise_multiplier and (statistics := [n for n in fed.layout.buffers if n in (models[0] or {})]):
+            raise refuse(
+                f"averages statistics of batches ({statistics[0]}, ...), which noise may make negative; take a model "
+                'without BatchNorm, or keep it on the clients: personal = ["norm"]'
+            )
+        asked: Ask = want
+        return asked
+
+    # ------------------------------------------------------------------ rounds
+    def init(self, of: Any, params: Params, fed: Federation) -> CentralState[Any]:
+        """Return the method's state before round 1, with nothing released.
+
+        Raises:
+            ConfigError: If the first request of the first round is not covered.
+        """
+        view = drawing(fed)
+        state = of.init(params, view)
+        plan = of.round(state, view)
+        want = next(plan, None)
+        plan.close()
+        if isinstance(want, Ask | Collect):
+            self.request(of, want, view, view.cohorts)
+        return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False)
+
+    def round(self, of: Any, state: CentralState[Any], fed: Federation) -> Plan[CentralState[Any]]:
+        """Run the method's round with noised sums in place of its own.
+
+        Raises:
+            ConfigError: If the method asks for what is not covered, or for a second sum.
+        """
+        view = drawing(fed)
+        after = state
+
+        def request(want: Any) -> Any:
+            nonlocal after
+            if not isinstance(want, Ask | Collect):
+                return want
+            if after is not state:
+                raise ConfigError(f"CentralDP covers one sum in each round, and {name_of(of)} asks for a second one")
+            ask = self.request(of, want, view, view.cohorts)
+            cohort = max(state.cohort, len(ask.to))
+            spent = self.epsilon(state.releases + 1, len(fed.clients), cohort)
+            if self.max_epsilon is not None and spent > self.max_epsilon:
+                raise _Budget
+            model = sent_model(next(iter(ask.to.values())))
+            assert model is not None
+            z = self.sum_noise(len(ask.to))
+            after = replace(state, releases=state.releases + 1, cohort=cohort, noise=z * state.clip if z else 0.0)
+            count_noise = self.adaptive.noise_for(len(ask.to)) if self.adaptive and z else 0.0
+            joint = NoisedSum(
+                ask.reduce, model, state.clip, after.noise, count_noise, len(ask.to), fed.private / "central dp"
+            )
+            return replace(ask, reduce=(joint,))
+
+        def answer(want: Any, got: Any) -> Any:
+            nonlocal after
+            if not isinstance(want, Ask):
+                return got
+            (values, within), (cohort,) = got.value, got.weights
+            if self.adaptive is not None:
+                step = self.adaptive.lr * (within - self.adaptive.quantile)
+                after = replace(after, clip=after.clip * math.exp(-step))
+            return Reduced(values, (cohort,) * len(values), got.replies)
+
+        try:
+            inner = yield from through(of.round(state.of, view), request, answer)
+        except _Budget:
+            return replace(state, stopped=True)
+        return replace(after, of=inner)
+
+    def sum_noise(self, cohort: int) -> float:
+        """Return the standard deviation of the noise on the sum over C: z, or what the count's noise leaves (eq. 3).
+
+        Raises:
+            ConfigError: If it leaves nothing.
+        """
+        z = self.noise_multiplier
+        if self.adaptive is None or not z:
+            return z
+        count = 2.0 * self.adaptive.noise_for(cohort)
+        if not count > z:
+            raise ConfigError(
+                f"adaptive.noise must be > noise_multiplier / 2 = {z / 2:g}, got {count / 2:g} for a cohort of "
+                f"{cohort}; set adaptive.noise"
+            )
+        return math.sqrt(1.0 / (z**-2 - count**-2))
+
+    # ------------------------------------------------------------------ what it costs
+    def private(self, of: Any) -> bool:
+        """True: nothing else of a client's data may leave it."""
+        return True
+
+    def uses_private_randomness(self, of: Any) -> bool:
+        """True if there is noise, which a deployed server draws from a secret of its own."""
+        return self.noise_multiplier > 0.0 or super().uses_private_randomness(of)
+
+    def epsilon(self, releases: int, clients: int, cohort: int) -> float:
+        """Compute the epsilon of a number of rounds; inf without noise."""
+        return privacy.cohort_epsilon(self.noise_multiplier, clients, cohort, releases, self.delta)
+
+    def info(self, of: Any, state: CentralState[Any]) -> tuple[object, ...]:
+        """Report the method's own info and the privacy spent so far."""
+        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
+        spent = self.epsilon(state.releases, state.clients, state.cohort)
+        drawn = state.cohort < state.clients
+        guarantee = Privacy(
+            epsilon="no guarantee, as there is no noise" if math.isinf(spent) else round(spent, 6),
+            server="each participant's update and number of examples, as they are: it is trusted",
+            clients="the models, which follow from noised sums"
+            + (f" over {state.cohort} of {state.clients} clients, drawn without replacement" if drawn else ""),
+            delta=self.delta,
+            covers="all data of one client, if they are replaced by any others, towards everyone who sees the models"
+            + (" and does not know whom a round asked" if drawn else ""),
+        )
+        stopped = f"the privacy budget, epsilon {self.max_epsilon}, allows no further round: the model stays as it is"
+        return (
+            *own,
+            PrivacyBudget(
+                privacy=guarantee,
+                clip=None if math.isinf(state.clip) else state.clip,
+                noise=state.noise,
+                releases=state.releases,
+                budget=self.max_epsilon,
+                warnings=(stopped,) if state.stopped else (),
+            ),
+        )
+
+
+# ---------------------------------------------------------------- the sum
+@dataclass
+class _Partial:
+    """Sums so far: of each reduction's table, of clients behind them, and of those within the clipping norm."""
+
+    sums: list[Params] = field(default_factory=list)
+    kinds: list[dict[str, torch.dtype]] = field(default_factory=list)
+    anchored: list[bool] = field(default_factory=list)
+    clients: int = 0
+    within: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class NoisedSum:
+    """The reductions of one request as one sum of jointly clipped updates, with noise (eq. 1, 2).
+
+    Attributes:
+        reductions: Sums and means without groups; weights are ignored.
+        model: The model that every client was sent.
+        clip: C.
+        noise: Standard deviation of the noise on every number of the sum.
+        count_noise: The same for the count of updates within C, in clients.
+        cohort: M.
+        key: Root of the noise.
+    """
+
+    reductions: tuple[Reduction, ...]
+    model: Params
+    clip: float
+    noise: float
+    count_noise: float
+    cohort: int
+    key: Key
+
+    def start(self) -> _Partial:
+        """Return the sum over no clients."""
+        return _Partial()
+
+    def add(self, partial: _Partial, client: int, reply: Any) -> _Partial:
+        """Add a client's clipped update; one that is not finite counts as zero."""
+        tables, anchored = zip(*(self._table(r, client, reply) for r in self.reductions), strict=True)
+        size = math.sqrt(sum(self._squared(t, a) for t, a in zip(tables, anchored, strict=True)))
+        if not math.isfinite(size):
+            return partial
+        if not partial.sums:
+            partial.sums = [{n: torch.zeros_like(_wide(t)) for n, t in table.items()} for table in tables]
+            partial.kinds = [{n: t.dtype for n, t in table.items()} for table in tables]
+            partial.anchored = list(anchored)
+        within = size <= self.clip
+        for total, table, whole in zip(partial.sums, tables, anchored, strict=True):
+            for name, t in total.items():
+                value = _wide(table[name])
+                if not within:
+                    scale, anchor = self.clip / size, self._anchor(name, value, whole)
+                    value = anchor + scale * (value - anchor)
+                t.add_(value)
+        partial.clients += 1
+        partial.within += within
+        return partial
+
+    def merge(self, partial: _Partial, later: _Partial) -> _Partial:
+        """Add the sums of a later chunk."""
+        if not partial.sums or not later.sums:
+            return partial if partial.sums else later
+        for total, more in zip(partial.sums, later.sums, strict=True):
+            for name, t in total.items():
+                t.add_(more[name])
+        partial.clients += later.clients
+        partial.within += later.within
+        return partial
+
+    def finish(self, partial: _Partial) -> tuple[Any, Any]:
+        """Return the values of the reductions with the noised share of updates within C, and M.
+
+        Raises:
+            QuorumError: If no reply could be used.
+        """
+        if not partial.sums:
+            raise QuorumError("a noised mean needs one client with a finite update, got none")
+        values = []
+        for i, (reduction, total) in enumerate(zip(self.reductions, partial.sums, strict=True)):
+            for name, t in total.items():
+                if partial.clients != self.cohort and partial.anchored[i]:  # an absent client did not move
+                    t.add_(self._anchor(name, t, True), alpha=self.cohort - partial.clients)
+                if self.noise:
+                    t.add_((self.key / i / name).normal(*t.shape).to(t), alpha=self.noise)
+                if type(inner_of(reduction)) is MeanOf:
+                    t.div_(float(self.cohort))
+            values.append({n: t.to(partial.kinds[i][n]) for n, t in total.items()})
+        count = partial.within - partial.clients / 2
+        if self.count_noise:
+            count += self.count_noise * float((self.key / "within").normal(1))
+        return (tuple(values), count / self.cohort + 0.5), float(self.cohort)
+
+    def _table(self, reduction: Reduction, client: int, reply: Any) -> tuple[Params, bool]:
+        """Return what a reduction takes of a reply, and True if it is a model rather than a difference."""
+        while isinstance(reduction, Within):
+            reply = reduction.part(client, reply)
+            reduction = reduction.reduction
+        assert isinstance(reduction, MeanOf | SumOf)
+        of = reduction.of
+        if isinstance(of, str):
+            mark = next((u.kind for u in uploads(type(reply)) if u.path == (of,)), "update")
+            return getattr(reply, of), mark == "model"
+        return of(client, reply), False
+
+    def _anchor(self, name: str, like: torch.Tensor, whole: bool) -> torch.Tensor:
+        return _wide(self.model[name]) if whole else torch.zeros_like(like)
+
+    def _squared(self, table: Params, whole: bool) -> float:
+        return sum(
+            float((t.double() - (self.model[n].double() if whole else 0.0)).square().sum()) for n, t in table.items()
+        )
+
+
+def _wide(t: torch.Tensor) -> torch.Tensor:
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+# ---------------------------------------------------------------- what a method declares
+def drawing(fed: Federation) -> _Drawing:
+    """Return a view of the federation that remembers the cohorts it draws."""
+    return _Drawing(**{name: getattr(fed, name) for name in Federation.__dataclass_fields__})
+
+
+def inner_of(reduction: Any) -> Any:
+    """Return the method's own reduction, without what other wrappers put around it."""
+    while isinstance(reduction, Within):
+        reduction = reduction.reduction
+    return reduction
+
+
+def read_of_each(of: Any) -> list[str]:
+    """Names of the fields of a reply that a plan reads of every client, in it and in the records it holds."""
+    names: list[str] = []
+    if is_record_type(of):
+        for name, hint in hints_of(of).items():
+            if EACH in getattr(hint, "__metadata__", ()):
+                names.append(name)
+            else:
+                names += read_of_each(hint)
+    return names
+
+
+def is_count(of: Any, weight: Any) -> bool:
+    """True if a weight is a field of a reply, or of a record in it, with the number of a client's examples."""
+    if not isinstance(weight, str) or not is_record_type(of):
+        return False
+    hints = hints_of(of)
+    if weight in hints:
+        return bool(hints[weight] == SampleCount or hints[weight] == SampleCount | None)
+    return any(is_count(hint, weight) for hint in hints.values() if is_record_type(hint))
