@@ -31,6 +31,10 @@ A method that has something to report besides accuracy adds `def info(self, stat
 round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
 own; it is kept with the run in info.jsonl.  Each section of the report draws only the types it names.
 
+A method, a loss term or a wrapper that does not go with every task has a class attribute `needs`, of the words of
+`unskew.tasks.needs`: "classes" where it looks at labels, "classifier" where at a row of outputs or weights for each
+class, "groups" where it counts examples by class or group, "images".  What cannot be is refused before any work.
+
 Tensors in messages that are not models name their dimensions, `Float[Tensor, "classes features"]`: over a network
 these two must have the run's lengths, and any other name must have one length throughout a message.  Numbers may
 declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.

@@ -40,7 +40,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -393,6 +393,8 @@ class FedDif:
         ConfigError: If a setting is out of range, the target is not a distribution, or drift is to be regularised under
             an optimiser whose displacement is not a sum of gradients.
     """
+
+    needs: ClassVar[tuple[str, ...]] = ("groups",)
 
     local: SgdConfig = SgdConfig()
     epsilon: Annotated[float, Ge(0.0)] = 0.04

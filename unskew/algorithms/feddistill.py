@@ -125,6 +125,11 @@ class FedDistill:
         local: The clients' optimisation.
     """
 
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+    )
+
     lam: Annotated[float, Ge(0.0)] = 1.0
     averaging: TeacherMean = "clients"
     local: SgdConfig = SgdConfig()
@@ -197,6 +202,11 @@ class FedDistillPlus:
         local: The clients' optimisation.
         weighting: Weights of the models, as in FedAvg.
     """
+
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+    )
 
     lam: Annotated[float, Ge(0.0)] = 1.0
     averaging: TeacherMean = "clients"

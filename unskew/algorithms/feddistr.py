@@ -33,7 +33,7 @@ Later      Rounds after the first change nothing, and say so.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -417,6 +417,12 @@ class FedDistr:
         ConfigError: If m is not a number of clusters; if noise is asked for where one example could change any number
             of embeddings, or an epsilon whose accountant is not installed.
     """
+
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+        "images",
+    )
 
     prior: str = "built-in"
     m: ClusterCount = "auto"

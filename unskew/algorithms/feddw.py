@@ -317,6 +317,11 @@ class DW(Wrapper):
         ConfigError: If a method has the term already, or noise is asked for and the accountant is not installed.
     """
 
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+    )
+
     State: ClassVar[Any] = FedDWState
     Message: ClassVar[Any] = FedDWMessage
     Reply: ClassVar[Any] = FedDWReply

@@ -26,7 +26,7 @@ Departures The port has G = wbar - w, with which (3) undoes a part of every step
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Gt, Interval
@@ -122,6 +122,11 @@ class FedFA:
     Raises:
         ConfigError: If alpha + beta is more than 1.
     """
+
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+    )
 
     alpha: Share = 0.5
     beta: Share = 0.5

@@ -21,7 +21,7 @@ Later      Rounds after the first change nothing, and say so.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -171,6 +171,12 @@ class FedPFT:
         classifier: Optimisation of the classifier, from scratch; `[local]` does not apply to it.
         server_model: True to train a global model on the server's own device, on images only.
     """
+
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+        "images",
+    )
 
     prior: str = "built-in"
     m: Annotated[int, Ge(1)] = 3

@@ -81,6 +81,11 @@ class FedProto:
         local: The clients' optimisation.
     """
 
+    needs: ClassVar[tuple[str, ...]] = (
+        "classes",
+        "classifier",
+    )
+
     lam: Annotated[float, Ge(0.0)] = 1.0
     averaging: TeacherMean = "examples"
     local: SgdConfig = SgdConfig()

@@ -34,6 +34,8 @@ from unskew.tree import Params
 class Variance:
     """lambda_v L_V (eq. 1); None is C / 4."""
 
+    needs: ClassVar[tuple[str, ...]] = ("classifier",)
+
     lambda_v: float | None
     sees: ClassVar[Literal["features"]] = "features"
 

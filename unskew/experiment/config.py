@@ -44,6 +44,7 @@ from unskew.protocol import SgdConfig
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.tasks.kind import LOSSES, METRICS, TaskKind
+from unskew.tasks.needs import refusal
 from unskew.tree import is_record
 from unskew.world.attack import ATTACKS, Attack, Honest
 from unskew.world.channel import CHANNELS, Channel, Even
@@ -321,6 +322,9 @@ class Experiment:
         if len(set(self.track)) != len(self.track):
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
         kind = self.task.check()
+        for m in self.methods:
+            if why := refusal(m.algorithm, kind, self.task.bins is not None):
+                raise ConfigError(f"{m.label} {why}")
         kind.check_evaluate(self.evaluate, MODELS)
         if self.metrics and len(self.metrics) == len(self.evaluate):
             object.__setattr__(self, "evaluate", ("global", "personal", *self.metrics))

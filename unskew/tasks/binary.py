@@ -126,7 +126,7 @@ BINARY = TaskKind(
         Measure("sensitivity_at_90", "sensitivity at 90 % specificity", whole=lambda o, y: sensitivity_at(o, y, 0.9)),
     ),
     predict=_predict,
-    gives=frozenset({"classes", "outputs"}),
+    gives=frozenset({"classes"}),
     correct=correct,
     family=at_specificity,
     check=two_classes,

@@ -104,6 +104,6 @@ CLASSIFICATION = TaskKind(
         Measure("lowest_recall", "lowest recall of a class", whole=lowest_recall),
     ),
     predict=lambda outputs, names: named(predicted(outputs), names),
-    gives=frozenset({"classes", "classifier", "outputs"}),
+    gives=frozenset({"classes", "classifier"}),
     correct=correct,
 )

@@ -39,7 +39,7 @@ class TaskKind:
         predict: Predictions from outputs and the names of what they stand for, one for each example.
         model: Name of the network that is trained if none is named.
         gives: What a method may need of it: "classes", a label from 0 for each example; "classifier", a last linear
-            layer with a row for each class; "outputs", one vector of outputs an example.
+            layer with a row for each class (`unskew.tasks.needs`).
         links: By loss, the function from outputs to what measures and predictions see; if none, they see the outputs.
         correct: True where an example's class is found, (n,) bool, from (outputs, targets); None where there are no
             classes.
@@ -55,7 +55,7 @@ class TaskKind:
     measures: tuple[Measure, ...]
     predict: Callable[[Tensor, Sequence[str]], list[Any]]
     model: str = "mlp"
-    gives: frozenset[str] = frozenset({"outputs"})
+    gives: frozenset[str] = frozenset()
     links: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     correct: Callable[[Tensor, Tensor], Tensor] | None = None
     family: Callable[[str], Measure | None] = _no_family

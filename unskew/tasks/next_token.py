@@ -45,6 +45,5 @@ NEXT_TOKEN = TaskKind(
     ),
     predict=lambda outputs, names: named(outputs[:, -1].argmax(1), names),
     model="char_lstm",
-    gives=frozenset(),
     positions=True,
 )

@@ -20,5 +20,5 @@ CAUTIOUS = TaskKind(
     losses={"cross_entropy": lambda outputs, y: cross_entropy(outputs, y, reduction="none")},
     measures=(Measure("brier", "Brier score", "lower", 0.0, 2.0, percent=False, each=brier),),
     predict=lambda outputs, names: named(outputs.argmax(1), names),
-    gives=frozenset({"classes", "classifier", "outputs"}),
+    gives=frozenset({"classes", "classifier"}),
 )

@@ -1,0 +1,53 @@
+"""What a method needs of a task: declared beside the method, checked before any work.
+
+A method, a loss term or a wrapper says with a class attribute what it cannot do without:
+
+    needs: ClassVar[tuple[str, ...]] = ("classes", "classifier")
+
+A kind of task says what it gives (`TaskKind.gives`).  What says nothing goes with every task.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from unskew.tasks.kind import TaskKind
+from unskew.tree import is_record
+
+NEEDS: dict[str, str] = {
+    "classes": "a class for each example",
+    "classifier": "a last layer with a row for each class",
+    "groups": "examples that are counted by class or group",
+    "images": "images as inputs",
+}
+"""Every need, in words."""
+
+
+def needs_of(method: Any) -> tuple[str, ...]:
+    """What a method needs, with its terms, rules and wrappers, in the order of `NEEDS`."""
+    found = _declared(method)
+    return tuple(need for need in NEEDS if need in found)
+
+
+def _declared(value: Any) -> set[str]:
+    if isinstance(value, tuple | list):
+        return set().union(*map(_declared, value))
+    if isinstance(value, Mapping):
+        return set().union(*map(_declared, value.values()))
+    own = set(getattr(type(value), "needs", ()))
+    return own.union(*(_declared(getattr(value, f.name)) for f in fields(value))) if is_record(value) else own
+
+
+def given(kind: TaskKind, binned: bool = False) -> frozenset[str]:
+    """What tasks of a kind give; whether inputs are images only the data can say."""
+    counted = kind.targets.classes or len(kind.targets.groups) > 1 or binned
+    return kind.gives | {"images"} | ({"groups"} if counted else set())
+
+
+def refusal(method: Any, kind: TaskKind, binned: bool = False) -> str:
+    """Why a method cannot learn such a task, as the end of a sentence; empty if it can."""
+    lacking = [need for need in needs_of(method) if need not in given(kind, binned)]
+    if not lacking:
+        return ""
+    remedy = "; set task.bins" if lacking == ["groups"] and kind.targets.name == "number" else ""
+    return f"needs {' and '.join(NEEDS[need] for need in lacking)}, which task.kind = {kind.name!r} has not{remedy}"
