@@ -74,7 +74,21 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def drawn() -> None:
-    """Asks for real figures where the others of a folder are undrawn."""
+    """Asks for real figures where other tests have undrawn ones."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest) -> None:
+    """Outside the tests of reports a run's page is written without drawing, unless a test asks for it.
+
+    A test that is the first to import the figures draws them, since importing them would cost the others more.
+    """
+    if "unskew.report.figures" in sys.modules and "drawn" not in request.fixturenames and not _of_reports(request.path):
+        request.getfixturevalue("undrawn")
+
+
+def _of_reports(path: Path) -> bool:
+    return "report" in path.relative_to(Path(__file__).parent).parts
 
 
 OUTCOMES: list[tuple[str, str, str]] = []

@@ -40,12 +40,6 @@ class Said:
 Unskew = Callable[..., Said]
 
 
-@pytest.fixture(autouse=True)
-def _undrawn(request: pytest.FixtureRequest) -> None:
-    if "drawn" not in request.fixturenames:
-        request.getfixturevalue("undrawn")
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

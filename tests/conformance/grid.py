@@ -16,14 +16,20 @@ def network_of(case: str) -> str:
     return "normalised" if case in NORMALISED or CASES.index(case) % 2 else "perceptron"
 
 
-def one_network_each(cases: Sequence[str]) -> pytest.MarkDecorator:
+def one_network_each(cases: Sequence[str], variants: bool = True) -> pytest.MarkDecorator:
     """Try every case on one network, and by `make test-slow` on the other.
+
+    Without `variants` a method with other settings than its own, "hcct, by size", waits for it on both.
 
     By the module's scope: pytest then runs all tests of a cell one after the other, and its run is made once.
     """
     return pytest.mark.parametrize(
         ("case", "network"),
-        [pytest.param(c, n, marks=() if n == network_of(c) else pytest.mark.slow) for c in cases for n in NETWORKS],
+        [
+            pytest.param(c, n, marks=() if n == network_of(c) and (variants or ", " not in c) else pytest.mark.slow)
+            for c in cases
+            for n in NETWORKS
+        ],
         scope="module",
         ids=[f"{c}, on {n}" for c in cases for n in NETWORKS],
     )
