@@ -62,8 +62,9 @@ class Gain:
 
 @dataclass(frozen=True)
 class ClientGain:
-    """A client's gain, with its number of test examples, 0 if not known."""
+    """A client's gain, with its number and name, and its test examples, 0 if not known."""
 
+    number: int
     name: str
     examples: int
     gain: Gain
@@ -124,10 +125,10 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     if lasting:
         for c in sorted(set.intersection(*map(set, by_seed.values()))):
             pairs = [values[c] for values in by_seed.values()]
-            clients.append(ClientGain(_name(record, next(iter(by_seed)), c), pairs[0][2], gain(pairs)))
+            clients.append(ClientGain(c, _name(record, next(iter(by_seed)), c), pairs[0][2], gain(pairs)))
     else:
         for seed, values in by_seed.items():
-            clients += [ClientGain(f"client {c} of seed {seed}", v[2], gain([v])) for c, v in values.items()]
+            clients += [ClientGain(c, f"client {c} of seed {seed}", v[2], gain([v])) for c, v in values.items()]
     means = [sign * statistics.fmean(a - b for a, b, _ in values.values()) for values in by_seed.values()]
     whole = _over_seeds(means) if len(means) > 1 else _mean_of([c.gain for c in clients])
     return Worth(method, record.cell(method).bound, whole, tuple(clients))
@@ -328,7 +329,7 @@ def table(record: Record, marks: dict[str, Look] | None = None) -> Table | None:
         cells = (bracket(w.whole, m), f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), *of_clients)
         mark = {} if marks is None else {"swatch": swatch(marks[w.method])}
         entries.append(TableRow(w.method, cells, below="" if w.bound is None else tables.BOUNDS[w.bound], **mark))
-    results = _alone_in_words(record, base, m, [c.name for c in of[0].clients] if named else [])
+    results = _alone_in_words(record, base, m, of[0].clients if named else ())
     note = (
         f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
         f"{'' if m.higher else ', turned around so that above zero is better'}, last round. {_basis(of, m)} Better and "
@@ -338,13 +339,14 @@ def table(record: Record, marks: dict[str, Look] | None = None) -> Table | None:
     return Table(f"Gain over training alone ({base})", tuple(head), tuple(entries), note)
 
 
-def _alone_in_words(record: Record, base: str, m: Measure, names: Sequence[str]) -> str:
+def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[ClientGain]) -> str:
     """A sentence on the clients' results alone."""
-    if not names:
+    if not clients:
         return ""
     of = [record.clients[base, s] for s in tables.counted(record, base) if (base, s) in record.clients]
-    by_client = [statistics.fmean(values[c] for values in of) for c in range(len(names))]
-    return " Alone they have " + ", ".join(f"{n} {m.with_unit(v)}" for n, v in zip(names, by_client, strict=True)) + "."
+    means = [statistics.fmean(values[c.number] for values in of if c.number in values) for c in clients]
+    pairs = zip(clients, means, strict=True)
+    return " Alone they have " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."
 
 
 def section(record: Record, marks: dict[str, Look]) -> Section | None:
