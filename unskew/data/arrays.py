@@ -23,7 +23,7 @@ from unskew.tasks.targets import CLASS, Targets
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
 
-LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "client_train", "client_test")
+LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "domain_test", "client_train", "client_test")
 NAMES = ("classes", "domains", "clients", "features")
 
 
@@ -50,6 +50,7 @@ def from_arrays(
     tables: Mapping[str, RawTable] | None = None,
     inputs: Inputs | None = None,
     targets: Targets = CLASS,
+    newcomers: bool = False,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -67,6 +68,8 @@ def from_arrays(
         tables: The columns themselves by part, train and test, where `x_train` and `x_test` hold the rows' numbers.
         inputs: The way from raw inputs, if the caller knows it.
         targets: The form of y_train and y_test.
+        newcomers: Clients of test rows are others than those of training rows, and come after training: all their rows
+            are theirs to divide.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
@@ -86,7 +89,8 @@ def from_arrays(
     client_names = names_of(name, "clients", arrays)
     fraction = TEST_FRACTION if test_fraction is None else test_fraction
     content = divided(name, content, test_key, fraction, own_test, targets)
-    _check_test_clients(name, content, client_names)
+    if not newcomers:
+        _check_test_clients(name, content, client_names)
     if tables is not None:
         content, inputs = _preprocessed(rules or Preprocess("none"), content, tables, client_names)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
@@ -96,7 +100,10 @@ def from_arrays(
     x, y = tensors[0], content["y_train"]
     domain, client, theirs = (content.get(key) for key in ("domain_train", "client_train", "client_test"))
     if client is not None and theirs is not None:  # their rows come after all others
+        if domain is not None:
+            domain = np.concatenate([domain, _domains_of_test(name, content)])
         x, y, client = _joined(x, tensors[1]), np.concatenate([y, content["y_test"]]), np.concatenate([client, theirs])
+    later = np.unique(theirs) if newcomers and theirs is not None and client_names is not None else ()
     return checked(
         name,
         x,
@@ -111,9 +118,20 @@ def from_arrays(
         inputs=inputs or tensors[3],
         owners=None if client is None else torch.from_numpy(client),
         client_names=client_names,
-        own_test=None if theirs is None else torch.arange(len(y)) >= len(content["y_train"]),
+        own_test=None if theirs is None or newcomers else torch.arange(len(y)) >= len(content["y_train"]),
+        never_train=tuple(client_names[i] for i in later) if client_names is not None else (),
         targets=targets,
     )
+
+
+def _domains_of_test(name: str, content: Arrays) -> Array:
+    """The domain of each test row: as given, or that of its client."""
+    if "domain_test" in content:
+        return content["domain_test"]
+    domain_of = dict(zip(content["client_train"].tolist(), content["domain_train"].tolist(), strict=True))
+    if [domain_of[client] for client in content["client_train"].tolist()] != content["domain_train"].tolist():
+        raise DataError(f"{name}: a client's rows lie in several domains, so domain_test must say those of test rows")
+    return np.array([domain_of[client] for client in content["client_test"].tolist()], np.int64)
 
 
 def _joined(x: Tensor | ByteImages, test: Tensor | ByteImages) -> Tensor | ByteImages:
@@ -185,7 +203,7 @@ def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{name}: x_test and y_test must be there together or not at all")
     content: Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
-    for key in ("y_train", "y_test", "domain_train", "client_train", "client_test"):
+    for key in ("y_train", "y_test", "domain_train", "domain_test", "client_train", "client_test"):
         if key not in content:
             continue
         if key.startswith("y_") and not targets.classes:
@@ -198,8 +216,8 @@ def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
     x, y = content["x_train"], content["y_train"]
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
-    for key in ("domain_train", "client_train", "client_test"):
-        rows = len(content.get("y_test" if key == "client_test" else "y_train", ()))
+    for key in ("domain_train", "domain_test", "client_train", "client_test"):
+        rows = len(content.get("y_test" if key.endswith("test") else "y_train", ()))
         if key in content and len(content[key]) != rows:
             raise DataError(f"{name}: {key} has {len(content[key])} entries for {rows} examples")
     return content

@@ -55,6 +55,7 @@ from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
+from unskew.data.natural import NATURAL, files_of
 from unskew.data.preprocess import Preprocess
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError
@@ -133,6 +134,7 @@ SOURCES: tuple[Source, ...] = (
         "ai.stanford.edu/~amaas/data/sentiment",
         ("negative", "positive"),
     ),
+    *(Source(name, of.what, of.shape, of.origin) for name, of in NATURAL.items()),
     Source("npz:PATH", "your own arrays in one file", "any", "x_train, y_train, x_test, y_test"),
     Source("folder:PATH", "your own arrays, one npy file each", "any", "x_train, y_train, x_test, y_test"),
     Source(
@@ -171,7 +173,7 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
         return "client" in options or path.is_dir()
     if kind == "npz":
         return zipfile.is_zipfile(path) and "client_train.npy" in zipfile.ZipFile(path).namelist()
-    return kind == "images" or (kind == "folder" and (path / "client_train.npy").is_file())
+    return kind == "images" or source in NATURAL or (kind == "folder" and (path / "client_train.npy").is_file())
 
 
 def load(
@@ -211,7 +213,8 @@ def load(
         columns = schema.build(tables.TableOptions, options or {}, "task.data_options", owner=source)
         path = Path(rest).expanduser()
         return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess, targets))
-    if preprocess is not None and kind not in ("npz", "folder", "run"):
+    tabular = source in NATURAL and NATURAL[source].preprocess is not None
+    if preprocess is not None and not tabular and kind not in ("npz", "folder", "run"):
         raise ConfigError(f"task.preprocess is for columns of a table, and {source} has none; leave it out")
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options or {})
@@ -235,6 +238,8 @@ def load(
         return assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True, rules=preprocess)
     if source == "digits":
         return assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
+    if source == "heart":
+        return _natural(source, Path(), preprocess)
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not folder:
         raise DataError(
@@ -242,6 +247,8 @@ def load(
             f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
         )
     root = Path(folder).expanduser()
+    if source in NATURAL:
+        return _natural(source, root, preprocess)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
 
 
@@ -255,6 +262,30 @@ def _made(source: str, options: Mapping[str, Any]) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise DataError(f"data set {source!r} must make a Dataset, got {type(dataset).__name__}")
     return dataset
+
+
+def _natural(name: str, root: Path, preprocess: Preprocess | None) -> Dataset:
+    """A data set with its own clients, whose columns are brought to one scale unless something else is asked for."""
+    of, files = NATURAL[name], files_of(name, root)
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        looked_for = ", ".join(str(place.absolute()) for place in files)
+        raise DataError(f"{name} was not found; looked for {looked_for}; put it there ({of.origin})")
+
+    def build() -> Dataset:
+        arrays = of.arrays(_whole_file, file)
+        rules = preprocess or of.preprocess
+        key = Key(0) / name / "test"
+        return from_arrays(name, arrays, key, rules=rules, own_test=rules is not None, newcomers=of.newcomers)
+
+    return _placed(file, build)
+
+
+def _whole_file(path: Path) -> _Arrays:
+    if not path.is_file():
+        raise DataError(f"there is no file {path.absolute()}")
+    with _archive(path) as archive:
+        return {key: archive[key] for key in archive.files}
 
 
 def _digits() -> _Arrays:

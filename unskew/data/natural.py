@@ -1,0 +1,164 @@
+"""Data sets whose clients are really there: hospitals, users of a phone, mine fields, writers.
+
+`heart` comes with unskew.  The others are read from the data folder: NAME.npz in it, or in a folder `federated` of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.arrays import Arrays
+from unskew.data.preprocess import Preprocess
+
+Read = Callable[[Path], Mapping[str, npt.NDArray[Any]]]
+"""Reads the arrays of an npz file."""
+
+
+@dataclass(frozen=True)
+class NaturalSet:
+    """A data set with its own clients.
+
+    Attributes:
+        what, shape: One line, for `unskew list datasets`.
+        origin: Where it comes from.
+        licence: Terms under which it may be used.
+        citation: What to cite.
+        arrays: Brings the file's content into the plain layout (`unskew.data.arrays.LAYOUT`).
+        preprocess: Done to its columns unless something else is asked for; None if the inputs are no columns.
+        newcomers: Clients that have test rows only come after training, instead of being refused.
+    """
+
+    what: str
+    shape: str
+    origin: str
+    licence: str
+    citation: str
+    arrays: Callable[[Read, Path], Arrays]
+    preprocess: Preprocess | None = None
+    newcomers: bool = False
+
+
+def files_of(name: str, root: Path) -> tuple[Path, ...]:
+    """The places where a set's file is looked for."""
+    if name == "heart":
+        return (Path(__file__).parent / "bundled" / "heart.npz",)
+    return (root / f"{name}.npz", root / "federated" / f"{name}.npz", root / name / f"{name}.npz")
+
+
+def _words(names: Any) -> npt.NDArray[np.str_]:
+    return np.array([str(name) for name in names], np.str_)
+
+
+def _heart(read: Read, path: Path) -> Arrays:
+    file = read(path)
+    test = file["test"]
+    parts = {"train": ~test, "test": test}
+    return {
+        **{f"x_{part}": file["x"][rows] for part, rows in parts.items()},
+        **{f"y_{part}": file["y"][rows].astype(np.int64) for part, rows in parts.items()},
+        **{f"client_{part}": file["centre"][rows].astype(np.int64) for part, rows in parts.items()},
+        "clients": _words(("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")),
+        "classes": _words(("no disease", "disease")),
+        "features": _words(file["feature"]),
+    }
+
+
+def _wisdm(read: Read, path: Path) -> Arrays:
+    file = read(path)
+    return {
+        "x_train": file["x"],
+        "y_train": file["y"].astype(np.int64),
+        "client_train": file["user"].astype(np.int64) - 1,
+        "clients": _words(f"user {i}" for i in range(1, 37)),
+        "classes": _words(file["activity"]),
+        "features": _words(file["feature"]),
+    }
+
+
+def _landmine(read: Read, path: Path) -> Arrays:
+    file = read(path)
+    field = file["field"].astype(np.int64)
+    return {
+        "x_train": file["x"],
+        "y_train": file["y"].astype(np.int64),
+        "client_train": field,
+        "clients": _words(f"field {i}" for i in range(29)),
+        "classes": _words(("clutter", "mine")),
+        "domain_train": (field >= 15).astype(np.int64),
+        "domains": _words(("foliage", "bare ground")),
+    }
+
+
+def _mnist_writers(read: Read, path: Path) -> Arrays:
+    """Every writer is a client; those of the test images are others, who come after training."""
+    file = read(path)
+    mnist = next(
+        (
+            place
+            for place in (*files_of("mnist", path.parent), *files_of("mnist", path.parent.parent))
+            if place.is_file()
+        ),
+        path.parent / "mnist.npz",
+    )
+    images = read(mnist)
+    writers = np.concatenate([np.unique(file["writer_train"]), np.unique(file["writer_test"])])
+    number = {int(writer): i for i, writer in enumerate(writers)}
+    part: dict[str, Any] = {}
+    for key in ("train", "test"):
+        part[f"x_{key}"], part[f"y_{key}"] = images[f"x_{key}"], images[f"y_{key}"].astype(np.int64)
+        part[f"client_{key}"] = np.array([number[int(writer)] for writer in file[f"writer_{key}"]], np.int64)
+    return {
+        **part,
+        "clients": _words(f"writer {writer}" for writer in writers),
+        "classes": _words(range(10)),
+        "domain_train": (file["hsf_train"] == 4).astype(np.int64),
+        "domain_test": (file["hsf_test"] == 4).astype(np.int64),
+        "domains": _words(("employees", "students")),
+    }
+
+
+NATURAL: dict[str, NaturalSet] = {
+    "heart": NaturalSet(
+        "heart disease in 4 hospitals, 740 patients",
+        "13 columns, 2 classes, 4 clients",
+        "bundled; UCI Machine Learning Repository, rows and split of FLamby",
+        "CC BY 4.0",
+        "A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, Heart Disease, UCI Machine Learning Repository, 1988; "
+        "J. Ogier du Terrail et al., FLamby, NeurIPS 2022",
+        _heart,
+        Preprocess(scale="site"),
+    ),
+    "wisdm": NaturalSet(
+        "what 36 people do, from the phone in the pocket",
+        "43 columns, 6 classes, 36 clients",
+        "wisdm.npz (WISDM v1.1, transformed)",
+        "none stated; the authors ask to cite the paper and to pass their readme on",
+        "J. R. Kwapisz, G. M. Weiss, S. A. Moore, Activity recognition using cell phone accelerometers, SensorKDD 2010",
+        _wisdm,
+        Preprocess(),
+    ),
+    "landmine": NaturalSet(
+        "mine or clutter in 29 fields of two kinds",
+        "9 columns, 2 classes, 29 clients, 2 domains",
+        "landmine.npz (Duke University)",
+        "none stated; in general use for research",
+        "Y. Xue, X. Liao, L. Carin, B. Krishnapuram, Multi-task learning for classification with Dirichlet process "
+        "priors, JMLR 8, 2007",
+        _landmine,
+        Preprocess(),
+    ),
+    "mnist_writers": NaturalSet(
+        "MNIST by writer: 539 train, 297 others come later",
+        "1x28x28, 10 classes, 836 clients, 2 domains",
+        "mnist_writers.npz (QMNIST) beside mnist.npz",
+        "BSD (QMNIST's readme); MNIST CC BY-SA 3.0",
+        "C. Yadav, L. Bottou, Cold case: the lost MNIST digits, NeurIPS 2019",
+        _mnist_writers,
+        newcomers=True,
+    ),
+}
+"""Data sets with their own clients, the one that needs no file first."""
