@@ -47,6 +47,7 @@ from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.stc import STC as STC
 from .algorithms.tthf import TTHF as TTHF
 from .api import simulate as simulate
+from .data.describe import describe as describe
 from .data.federated import federate as federate
 from .data.preprocess import ColumnRule as ColumnRule
 from .data.preprocess import Preprocess as Preprocess

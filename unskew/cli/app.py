@@ -12,6 +12,7 @@ import typer
 
 from unskew.cli.bench import bench
 from unskew.cli.catalogue import list_
+from unskew.cli.data import data
 from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
 from unskew.cli.export import export
@@ -58,6 +59,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "table": table,
     "export": export,
     "list": list_,
+    "data": data,
     "reproduce": reproduce,
     "plan": plan,
     "price": price,

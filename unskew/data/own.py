@@ -128,7 +128,7 @@ def dataset(
     rows = rows if name is None else replace(rows, name=name)
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
-        is_test = _truths(_column_of(data, column, "test"), column)
+        is_test = truths(column_of(data, column, "test"), column)
         held_out: _Examples | None = rows.take(np.flatnonzero(is_test))
         rows = rows.take(np.flatnonzero(~is_test))
         tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
@@ -399,12 +399,12 @@ def _of_table(
     """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
     several = list(target) if isinstance(target, tuple | list) else [target]
     for name in several:
-        _named(frame.columns, name, "target", "labels")
+        check_column(frame.columns, name, "target", "labels")
     if client is not None:
-        _named(frame.columns, client, "client", "clients")
+        check_column(frame.columns, client, "client", "clients")
     columns = columns or tuple(c for c in frame.columns if c not in (*several, client, ignored))
     for column in columns:
-        _named(frame.columns, column, "test", "a measurement")
+        check_column(frame.columns, column, "test", "a measurement")
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
     clients, names = (None, ()) if client is None else _owners(frame[client].to_numpy().tolist(), client)
@@ -415,35 +415,47 @@ def _of_table(
     return _Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
 
 
-def _column_of(data: Any, name: str, setting: str) -> list[Any]:
-    """The values of a column of a table or of a Hugging Face dataset."""
+def column_of(data: Any, name: str, setting: str) -> list[Any]:
+    """The values of a column of a table or of a Hugging Face dataset.
+
+    Raises:
+        DataError: If there is no such column.
+    """
     known = list(data.column_names if hasattr(data, "column_names") else getattr(data, "columns", ()))
-    _named(known, name, setting, "test rows")
+    check_column(known, name, setting, "test rows")
     column = data[name]
     return list(column.to_list() if hasattr(column, "to_list") else column)
 
 
-_TRUTHS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
+_WORDS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
 
 
-def _truths(values: Sequence[Any], column: str) -> npt.NDArray[np.bool_]:
-    """Which rows are test rows."""
-    truths = []
+def truths(values: Sequence[Any], column: str) -> npt.NDArray[np.bool_]:
+    """True for test rows, by a column that says so.
+
+    Raises:
+        DataError: If a value is neither true nor false, or all are the same.
+    """
+    flags = []
     for i, value in enumerate(values):
         key = value.strip().lower() if isinstance(value, str) else value
-        if not isinstance(key, bool | int | float | str | np.bool_) or key not in _TRUTHS:
+        if not isinstance(key, bool | int | float | str | np.bool_) or key not in _WORDS:
             raise DataError(
                 f"column {column!r} must say test or train, true or false, or 1 or 0, got {value!r} in row {i}"
             )
-        truths.append(_TRUTHS[key])
-    is_test = np.array(truths, bool)
+        flags.append(_WORDS[key])
+    is_test = np.array(flags, bool)
     if is_test.all() or not is_test.any():
         raise DataError(f"column {column!r} calls {'all' if is_test.all() else 'none'} of the rows test rows")
     return is_test
 
 
-def _named(columns: Any, name: object, setting: str, holds: str) -> None:
-    """Refuse a setting that does not name a column."""
+def check_column(columns: Any, name: object, setting: str, holds: str = "values") -> None:
+    """Refuse a setting that does not name a column.
+
+    Raises:
+        DataError: If it is missing, or there is no such column.
+    """
     known = [str(column) for column in columns]
     some = f"columns: {', '.join(known[:8])}" + (f" and {len(known) - 8} more" if len(known) > 8 else "")
     if name is None:
@@ -529,9 +541,9 @@ def _of_hugging_face(
 ) -> _Examples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
-    _named(names, target, "target", "labels")
+    check_column(names, target, "target", "labels")
     if client is not None:
-        _named(names, client, "client", "clients")
+        check_column(names, client, "client", "clients")
     left = [name for name in names if name not in (target, client, *ignored)]
     if not left:
         raise DataError(f"no column is left to learn from beside {target!r}")

@@ -266,11 +266,7 @@ def _made(source: str, options: Mapping[str, Any]) -> Dataset:
 
 def _natural(name: str, root: Path, preprocess: Preprocess | None) -> Dataset:
     """A data set with its own clients, whose columns are brought to one scale unless something else is asked for."""
-    of, files = NATURAL[name], files_of(name, root)
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        looked_for = ", ".join(str(place.absolute()) for place in files)
-        raise DataError(f"{name} was not found; looked for {looked_for}; put it there ({of.origin})")
+    of, file = NATURAL[name], _file_of(name, root)
 
     def build() -> Dataset:
         arrays = of.arrays(_whole_file, file)
@@ -279,6 +275,34 @@ def _natural(name: str, root: Path, preprocess: Preprocess | None) -> Dataset:
         return from_arrays(name, arrays, key, rules=rules, own_test=rules is not None, newcomers=of.newcomers)
 
     return _placed(file, build)
+
+
+def _file_of(name: str, root: Path) -> Path:
+    files = files_of(name, root)
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        looked_for = ", ".join(str(place.absolute()) for place in files)
+        raise DataError(f"{name} was not found; looked for {looked_for}; put it there ({NATURAL[name].origin})")
+    return file
+
+
+def arrays_of(source: str, data_dir: Path | str | None = None) -> tuple[str, Mapping[str, _Array]] | None:
+    """Name and arrays of data in the plain layout, gaps included; None if the data are of another kind.
+
+    Raises:
+        DataError: If a file is missing or cannot be read.
+    """
+    kind, _, rest = source.partition(":")
+    path = Path(rest).expanduser()
+    if kind in ("npz", "folder"):
+        if not path.exists():
+            raise DataError(f"{source}: there is no {path.absolute()}")
+        return path.stem, _npz(path) if kind == "npz" else _folder(path)
+    folder = data_dir or os.environ.get("UNSKEW_DATA")
+    if source not in NATURAL or (source != "heart" and not folder):
+        return None
+    file = _file_of(source, Path(folder or "."))
+    return source, NATURAL[source].arrays(_whole_file, file)
 
 
 def _whole_file(path: Path) -> _Arrays:

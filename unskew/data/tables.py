@@ -85,7 +85,7 @@ def read_table(
         ConfigError: If the options do not fit the columns.
         DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.dataset`.
     """
-    frame, client = _frame(kind, path, options)
+    frame, client = frame_of(kind, path, options)
     test: object = options.test
     if isinstance(test, str) and test not in frame.columns:
         place = Path(test).expanduser()
@@ -95,7 +95,7 @@ def read_table(
                 f"test must be a column, a file or a share, and {test!r} is none of them (columns: {columns}; no file "
                 f"{place.absolute()})"
             )
-        test = _frame(kind, place, options)[0]
+        test = frame_of(kind, place, options)[0]
     return own.dataset(
         frame,
         target=options.target,
@@ -108,8 +108,13 @@ def read_table(
     )
 
 
-def _frame(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
-    """The table in a file or folder, and its column of clients."""
+def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
+    """The table in a file or folder, and its column of clients.
+
+    Raises:
+        ConfigError: If a column that is to be left out is not there.
+        DataError: If Polars is not installed, or a file is missing or cannot be read.
+    """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS[kind])
         if not files:

@@ -55,7 +55,7 @@ def write_report(run: Path | Record, out: Path | None = None) -> Path:
         RunError: If the folder cannot be read or the page cannot be written; an older page then stays as it was.
     """
     record = run if isinstance(run, Record) else read(run)
-    return _write(_page("report.html", _run_view(record)), record.folder / "report.html" if out is None else Path(out))
+    return write(page("report.html", _run_view(record)), record.folder / "report.html" if out is None else Path(out))
 
 
 def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None) -> Path:
@@ -71,10 +71,11 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | 
     """
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
-    return _write(_page("comparison.html", _comparison_view([read(f) for f in folders], names)), Path(out))
+    return write(page("comparison.html", _comparison_view([read(f) for f in folders], names)), Path(out))
 
 
-def _page(template: str, view: Mapping[str, object]) -> str:
+def page(template: str, view: Mapping[str, object]) -> str:
+    """The page that a template makes of a view."""
     return _environment().get_template(template).render(view)
 
 
@@ -104,9 +105,14 @@ def _breakable(name: str) -> Markup:
     return Markup(escape(name).replace("(", Markup("<wbr>(")))
 
 
-def _write(page: str, out: Path) -> Path:
+def write(text: str, out: Path) -> Path:
+    """Write a page, and return its path.
+
+    Raises:
+        RunError: If it cannot be written.
+    """
     try:
-        write_atomically(out, page)
+        write_atomically(out, text)
     except OSError as e:
         raise RunError(f"{out} cannot be written: {e.strerror or e}; give another place for the page") from e
     return out

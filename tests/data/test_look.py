@@ -1,0 +1,187 @@
+"""A first look at data: numbers with a known answer, and sentences that name site and column."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+from typer.testing import CliRunner
+
+import unskew as us
+from unskew.cli.app import app
+from unskew.data.look import Look
+from unskew.errors import ConfigError, DataError
+
+RNG = np.random.default_rng(4)
+N = 200
+SITE = np.array(["Basel"] * 150 + ["Bern"] * 50)
+
+
+def table(**columns: Any) -> polars.DataFrame:
+    rows = {"site": SITE, "age": RNG.normal(size=N), "sick": np.where(np.arange(N) % 2 == 0, "yes", "no"), **columns}
+    return polars.DataFrame({name: list(values) for name, values in rows.items()}, strict=False)
+
+
+def seen(frame: polars.DataFrame, **more: Any) -> Look:
+    return us.describe(frame, **{"target": "sick", "client": "site", **more})
+
+
+def number(look: Look, name: str) -> Any:
+    return next(one for one in look.disagreement if one.name == name)
+
+
+def test_sizes_count_as_so_many_equal_clients() -> None:
+    """Shares .75 and .25: 1 / (.5625 + .0625) = 1.6."""
+    sizes = number(seen(table()), "sizes")
+    assert (sizes.value, sizes.chance) == (pytest.approx(1.6), 2)
+    assert sizes.meaning == "weighted by rows, 2 sites count as 1.6 equal ones; the largest, Basel, has 75% of the rows"
+
+
+def test_sites_without_a_class_in_common_differ_as_much_as_two_can() -> None:
+    """All Basel yes, all Bern no.  Pooled (.75, .25); JS of (1, 0) and (0, 1) from it, by hand with entropies in bits:
+
+    Basel: H(.875, .125) - (0 + H(.75, .25)) / 2 = .5436 - .4056 = .1379
+    Bern:  H(.375, .625) - .4056 = .9544 - .4056 = .5488; the mean is .3434.
+    """
+    labels = number(seen(table(sick=np.where(SITE == "Basel", "yes", "no"))), "labels")
+    assert labels.value == pytest.approx(0.3434, abs=1e-4)
+    assert labels.chance < 0.02
+    assert labels.meaning == "in Bern 100% are no, over all sites 25%"
+
+
+def test_labels_that_are_shuffled_differ_no_more_than_chance() -> None:
+    labels = number(seen(table(sick=RNG.permutation(["yes", "no"] * 100))), "labels")
+    assert "no more than chance" in labels.meaning
+
+
+def test_a_column_that_gives_the_site_away_lies_between_sites_wholly() -> None:
+    """Values 0 and 1 by site have no variance within sites, noise has (2 - 1) / (200 - 1) between them on average."""
+    look = seen(table(unit=np.where(SITE == "Bern", 1.0, 0.0), ward=np.where(SITE == "Bern", "north", "south")))
+    between = {column.name: column.between for column in look.columns}
+    assert between["unit"] == pytest.approx(1)
+    assert between["ward"] == pytest.approx(1)
+    assert between["age"] is not None
+    assert between["age"] < 0.05
+    assert number(look, "columns").chance == pytest.approx(1 / 199)
+
+
+def test_the_share_of_a_numbers_variance_between_sites() -> None:
+    """Basel 0 and 2 by turns, Bern 4 and 6: means 1 and 5 about 2; between 150 + 450 = 600, within 200."""
+    stay = np.where(np.arange(N) % 2 == 0, 0.5, 2.5) + 4 * (SITE == "Bern")
+    look = seen(table(sick=stay))
+    assert look.classes == ()
+    assert number(look, "labels").value == pytest.approx(0.75)
+    assert (look.sites[1].mean, look.sites[1].sd) == (pytest.approx(5.5), pytest.approx(1))
+
+
+def test_gaps_are_counted_by_column_and_site() -> None:
+    look = seen(table(dose=[None if i % 10 == 0 or i >= 150 else float(i % 7) for i in range(N)]))
+    dose = next(column for column in look.columns if column.name == "dose")
+    assert (dose.missing, dose.missing_by_site) == (65 / 200, (0.1, 1.0))
+    assert look.sites[1].missing == pytest.approx(0.5)
+    assert "column 'dose' has no value at Bern" in look.notes
+
+
+NOTES: dict[str, tuple[dict[str, Any], str]] = {
+    "a date": ({"day": polars.Series(["2021-03-04"] * N).str.to_date()}, "column 'day' holds dates"),
+    "all missing": ({"ca": [None] * N}, "column 'ca' has no value at all"),
+    "an identifier": ({"id": np.arange(N)}, "column 'id' is a different whole number in every row: an identifier?"),
+    "a name": ({"name": [f"p{i}" for i in range(N)]}, "column 'name' has a word of its own in most rows"),
+    "a constant": ({"one": [1.0] * N}, "column 'one' has one value only"),
+    "not measured at a site": (
+        {"chol": np.where(SITE == "Bern", 0.0, RNG.normal(size=N))},
+        "column 'chol' has one value only at Bern (0): not measured there?",
+    ),
+    "large": ({"pay": np.arange(N) * 997.5}, "column pay has values far larger than 1: scale with preprocess"),
+    "one class at a site": (
+        {"sick": np.where(SITE == "Bern", "no", np.array(["yes", "no"] * 100))},
+        "Bern has one class",
+    ),
+    "few rows": ({"site": ["Chur"] * 2 + ["Bern"] * (N - 2)}, "Chur has fewer than 5 training rows"),
+    "one site": ({"site": ["Bern"] * N}, "there is one site only (Bern)"),
+    "a gap in the target": ({"sick": [None] + ["yes", "no"] * 99 + ["no"]}, "the target has no value in 1 rows"),
+    "a row of no site": ({"site": [None, *SITE[1:]]}, "1 rows name no site"),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_a_run_would_stumble_over_is_a_sentence(name: str) -> None:
+    columns, text = NOTES[name]
+    notes = seen(table(**columns)).notes
+    assert any(text in note for note in notes), notes
+
+
+def test_rows_that_stand_at_two_sites_or_in_both_parts_are_leaks() -> None:
+    frame = table(part=["train"] * 100 + ["test"] * 100)
+    assert seen(frame, test="part").leaks == ()
+    twice = polars.concat([frame, frame[:3].with_columns(site=polars.lit("Bern"))])
+    assert (
+        seen(twice, test="part")
+        .leaks[0]
+        .startswith("3 rows stand at several sites with the same inputs, such as row 0")
+    )
+    again = polars.concat([frame, frame[:3].with_columns(part=polars.lit("test"))])
+    assert seen(again, test="part").leaks[0].startswith("3 of 103 test rows stand in training with the same inputs")
+
+
+def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:
+    look = us.describe(
+        polars.DataFrame({"site": [f"p{i}" for i in range(10_000)], "a": [0.0, 1.0] * 5000}), client="site"
+    )
+    assert len(look.sites) == 10_000
+    assert any("p0, p1, p10, p100, p1000 and 9,995 more have fewer than 5" in note for note in look.notes)
+
+
+def test_other_forms_are_looked_at_too(tmp_path: Path) -> None:
+    heart = us.describe("heart")
+    assert (heart.rows, heart.test_rows, len(heart.sites)) == (740, 254, 4)
+    assert heart.sites[2].labels == (45, 1)
+    assert "column 'chol' has one value only at Switzerland (0): not measured there?" in heart.notes
+    images = us.describe((RNG.integers(0, 255, (40, 5, 5), np.uint8), np.arange(40) % 2))
+    assert [column.name for column in images.columns] == ["brightness", "contrast"]
+    assert images.sites == ()
+    table().write_csv(tmp_path / "h.csv")
+    assert us.describe(str(tmp_path / "h.csv"), target="sick", client="site").rows == N
+    with pytest.raises(DataError, match="client: there is no column 'sit'; did you mean site"):
+        us.describe(str(tmp_path / "h.csv"), client="sit")
+    with pytest.raises(ConfigError, match="target, client and test name columns of a table"):
+        us.describe("heart", target="y")
+
+
+# ---------------------------------------------------------------- the command
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
+    table(dose=[None if i % 10 == 0 else float(i) for i in range(N)]).write_csv(tmp_path / "h.csv")
+    (tmp_path / "e.toml").write_text(
+        f'rounds = 1\nalgorithm = {{ name = "fedavg" }}\n[task]\ndata = "csv:{tmp_path / "h.csv"}"\n'
+        'data_options = { target = "sick", client = "site" }\n'
+    )
+    page = tmp_path / "data.html"
+    result = CliRunner().invoke(app, ["data", str(tmp_path / "e.toml"), "--out", str(page)], catch_exceptions=False)
+    printed = " ".join(result.stdout.split())
+    assert "h: 200 rows, 2 columns, 2 sites; the target has 2 classes (no, yes)." in printed
+    assert "- column dose has gaps: fill with preprocess" in printed
+    text = page.read_text("utf-8")
+    for words in (
+        "Rows and classes by site",
+        "Where sites&#39; means lie",
+        "Gaps by column and site",
+        "Basel",
+        "Hill 1973",
+    ):
+        assert words in text
+    assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org", "")  # self-contained
+    as_json = CliRunner().invoke(
+        app, ["data", str(tmp_path / "h.csv"), "--target", "sick", "--client", "site", "--json"], catch_exceptions=False
+    )
+    assert json.loads(as_json.stdout)["sites"][0]["name"] == "Basel"
+
+
+def test_a_page_is_drawn(tmp_path: Path) -> None:
+    from unskew.report.data_page import write_look
+
+    frame = table(dose=[None if i % 10 == 0 else float(i) for i in range(N)])
+    text = write_look(seen(frame), tmp_path / "data.html").read_text("utf-8")
+    assert text.count("<svg role=") == 3

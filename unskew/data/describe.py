@@ -1,0 +1,92 @@
+"""A first look at data of any form that `simulate` takes (`unskew.data.look` says what is measured)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data import own, sources, tables
+from unskew.data.dataset import Dataset
+from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
+from unskew.errors import ConfigError
+
+
+def describe(
+    data: object,
+    *,
+    target: str | None = None,
+    client: str | None = None,
+    test: object = None,
+    separator: str | None = None,
+    leave_out: Sequence[str] = (),
+    data_dir: Path | str | None = None,
+) -> Look:
+    """Look at data: sites, sizes, labels, columns, gaps, disagreement, and rows that stand twice.
+
+    Args:
+        data: A DataFrame, the path of a table, {client: (x, y)}, (x, y), what `unskew.load` returns, or a name.
+        target, client: Columns of a table; both may be left out.
+        test: Column that says which rows are test rows, or a table of them.
+        separator, leave_out: Of a CSV file, and columns that are not looked at.
+        data_dir: Folder of named data sets.
+
+    Raises:
+        ConfigError, DataError: If the data cannot be read, or a column is missing.
+    """
+    if isinstance(data, str | Path) and (kind := _table_kind(str(data))) is not None:
+        path = Path(str(data).removeprefix(f"{kind}:")).expanduser()
+        options = tables.TableOptions(target or "", client, None, tuple(leave_out), separator)
+        frame, client = tables.frame_of(kind, path, options)
+        later = isinstance(test, str) and test not in frame.columns
+        test = tables.frame_of(kind, Path(str(test)).expanduser(), options)[0] if later else test
+        return look(_of_frame(frame, path.stem, target, client, test))
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):
+        return look(_of_frame(data, "dataframe", target, client, test))
+    if isinstance(data, str):
+        if target is not None or client is not None or isinstance(test, str):
+            raise ConfigError(
+                f"target, client and test name columns of a table, and {data!r} names none; leave them out"
+            )
+        arrays = sources.arrays_of(data, data_dir)
+        return look(of_arrays(*arrays) if arrays is not None else of_dataset(sources.load(data, data_dir)))
+    dataset = data if isinstance(data, Dataset) else own.dataset(data, target=target, client=client, test=test)
+    return look(of_dataset(dataset))
+
+
+def _table_kind(source: str) -> str | None:
+    kind, colon, _ = source.partition(":")
+    if colon and kind in tables.ENDINGS:
+        return kind
+    path = Path(source)
+    if path.is_dir():
+        endings = {file.suffix.lower() for file in path.iterdir()}
+        return next((kind for kind, known in tables.ENDINGS.items() if endings & set(known)), None)
+    return tables.kind_of(source) if ":" not in source else None
+
+
+def _of_frame(frame: Any, name: str, target: str | None, client: str | None, test: object) -> Rows:
+    for setting, column in (("target", target), ("client", client)):
+        if column is not None:
+            own.check_column(frame.columns, column, setting)
+    if isinstance(test, str):
+        is_test = own.truths(own.column_of(frame, test, "test"), test)
+        left = [c for c in frame.columns if c != test]
+        return of_frame(frame[left], name, target, client, is_test)
+    if test is None or not hasattr(test, "columns"):
+        return of_frame(frame, name, target, client)
+    shared = [column for column in frame.columns if column in test.columns]
+    joined = {c: [*own.column_of(frame, c, "column"), *own.column_of(test, c, "test")] for c in shared}
+    return of_frame(_Columns(joined), name, target, client, np.arange(len(joined[shared[0]])) >= len(frame))
+
+
+class _Columns(dict[str, list[Any]]):
+    """Columns as a table: just enough of one."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values()), []))

@@ -1,0 +1,546 @@
+"""A first look at data: sites, sizes, labels, columns, gaps, how much sites disagree, and rows that stand twice.
+
+Disagreement is one number for sizes, one for labels, one for columns, each beside what chance alone would give:
+
+    sizes     effective number of clients 1 / sum p_k^2, p_k the client's share of rows (M. O. Hill, "Diversity and
+              evenness", Ecology 54, 1973: order 2)
+    labels    mean Jensen-Shannon divergence, base 2, of a client's class shares from all clients' together (J. Lin,
+              "Divergence measures based on the Shannon entropy", IEEE Transactions on Information Theory 37, 1991);
+              for a target that is a number, the share of its variance that lies between clients
+    columns   share of a column's variance that lies between clients, the correlation ratio eta^2 (K. Pearson, 1905),
+              words as 0/1 columns; the mean over columns
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data import skew
+from unskew.data.dataset import Dataset
+from unskew.data.images import as_tensor
+from unskew.data.inputs import Array, RawTable
+from unskew.data.preprocess import LARGE
+from unskew.keys import Key
+
+MOST_CLASSES = 20
+"""Different whole numbers up to which a target of whole numbers is classes; words always are."""
+
+SHUFFLES = 20
+FEW_ROWS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows as they were found, words and gaps included.
+
+    Attributes:
+        name: Name of the data.
+        columns: Inputs by name; of images their mean brightness and contrast.
+        target: Classes as words or numbers, or numbers, (N,); None if no target is known.
+        clients: Number of each row's client in `client_names`, (N,); -1 where it has none; None if there are no
+            clients.
+        client_names: A name for each client.
+        test: True for test rows, (N,); None if none are known.
+        dates: Columns that hold dates; they are not among `columns`.
+        images: True if `columns` were taken from images.
+        keys: A hash of each row's inputs, (N,).
+    """
+
+    name: str
+    columns: RawTable
+    target: Array | None
+    clients: npt.NDArray[np.int64] | None
+    client_names: tuple[str, ...]
+    test: npt.NDArray[np.bool_] | None
+    keys: Array
+    dates: tuple[str, ...] = ()
+    images: bool = False
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client: its rows, and what its target is.
+
+    Attributes:
+        name: Its name.
+        train, test: Numbers of rows; without known test rows all are training rows.
+        missing: Share of its values that are gaps.
+        labels: Rows of each class, test rows included, in the order of `Look.classes`; empty for a number.
+        mean, sd: Of a target that is a number.
+    """
+
+    name: str
+    train: int
+    test: int
+    missing: float
+    labels: tuple[int, ...] = ()
+    mean: float | None = None
+    sd: float | None = None
+
+
+@dataclass(frozen=True)
+class ColumnLook:
+    """A column: what it holds, its gaps, and how much of its variance lies between sites.
+
+    Attributes:
+        name: Its name.
+        kind: "number", "words", "dates" or "constant".
+        summary: Mean and deviation, or the commonest words.
+        missing: Share of rows with a gap.
+        missing_by_site: The same for each site.
+        between: Share of the variance that lies between sites; None where there is one site, or no variance.
+        means: Of each site, in deviations from the mean of all; of words the share of the commonest.  None for a site
+            without a value.
+    """
+
+    name: str
+    kind: str
+    summary: str
+    missing: float
+    missing_by_site: tuple[float, ...] = ()
+    between: float | None = None
+    means: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """One number for how sites differ, what chance alone would give, and what it means."""
+
+    name: str
+    value: float
+    chance: float
+    meaning: str
+    reference: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is.
+
+    Attributes:
+        name: Name of the data.
+        rows, test_rows: Numbers of rows, and of test rows among them; None where none are known.
+        sites: The clients, in order; empty if the data have none.
+        classes: The target's classes; empty if it is a number or not known.
+        columns: What is known of each column.
+        disagreement: Numbers for sizes, labels and columns.
+        leaks: Sentences on rows that stand twice.
+        notes: Sentences on what a run would warn of, or refuse.
+    """
+
+    name: str
+    rows: int
+    test_rows: int | None
+    sites: tuple[Site, ...]
+    classes: tuple[str, ...]
+    columns: tuple[ColumnLook, ...]
+    disagreement: tuple[Disagreement, ...]
+    leaks: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+# ---------------------------------------------------------------- rows
+def of_frame(
+    frame: Any, name: str, target: str | None = None, client: str | None = None, test: Array | None = None
+) -> Rows:
+    """The rows of a DataFrame; `test` says which are test rows."""
+    raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (target, client)}
+    dates = tuple(column for column, values in raw.items() if values is None)
+    columns = {column: values for column, values in raw.items() if values is not None}
+    owners, names = (None, ()) if client is None else _numbered(frame[client])
+    wanted = None if target is None else _target(frame[target])
+    is_test = None if test is None else np.asarray(test, bool)
+    return Rows(name, columns, wanted, owners, names, is_test, _keys(columns, len(frame)), dates)
+
+
+def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
+    """The rows of arrays in the plain layout."""
+    parts = [part for part in ("train", "test") if f"x_{part}" in arrays]
+    x = np.concatenate([arrays[f"x_{part}"] for part in parts])
+    y = np.concatenate([arrays[f"y_{part}"] for part in parts])
+    classes = arrays.get("classes")
+    named = np.array([str(classes[int(v)]) for v in y], object) if classes is not None and y.dtype.kind in "iu" else y
+    owners = None
+    names: tuple[str, ...] = ()
+    if "client_train" in arrays:
+        unknown = [np.full(len(arrays[f"y_{part}"]), -1) for part in parts]
+        owners = np.concatenate([arrays.get(f"client_{part}", u) for part, u in zip(parts, unknown, strict=True)])
+        given = arrays.get("clients")
+        names = tuple(map(str, given if given is not None else range(int(owners.max()) + 1)))
+    test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
+    columns, images = _columns_of(x, arrays.get("features"))
+    return Rows(name, columns, named, owners, names, test, _keys_of(x), images=images)
+
+
+def of_dataset(dataset: Dataset) -> Rows:
+    """The rows of a data set, as it is after it was read."""
+    arrays: dict[str, Array] = {
+        "x_train": as_tensor(dataset.x_train).numpy(),
+        "y_train": dataset.y_train.numpy(),
+    }
+    if dataset.own_test is None:
+        arrays |= {"x_test": as_tensor(dataset.x_test).numpy(), "y_test": dataset.y_test.numpy()}
+    if dataset.classes:
+        arrays["classes"] = np.array(dataset.classes)
+    if dataset.owners is not None:
+        arrays |= {"client_train": dataset.owners.numpy(), "clients": np.array(dataset.client_names)}
+    names = [feature for column in dataset.inputs.columns for feature in column.features]
+    if names:
+        arrays["features"] = np.array(names)
+    rows = of_arrays(dataset.name, arrays)
+    if dataset.own_test is None:
+        return rows
+    own = dataset.own_test.numpy()
+    return replace(rows, test=own)
+
+
+def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
+    if x.ndim == 2 and x.dtype.kind == "f":
+        labels = names if names is not None else [f"x{i}" for i in range(x.shape[1])]
+        return {str(label): x[:, i].astype(np.float64) for i, label in enumerate(labels)}, False
+    if x.ndim < 3:
+        return {}, False
+    flat = x.reshape(len(x), -1).astype(np.float32)
+    return {"brightness": flat.mean(1).astype(np.float64), "contrast": flat.std(1).astype(np.float64)}, True
+
+
+def _plain(values: Any) -> Array | None:
+    """A column as numbers with NaN, or words with None; None if it holds dates."""
+    plain = _listed(values)
+    present = [v for v in plain if v is not None and v == v]
+    if any(hasattr(v, "year") for v in present):
+        return None
+    if all(isinstance(v, bool | int | float) for v in present):
+        return np.array([np.nan if v is None or v != v else float(v) for v in plain], np.float64)
+    return np.array([None if v is None or v != v else str(v) for v in plain], object)
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values.to_list() if hasattr(values, "to_list") else values)
+
+
+def _target(values: Any) -> Array:
+    plain = _listed(values)
+    if all(isinstance(v, bool | int | float) and v == v for v in plain):
+        return np.array(plain)
+    return np.array(["(none)" if v is None or v != v else str(v) for v in plain], object)
+
+
+def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    plain = _listed(values)
+    present = {v for v in plain if v is not None and v == v}
+    ordered = sorted(present, key=lambda v: (isinstance(v, str), v) if not isinstance(v, str) else (True, v))
+    number = {value: i for i, value in enumerate(ordered)}
+    return np.array([number.get(v, -1) for v in plain], np.int64), tuple(str(v) for v in ordered)
+
+
+def _keys(columns: RawTable, n: int) -> Array:
+    digests = [hashlib.blake2b(digest_size=8) for _ in range(n)]
+    for values in columns.values():
+        for digest, value in zip(digests, values.tolist(), strict=True):
+            digest.update(f"{value!r};".encode())
+    return np.array([digest.hexdigest() for digest in digests])
+
+
+def _keys_of(x: Array) -> Array:
+    rows = np.ascontiguousarray(x)
+    return np.array([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows])
+
+
+# ---------------------------------------------------------------- the look
+def look(rows: Rows) -> Look:
+    """Sum up rows: numbers that are shown as tables and figures, and sentences."""
+    n = len(rows.keys)
+    classes, labels = _classes(rows.target)
+    groups = [] if rows.clients is None else [np.flatnonzero(rows.clients == i) for i in range(len(rows.client_names))]
+    missing = {name: _gaps(values) for name, values in rows.columns.items()}
+    share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
+    test = np.zeros(n, bool) if rows.test is None else rows.test
+    sites = tuple(
+        _site(name, group, rows.target, labels, len(classes), share, test)
+        for name, group in zip(rows.client_names, groups, strict=True)
+    )
+    columns = (
+        *(_column(name, values, missing[name], groups) for name, values in rows.columns.items()),
+        *(ColumnLook(name, "dates", "make numbers of them, or leave the column out", 0.0) for name in rows.dates),
+    )
+    return Look(
+        rows.name,
+        n,
+        None if rows.test is None else int(test.sum()),
+        sites,
+        classes,
+        columns,
+        _disagreement(rows, groups, labels, classes, columns),
+        _leaks(rows),
+        _notes(rows, sites, columns, test),
+    )
+
+
+def _gaps(values: Array) -> npt.NDArray[np.bool_]:
+    return np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+
+
+def _classes(target: Array | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64] | None]:
+    """Names of the classes, and the class of each row; none where the target is a number."""
+    if target is None:
+        return (), None
+    if target.dtype.kind == "f" and not np.array_equal(target, np.round(target)):
+        return (), None
+    known, number = np.unique(target.astype(str) if target.dtype.kind == "O" else target, return_inverse=True)
+    if target.dtype.kind in "iuf" and len(known) > MOST_CLASSES:
+        return (), None
+    return tuple(str(int(v)) if target.dtype.kind in "iuf" else str(v) for v in known), number.astype(np.int64)
+
+
+def _site(
+    name: str,
+    group: npt.NDArray[np.int64],
+    target: Array | None,
+    labels: npt.NDArray[np.int64] | None,
+    classes: int,
+    missing: npt.NDArray[np.floating[Any]],
+    test: npt.NDArray[np.bool_],
+) -> Site:
+    tested = int(test[group].sum())
+    counts = () if labels is None else tuple(np.bincount(labels[group], minlength=classes).tolist())
+    gaps = float(missing[group].mean()) if len(group) else 0.0
+    if target is None or labels is not None or not len(group):
+        return Site(name, len(group) - tested, tested, gaps, counts)
+    values = target[group].astype(np.float64)
+    return Site(name, len(group) - tested, tested, gaps, (), float(values.mean()), float(values.std()))
+
+
+def _column(
+    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]]
+) -> ColumnLook:
+    present = ~missing
+    by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
+    kind = "number" if values.dtype.kind == "f" else "words"
+    if not present.any():
+        return ColumnLook(name, "constant", "no value at all", 1.0, by_site)
+    if kind == "number":
+        mean, sd = float(values[present].mean()), float(values[present].std())
+        summary = f"{mean:.4g} ± {sd:.4g}"
+        measured = ((np.where(present, values, mean) - mean) / sd)[:, None] if sd > 0 else np.zeros((len(values), 1))
+    else:
+        words, counts = np.unique(values[present].astype(str), return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        shown = [f"{words[i]} {counts[i] / present.sum():.0%}" for i in order[:3]]
+        summary = ", ".join(shown) + (f", {len(words) - 3} more" if len(words) > 3 else "")
+        measured = (values[:, None] == words[order[: min(len(words), 50)]]).astype(np.float64)
+    if len(np.unique(measured[present], axis=0)) < 2:
+        return ColumnLook(name, "constant", summary, float(missing.mean()), by_site)
+    held = [group[present[group]] for group in groups]
+    means = tuple(float(measured[group, 0].mean()) if len(group) else None for group in held)
+    between = _between(measured, held) if len(groups) > 1 else None
+    return ColumnLook(name, kind, summary, float(missing.mean()), by_site, between, means)
+
+
+def _between(values: npt.NDArray[np.float64], groups: Sequence[npt.NDArray[np.int64]]) -> float | None:
+    """eta^2: the share of the columns' variance together that lies between groups."""
+    rows = np.concatenate(groups)
+    if len(rows) == 0:
+        return None
+    centre = values[rows].mean(0)
+    total = float(((values[rows] - centre) ** 2).sum())
+    between = sum(len(g) * float(((values[g].mean(0) - centre) ** 2).sum()) for g in groups if len(g))
+    return between / total if total > 0 else None
+
+
+def _disagreement(
+    rows: Rows,
+    groups: Sequence[npt.NDArray[np.int64]],
+    labels: npt.NDArray[np.int64] | None,
+    classes: Sequence[str],
+    columns: Sequence[ColumnLook],
+) -> tuple[Disagreement, ...]:
+    held = [group for group in groups if len(group)]
+    names = [name for name, group in zip(rows.client_names, groups, strict=False) if len(group)]
+    if len(held) < 2:
+        return ()
+    sizes = np.array([len(group) for group in held])
+    n, k = int(sizes.sum()), len(held)
+    effective = float(n**2 / (sizes**2).sum())
+    numbers = [
+        Disagreement(
+            "sizes",
+            effective,
+            float(k),
+            f"weighted by rows, {k} sites count as {effective:.1f} equal ones; the largest, "
+            f"{names[int(sizes.argmax())]}, has {sizes.max() / n:.0%} of the rows",
+            "Hill 1973",
+        )
+    ]
+    if labels is not None and len(classes) > 1:
+        numbers.append(_label_skew(labels, held, classes, names))
+    elif rows.target is not None and labels is None:
+        share = _between(rows.target.astype(np.float64)[:, None], held) or 0.0
+        numbers.append(
+            Disagreement(
+                "labels",
+                share,
+                (k - 1) / (n - 1),
+                f"{share:.0%} of the target's variance lies between sites; knowing the site alone predicts that much",
+                "Pearson 1905",
+            )
+        )
+    shares = [(column.between, column.name) for column in columns if column.between is not None]
+    if shares:
+        value = float(np.mean([share for share, _ in shares]))
+        most, name = max(shares)
+        numbers.append(
+            Disagreement(
+                "columns",
+                value,
+                (k - 1) / (n - 1),
+                f"on average {value:.0%} of a column's variance lies between sites; most in {name} ({most:.0%})",
+                "Pearson 1905",
+            )
+        )
+    return tuple(numbers)
+
+
+def _label_skew(
+    labels: npt.NDArray[np.int64], groups: Sequence[npt.NDArray[np.int64]], classes: Sequence[str], names: Sequence[str]
+) -> Disagreement:
+    """Mean Jensen-Shannon divergence, and its mean when the labels are shuffled over the rows of all sites."""
+
+    def mean_js(by_row: npt.NDArray[np.int64]) -> float:
+        counts = np.stack([np.bincount(by_row[group], minlength=len(classes)) for group in groups])
+        return float(skew.js_divergence(counts).mean())
+
+    value, mine = mean_js(labels), np.concatenate(groups)
+    shuffled = []
+    for i in range(SHUFFLES):
+        mixed = labels.copy()
+        mixed[mine] = (Key(0) / "look" / i).numpy().permutation(labels[mine])
+        shuffled.append(mean_js(mixed))
+    chance = float(np.mean(shuffled))
+    reading = "sites differ in how often they have each class no more than chance would make them"
+    if value >= 2 * chance:
+        counts = np.stack([np.bincount(labels[group], minlength=len(classes)) for group in groups])
+        shares, together = skew.shares(counts), counts.sum(0) / counts.sum()
+        site, label = np.unravel_index((shares - together).argmax(), shares.shape)
+        reading = (
+            f"in {names[site]} {shares[site, label]:.0%} are {classes[label]}, over all sites {together[label]:.0%}"
+        )
+    return Disagreement("labels", value, chance, reading, "Lin 1991")
+
+
+def _leaks(rows: Rows) -> tuple[str, ...]:
+    """Sentences on rows with the same inputs at several sites, and in training and test."""
+    _, number = np.unique(rows.keys, return_inverse=True)
+    sentences = []
+    if rows.clients is not None:
+        pairs = np.unique(np.stack([number, rows.clients]), axis=1)
+        several = np.bincount(pairs[0]) > 1
+        if several.any():
+            first = int(several[number].argmax())
+            second = int(((number == number[first]) & (rows.clients != rows.clients[first])).argmax())
+            names = [rows.client_names[c] if c >= 0 else "no site" for c in rows.clients[[first, second]]]
+            sentences.append(
+                f"{int(several.sum()):,} rows stand at several sites with the same inputs, such as row {first} "
+                f"({names[0]}) and row {second} ({names[1]}): patients of two sites, or a copy?"
+            )
+    if rows.test is not None:
+        both = np.isin(number[rows.test], number[~rows.test])
+        if both.any():
+            sentences.append(
+                f"{int(both.sum()):,} of {len(both):,} test rows stand in training with the same inputs: if they are "
+                "the same patients or things, results on them are too good"
+            )
+    repeats = len(number) - int(number.max()) - 1
+    if repeats and not sentences:
+        sentences.append(f"{repeats:,} rows repeat another one of the same site and part")
+    return tuple(sentences)
+
+
+def _notes(
+    rows: Rows, sites: Sequence[Site], columns: Sequence[ColumnLook], test: npt.NDArray[np.bool_]
+) -> tuple[str, ...]:
+    sentences = []
+    train = ~test
+    if len(sites) == 1:
+        sentences.append(f"there is one site only ({sites[0].name}), and a federation has two at least")
+    few = [site.name for site in sites if site.train < FEW_ROWS]
+    if few:
+        sentences.append(f"{_some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
+    alike = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
+    if alike:
+        sentences.append(f"{_some(alike)} {_have(alike)} one class only")
+    if rows.target is not None and rows.target.dtype.kind == "O":
+        without = int((rows.target == "(none)").sum())
+        if without:
+            sentences.append(f"the target has no value in {without:,} rows: leave them out")
+    if rows.clients is not None and (rows.clients < 0).any():
+        sentences.append(f"{int((rows.clients < 0).sum()):,} rows name no site")
+    for column in columns:
+        values = rows.columns.get(column.name)
+        if column.missing == 1:
+            sentences.append(f"column {column.name!r} has no value at all: leave it out")
+        elif column.kind == "constant":
+            sentences.append(f"column {column.name!r} has one value only and says nothing")
+        elif column.kind == "dates":
+            sentences.append(f"column {column.name!r} holds dates: make numbers of them, or leave it out")
+        elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
+            sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
+        elif values is not None and _is_counter(values):
+            sentences.append(
+                f"column {column.name!r} is a different whole number in every row: an identifier? leave it out"
+            )
+        elif values is not None and (silent := _constant_at(values, rows.clients, sites)):
+            sentences.append(f"column {column.name!r} has one value only at {silent}: not measured there?")
+        elif any(share == 1 for share in column.missing_by_site):
+            where = [s.name for s, share in zip(sites, column.missing_by_site, strict=True) if share == 1]
+            sentences.append(f"column {column.name!r} has no value at {_some(where)}")
+    if not rows.images:
+        sizes = {
+            name: float(np.sqrt(np.nanmean(values[train] ** 2)))
+            for name, values in rows.columns.items()
+            if values.dtype.kind == "f" and not np.isnan(values[train]).all()
+        }
+        large = [name for name, size in sizes.items() if size > LARGE]
+        if large:
+            sentences.append(f"{_columns(large)} values far larger than 1: scale with preprocess")
+    gaps = [column.name for column in columns if 0 < column.missing < 1]
+    if gaps:
+        sentences.append(f"{_columns(gaps)} gaps: fill with preprocess")
+    return tuple(sentences)
+
+
+def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Sequence[Site]) -> str:
+    """Sites of 20 rows or more at which a column of many numbers has only one, as in `Basel (0)`."""
+    if clients is None or values.dtype.kind != "f" or len(np.unique(values)) < 10:
+        return ""
+    there = []
+    for i, site in enumerate(sites):
+        own = values[clients == i]
+        if len(own) >= 20 and (own == own[0]).all():
+            there.append(f"{site.name} ({own[0]:g})")
+    return _some(there)
+
+
+def _is_counter(values: Array) -> bool:
+    return (
+        values.dtype.kind == "f"
+        and len(values) > 20
+        and bool((values % 1 == 0).all())
+        and len(set(values)) == len(values)
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {_some(names)} {_have(names)}"
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"

@@ -1,0 +1,208 @@
+"""The page and the sentences of a first look at data (`unskew.data.look`)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from unskew.data.look import ColumnLook, Look
+from unskew.report import figures, html
+from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.version import __version__
+
+MOST_SITES = 20
+"""Sites up to which each has a column in tables of gaps and a mark in figures."""
+
+MOST_COLUMNS = 15
+"""Columns of data that figures show: those that differ most, or have most gaps."""
+
+
+def lead(look: Look) -> str:
+    """What there is, in two sentences."""
+    sites = f"{len(look.sites):,} sites" if look.sites else "no sites named"
+    test = "" if look.test_rows is None else f", {look.test_rows:,} of them for testing"
+    target = f"; the target has {len(look.classes)} classes ({_some(look.classes)})" if look.classes else ""
+    first = f"{look.rows:,} rows{test}, {len(look.columns):,} columns, {sites}{target}."
+    return " ".join([first, *(_sentence(number.meaning) for number in look.disagreement)])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def write_look(look: Look, out: Path) -> Path:
+    """Write one self-contained page, and return its path.
+
+    Raises:
+        RunError: If it cannot be written.
+    """
+    sections = [section for section in (_sites(look), _disagreement(look), _columns(look)) if section is not None]
+    view = {
+        "look": look,
+        "version": __version__,
+        "lead": lead(look),
+        "warnings": [_sentence(text) for text in (*look.leaks, *look.notes)],
+        "sections": sections,
+    }
+    return html.write(html.page("data.html", view), out)
+
+
+# ---------------------------------------------------------------- tables
+def sites_table(look: Look) -> Table:
+    """A row for each site: rows, classes or mean of the target, gaps."""
+    tested = look.test_rows is not None
+    by_class = len(look.classes) if len(look.classes) <= 8 else 0
+    numeric = any(site.mean is not None for site in look.sites)
+    head = [("site", ""), ("rows", "to train on" if tested else "")]
+    head += [("rows", "for testing")] if tested else []
+    head += [(name, "% of rows") for name in look.classes[:by_class]]
+    head += [("target", "mean ± sd")] if numeric else []
+    head += [("gaps", "% of values")]
+    entries = []
+    for site in look.sites:
+        n = max(site.train + site.test, 1)
+        cells = [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
+        cells += [f"{100 * count / n:.0f}" for count in site.labels[:by_class]]
+        cells += [f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric and site.mean is not None else []
+        entries.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
+    return Table("Rows, target and gaps of each site", tuple(head), tuple(entries))
+
+
+def disagreement_table(look: Look) -> Table:
+    """A row for each number, beside what chance would give."""
+    entries = [
+        TableRow(
+            number.name,
+            (f"{number.value:.3g}", f"{number.chance:.3g}", number.meaning, number.reference),
+        )
+        for number in look.disagreement
+    ]
+    head = (("differ in", ""), ("number", ""), ("alike sites", "would have"), ("in words", ""), ("measure", ""))
+    return Table("Numbers, and what alike sites would have", head, tuple(entries), text=frozenset((3, 4)))
+
+
+def columns_table(look: Look, most: int | None = None) -> Table:
+    """A row for each column: what it holds, gaps by site, how much of it lies between sites."""
+    sites = look.sites if len(look.sites) <= 8 and any(c.missing for c in look.columns) else ()
+    head = [("column", ""), ("kind", ""), ("values", ""), ("gaps", "%"), ("between sites", "% of variance")]
+    head += [(site.name, "gaps, %") for site in sites]
+    entries = [
+        TableRow(
+            column.name,
+            (
+                column.kind,
+                column.summary,
+                f"{100 * column.missing:.1f}",
+                "–" if column.between is None else f"{100 * column.between:.0f}",
+                *(f"{100 * share:.0f}" for share in column.missing_by_site[: len(sites)]),
+            ),
+        )
+        for column in look.columns[:most]
+    ]
+    left = 0 if most is None else len(look.columns) - len(entries)
+    note = f"{left:,} more columns are in --json and on the page." if left > 0 else ""
+    return Table("What each column holds", tuple(head), tuple(entries), note, text=frozenset((1, 2)))
+
+
+# ---------------------------------------------------------------- sections
+def _sites(look: Look) -> Section | None:
+    if not look.sites:
+        return None
+    charts: tuple[Chart, ...] = ()
+    if look.classes:
+        counts = [list(site.labels) for site in look.sites]
+        some = len(look.sites) > figures.MOST_CLIENTS
+        alt = "; ".join(
+            f"{s.name}: {s.train + s.test} rows, "
+            + ", ".join(f"{c} {n}" for c, n in zip(look.classes, s.labels, strict=True))
+            for s in look.sites[:MOST_SITES]
+        )
+        svg = figures.labels_chart("labels", counts, alt, lambda k: look.sites[k].name, lambda k: look.classes[k])
+        caption = "Each column is a site: above its number of rows, below the share of each class (darker is more)."
+        if some:
+            caption += f" The first {figures.MOST_CLIENTS} of {len(look.sites):,} sites are drawn."
+        charts = (Chart("Rows and classes by site", caption, svg, wide=True),)
+    tables = (sites_table(look),) if len(look.sites) <= 200 else ()
+    return Section("Sites", "", charts, tables)
+
+
+def _disagreement(look: Look) -> Section | None:
+    if not look.disagreement:
+        return None
+    chart = _shift_chart(look)
+    text = (
+        "Each number stands beside the one that sites drawn at random from all rows would have. Disagreement is no "
+        "reason against training together, but a reason to look at every site's own result, and to try methods that "
+        "fit a model to each site."
+    )
+    return Section("How much sites disagree", text, () if chart is None else (chart,), (disagreement_table(look),))
+
+
+def _columns(look: Look) -> Section | None:
+    if not look.columns:
+        return None
+    chart = _gaps_chart(look)
+    return Section("Columns", "", () if chart is None else (chart,), (columns_table(look, 500),))
+
+
+def _shift_chart(look: Look) -> Chart | None:
+    """Where each site's mean lies, for the columns that differ most."""
+    columns = sorted(
+        (c for c in look.columns if c.between is not None and c.kind == "number"),
+        key=lambda c: -(c.between or 0.0),
+    )[:MOST_COLUMNS]
+    if not columns or not 2 <= len(look.sites) <= MOST_SITES:
+        return None
+    looks = figures.looks([False] * len(look.sites))
+    with figures.style("shift"):
+        figure = Figure(figsize=(figures.WIDE / 72, (60 + 20 * len(columns)) / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.axvline(0, color=figures.INK, linewidth=0.8)
+        for i, one in enumerate(looks):
+            held = [(column.means[i], row) for row, column in enumerate(columns)]
+            marked = figures.drawn(one) | {"linestyle": "none", "markersize": 7}
+            axes.plot([m for m, _ in held if m is not None], [r for m, r in held if m is not None], **marked)
+        axes.set_ylim(len(columns) - 0.5, -0.5)
+        figures.name_ticks(axes.yaxis, range(len(columns)), lambda k: columns[k].name)
+        axes.set_xlabel("site's mean minus the mean of all rows, in standard deviations")
+        furthest = max(columns, key=lambda c: c.between or 0.0)
+        svg = figures.markup(
+            figure, "shift", f"Sites' means of {len(columns)} columns; they differ most in {furthest.name}."
+        )
+    legend = tuple((site.name, figures.swatch(one, line=False)) for site, one in zip(look.sites, looks, strict=True))
+    caption = "A mark far from the line: the site's patients, its instruments or its units differ in that column."
+    return Chart("Where sites' means lie", caption, svg, legend, wide=True)
+
+
+def _gaps_chart(look: Look) -> Chart | None:
+    """The share of gaps, by column and site."""
+    columns: list[ColumnLook] = sorted((c for c in look.columns if c.missing), key=lambda c: -c.missing)[:MOST_COLUMNS]
+    if not columns or not 2 <= len(look.sites) <= figures.MOST_CLIENTS:
+        return None
+    share = np.array([column.missing_by_site for column in columns])
+    cells = np.zeros((*share.shape, 4), np.uint8)
+    cells[..., :3] = (0xC4, 0x4E, 0x2B)
+    cells[..., 3] = np.round(255 * figures.opacity(share))
+    with figures.style("gaps"):
+        figure = Figure(figsize=(figures.WIDE / 72, (90 + 20 * len(columns)) / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.imshow(cells, aspect="auto", interpolation="none")
+        axes.grid(visible=False)
+        figures.name_ticks(axes.yaxis, range(len(columns)), lambda k: columns[k].name)
+        step = max(1, len(look.sites) // 25)
+        figures.name_ticks(axes.xaxis, range(0, len(look.sites), step), lambda k: look.sites[k].name)
+        if len(look.sites) <= 12:
+            for row, by_site in enumerate(share):
+                for at, value in enumerate(by_site):
+                    axes.text(at, row, f"{100 * value:.0f} %", ha="center", va="center", fontsize=9)
+        svg = figures.markup(figure, "gaps", f"Gaps in {len(columns)} columns by site; most in {columns[0].name}.")
+    caption = (
+        "Share of a site's rows without a value. A column that one site never measured says where a row comes from."
+    )
+    return Chart("Gaps by column and site", caption, Markup(svg), wide=True)
