@@ -15,6 +15,7 @@ from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.keys import Key
+from unskew.tasks.targets import NUMBER, SURVIVAL
 
 RNG = np.random.default_rng(2)
 
@@ -93,6 +94,44 @@ def test_writers_of_the_test_images_come_after_training(tmp_path: Path) -> None:
     saved(tmp_path, "mnist", **bright, y_train=np.arange(20) % 10, y_test=np.arange(20) % 10)
     assert load("mnist_writers", tmp_path).inputs == one
     assert len(data.y_test) == 20
+
+
+def test_times_and_scores_are_for_tasks_that_learn_them(tmp_path: Path) -> None:
+    """Days and deaths by region; the score by patient, without the day of the recording, which gives it away."""
+    n = 60
+    region = np.arange(n) % 6
+    saved(
+        tmp_path,
+        "tcga_brca",
+        x=RNG.integers(0, 2, (n, 3), np.uint8),
+        event=np.arange(n) % 2,
+        time=np.arange(n, dtype=np.float32),
+        region=region,
+        test=np.arange(n) % 5 == 0,
+        feature=np.array(["age", "a", "b"]),
+        region_name=np.array([f"r{i}" for i in range(6)]),
+    )
+    data = load("tcga_brca", tmp_path, targets=SURVIVAL)
+    fed = federate(data, Natural(), Key(0))
+    assert data.y_test.tolist() == [[float(i), i % 2] for i in range(0, n, 5)]
+    assert [len(c.test) for c in fed.clients] == [2] * 6
+    with pytest.raises(DataError, match=r"tcga_brca has times and events, and the task learns classes; set task\.kind"):
+        load("tcga_brca", tmp_path)
+    subject = np.repeat(np.arange(1, 43), 5)
+    names = np.array(["age", "sex", "test_time", "PPE"])
+    score = subject.astype(np.float32)
+    saved(
+        tmp_path,
+        "parkinsons",
+        x=np.ones((210, 4), np.float32),
+        motor=score,
+        total=score,
+        subject=subject,
+        feature=names,
+    )
+    voice = load("parkinsons", tmp_path, targets=NUMBER)
+    assert [column.name for column in voice.inputs.columns] == ["age", "sex", "PPE"]
+    assert federate(voice, Natural(), Key(0)).num_clients == 42
 
 
 def test_a_missing_file_is_named_with_every_place(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from unskew.data.arrays import Arrays
 from unskew.data.preprocess import Preprocess
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, Targets
 
 Read = Callable[[Path], Mapping[str, npt.NDArray[Any]]]
 """Reads the arrays of an npz file."""
@@ -30,6 +31,7 @@ class NaturalSet:
         arrays: Brings the file's content into the plain layout (`unskew.data.arrays.LAYOUT`).
         preprocess: Done to its columns unless something else is asked for; None if the inputs are no columns.
         newcomers: Clients that have test rows only come after training, instead of being refused.
+        targets: The form of its targets; classes may be numbers 0 and 1 to a task that learns those.
     """
 
     what: str
@@ -40,6 +42,7 @@ class NaturalSet:
     arrays: Callable[[Read, Path], Arrays]
     preprocess: Preprocess | None = None
     newcomers: bool = False
+    targets: Targets = CLASS
 
 
 def files_of(name: str, root: Path) -> tuple[Path, ...]:
@@ -76,6 +79,33 @@ def _wisdm(read: Read, path: Path) -> Arrays:
         "clients": _words(f"user {i}" for i in range(1, 37)),
         "classes": _words(file["activity"]),
         "features": _words(file["feature"]),
+    }
+
+
+def _tcga_brca(read: Read, path: Path) -> Arrays:
+    """Time in days and whether the patient died then, by region, with FLamby's test patients."""
+    file = read(path)
+    y = np.stack([file["time"], file["event"].astype(np.float32)], axis=1)
+    rows = {"train": ~file["test"], "test": file["test"]}
+    return {
+        **{f"x_{part}": file["x"][chosen].astype(np.float32) for part, chosen in rows.items()},
+        **{f"y_{part}": y[chosen] for part, chosen in rows.items()},
+        **{f"client_{part}": file["region"][chosen].astype(np.int64) for part, chosen in rows.items()},
+        "clients": _words(file["region_name"]),
+        "features": _words(file["feature"]),
+    }
+
+
+def _parkinsons(read: Read, path: Path) -> Arrays:
+    """The total score from the voice; the day of the recording, which gives it away, is left out."""
+    file = read(path)
+    kept = file["feature"] != "test_time"
+    return {
+        "x_train": file["x"][:, kept],
+        "y_train": file["total"],
+        "client_train": file["subject"].astype(np.int64) - 1,
+        "clients": _words(f"patient {i}" for i in range(1, 43)),
+        "features": _words(file["feature"][kept]),
     }
 
 
@@ -150,6 +180,29 @@ NATURAL: dict[str, NaturalSet] = {
         "priors, JMLR 8, 2007",
         _landmine,
         Preprocess(),
+    ),
+    "tcga_brca": NaturalSet(
+        "survival with breast cancer in 6 regions, 1,088 patients",
+        "39 columns, time and event, 6 clients",
+        "tcga_brca.npz (The Cancer Genome Atlas; rows and split of FLamby)",
+        "open-access part of The Cancer Genome Atlas, no licence in the usual sense; the policy of NIH's Genomic Data "
+        "Commons asks to acknowledge the source and not to identify participants",
+        "J. Liu et al., An integrated TCGA pan-cancer clinical data resource to drive high-quality survival outcome "
+        "analytics, Cell 173, 2018; J. Ogier du Terrail et al., FLamby, NeurIPS 2022",
+        _tcga_brca,
+        Preprocess("none"),
+        targets=SURVIVAL,
+    ),
+    "parkinsons": NaturalSet(
+        "symptom score from the voice of 42 patients",
+        "18 columns, a number, 42 clients",
+        "parkinsons.npz (UCI Machine Learning Repository, data set 189)",
+        "CC BY 4.0",
+        "A. Tsanas, M. A. Little, P. E. McSharry, L. O. Ramig, Accurate telemonitoring of Parkinson's disease "
+        "progression by noninvasive speech tests, IEEE Transactions on Biomedical Engineering 57(4), 2010",
+        _parkinsons,
+        Preprocess(),
+        targets=NUMBER,
     ),
     "mnist_writers": NaturalSet(
         "MNIST by writer: 539 train, 297 others come later",

@@ -62,7 +62,7 @@ from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
-from unskew.tasks.targets import CLASS, Targets
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, Targets
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -239,7 +239,7 @@ def load(
     if source == "digits":
         return assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     if source == "heart":
-        return _natural(source, Path(), preprocess)
+        return _natural(source, Path(), preprocess, targets)
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not folder:
         raise DataError(
@@ -248,7 +248,7 @@ def load(
         )
     root = Path(folder).expanduser()
     if source in NATURAL:
-        return _natural(source, root, preprocess)
+        return _natural(source, root, preprocess, targets)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
 
 
@@ -264,15 +264,20 @@ def _made(source: str, options: Mapping[str, Any]) -> Dataset:
     return dataset
 
 
-def _natural(name: str, root: Path, preprocess: Preprocess | None) -> Dataset:
+def _natural(name: str, root: Path, preprocess: Preprocess | None, targets: Targets) -> Dataset:
     """A data set with its own clients, whose columns are brought to one scale unless something else is asked for."""
     of, file = NATURAL[name], _file_of(name, root)
+    if of.targets is not targets:
+        kind = {NUMBER: "regression", SURVIVAL: "survival"}.get(of.targets, "classification")
+        raise DataError(f"{name} has {of.targets.what}, and the task learns {targets.what}; set task.kind = {kind!r}")
 
     def build() -> Dataset:
         arrays = of.arrays(_whole_file, file)
         rules = preprocess or of.preprocess
         key = Key(0) / name / "test"
-        return from_arrays(name, arrays, key, rules=rules, own_test=rules is not None, newcomers=of.newcomers)
+        return from_arrays(
+            name, arrays, key, rules=rules, own_test=rules is not None, newcomers=of.newcomers, targets=targets
+        )
 
     return _placed(file, build)
 
