@@ -1,6 +1,7 @@
 """Every example is run as a reader would run it, and its output is read."""
 
 import ast
+import json
 import os
 import re
 import runpy
@@ -11,9 +12,12 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas
 import pytest
 
 import unskew as us
+from unskew.experiment import config
+from unskew.run import loop
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -235,3 +239,41 @@ def test_a_strangers_fedprox_is_ten_lines_with_its_imports() -> None:
     made = namespace["my_fedprox"](0.5, us.SgdConfig())  # type: ignore[operator]
     assert isinstance(made, us.FedAvg)
     assert made.terms[0].mu == 0.5  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- three hospitals
+def test_the_notebooks_code_runs_and_ends_with_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every code cell in order, as Jupyter would; the patients of a hospital are better off than by guessing."""
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((EXAMPLES / "hospitals.ipynb").read_text("utf-8"))
+    module: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            code = ast.parse("".join(cell["source"]))
+            shown = code.body.pop() if isinstance(code.body[-1], ast.Expr) else None
+            exec(compile(code, "hospitals.ipynb", "exec"), module)
+            last = (
+                None if shown is None else eval(compile(ast.Expression(shown.value), "hospitals.ipynb", "eval"), module)
+            )
+    assert isinstance(last, list)
+    assert set(last) <= {"healthy", "sick"}
+    by_hospital = module["by_hospital"]
+    assert isinstance(by_hospital, pandas.DataFrame)
+    assert by_hospital.index.tolist() == ["Basel", "Bern", "Chur"]
+    assert by_hospital.mean().min() > 0.6
+    assert {path.name for path in tmp_path.iterdir()} == {"examples"}
+
+
+def test_the_experiment_of_three_hospitals_runs_from_the_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    experiment = config.load(
+        Path("examples/hospitals.toml"), ["rounds=1", "seeds=[0]", 'runtime.executor="sequential"']
+    )
+    loop.start(experiment, tmp_path / "r")
+    partition = json.loads((tmp_path / "r" / "partition.json").read_text("utf-8"))["seeds"]["0"]
+    assert partition["client_names"] == ["Basel", "Bern", "Chur"]
+    assert partition["preprocessing"]["columns"][0]["name"] == "age"
