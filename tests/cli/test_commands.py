@@ -238,10 +238,10 @@ NAMES = {
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {
-        *("dw", "clip_norm", "top_k", "quantise", "central_dp"),
+        *("dw", "clip_norm", "top_k", "quantise", "central_dp", "local_dp"),
         *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound"),
     },
-    "sections": {"embeddings", "diffusion", "groups", "class_relations"},
+    "sections": {"embeddings", "diffusion", "groups", "class_relations", "privacy"},
     "executors": {"sequential", "workers", "stacked"},
     "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),

@@ -101,6 +101,11 @@ def forecast(
             driven = dry_run(experiment, prepared, fed, "unchanged", experiment.rounds, until=deadline)
         totals.add(method, driven, models[method.label][0], prepared.pooled, preparing_s)
     notes += timer.notes
+    for method in experiment.methods:
+        planned = getattr(method.algorithm, "planned", None)
+        if planned is not None:
+            clients = next(iter(feds.values())).num_clients
+            notes.append(f"{method.label}: {planned(experiment.rounds, clients, experiment.cohort(clients))}")
     costs = tuple(
         totals.cost(m, models[m.label][1] if m.label in models else "unknown", timer) for m in experiment.methods
     )

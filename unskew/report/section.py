@@ -78,6 +78,7 @@ SECTIONS = Registry(
         "diffusion": "unskew.report.sections.diffusion:KIND",
         "groups": "unskew.report.sections.groups:KIND",
         "class_relations": "unskew.report.sections.class_relations:KIND",
+        "privacy": "unskew.report.sections.privacy:KIND",
     },
     "a SectionKind",
     lambda target: isinstance(target, SectionKind),

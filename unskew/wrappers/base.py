@@ -63,8 +63,13 @@ class Wrapper:
 
     Attributes:
         Message, Reply, State, Memory: Generic records that hold the method's in a field `of`; None adds nothing.
+        adds_nothing: True if all that clients and plan tell follows from what the wrapped method tells, so that noise
+            which the method adds covers it.
+        one_by_one: True if each reply is changed without regard to the others.
     """
 
+    adds_nothing: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = False
     Message: ClassVar[Any] = None
     Reply: ClassVar[Any] = None
     State: ClassVar[Any] = None

@@ -37,7 +37,7 @@ from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCoun
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type
-from unskew.wrappers.base import Wrapped, Wrapper, name_of, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, name_of, step_types, through
 from unskew.wrappers.uploads import sent_model, uploads
 
 S = TypeVar("S")
@@ -120,6 +120,7 @@ class CentralDP(Wrapper):
     """
 
     State: ClassVar[Any] = CentralState
+    adds_nothing = True
 
     clip: Annotated[float, Gt(0.0)] = 1.0
     noise_multiplier: Annotated[float, Ge(0.0)] = 1.0
@@ -142,19 +143,33 @@ class CentralDP(Wrapper):
         Raises:
             ConfigError: If so, or if it has the noise already.
         """
-        self.check_around(of, of)
-
-    def check_around(self, of: Any, whole: Any) -> None:
-        """Refuse a method, or wrappers around this one, that read single replies.
-
-        Raises:
-            ConfigError: If so.
-        """
+        self.check_replies(of)
         inside = of
         while isinstance(inside, Wrapped):
             if isinstance(inside.by, CentralDP):
                 raise ConfigError("CentralDP is around the method already; leave one of them out")
             inside = inside.of
+
+    def check_around(self, of: Any, whole: Any) -> None:
+        """Refuse wrappers around this one that read single replies, or change one by another.
+
+        Raises:
+            ConfigError: If so.
+        """
+        self.check_replies(whole)
+        if isinstance(whole, Wrapped) and not isinstance(whole.by, CentralDP) and not whole.by.one_by_one:
+            other = type(whole.by).__name__
+            raise ConfigError(
+                f"CentralDP bounds what one client changes, and {other} around it may let one client change what "
+                "others send; leave one of them out"
+            )
+
+    def check_replies(self, whole: Any) -> None:
+        """Refuse a method that reads single replies.
+
+        Raises:
+            ConfigError: If so.
+        """
         for step, begin in steps_of(whole).items():
             types = step_types(begin)
             seen = read_of_each(types.reply) if types is not None else []
@@ -163,6 +178,10 @@ class CentralDP(Wrapper):
                     f"CentralDP covers sums only, and {name_of(whole)} reads {' and '.join(seen)} of every single "
                     f"reply to step {step!r}; take a method that needs means only, as fedavg"
                 )
+
+    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+        """False: clients do what the method says."""
+        return False
 
     def request(self, of: Any, want: Any, fed: Federation, cohorts: Sequence[tuple[ClientId, ...]]) -> Ask:
         """Check that a request is covered.
@@ -294,6 +313,15 @@ class CentralDP(Wrapper):
     def epsilon(self, releases: int, clients: int, cohort: int) -> float:
         """Compute the epsilon of a number of rounds; inf without noise."""
         return privacy.cohort_epsilon(self.noise_multiplier, clients, cohort, releases, self.delta)
+
+    def planned(self, of: Any, rounds: int, clients: int, cohort: int) -> str:
+        """Describe the privacy that a run will spend."""
+        spent = self.epsilon(rounds, clients, min(cohort, clients))
+        if math.isinf(spent):
+            return "no differential privacy, as there is no noise"
+        if self.max_epsilon is not None and spent > self.max_epsilon:
+            return f"epsilon {self.max_epsilon:g}, its budget, is less than the {spent:.4g} that {rounds} rounds cost"
+        return f"epsilon {spent:.4g} at delta {self.delta:g} for one client's data after {rounds} rounds"
 
     def info(self, of: Any, state: CentralState[Any]) -> tuple[object, ...]:
         """Report the method's own info and the privacy spent so far."""

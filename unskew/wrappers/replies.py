@@ -63,6 +63,8 @@ class Together:
 class ReplyWrapper(Wrapper):
     """Base class of wrappers that change the uploads of all clients together, on the server."""
 
+    adds_nothing = True
+
     @abstractmethod
     def change(
         self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation

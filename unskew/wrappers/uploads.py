@@ -51,6 +51,9 @@ class UploadWrapper(Wrapper):
     leaves out has `Memory = Residuals`.
     """
 
+    adds_nothing = True
+    one_by_one = True
+
     @abstractmethod
     def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Any, Params]:
         """Change updates on a client.

@@ -1,0 +1,60 @@
+"""The report's part about differential privacy, from runs of two rounds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import unskew as us
+from unskew.experiment import config
+from unskew.forecast.plan import plan
+from unskew.info import Privacy, PrivacyBudget
+from unskew.record.reader import info_of
+from unskew.report import read
+from unskew.report.figures import looks
+from unskew.report.sections import privacy
+from unskew.server.privacy import cohort_epsilon
+
+METHODS = {
+    "open": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=0.0)),
+    "central": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=5.0, max_epsilon=50.0)),
+    "local": us.wrap(us.FedAvg(), us.LocalDP(noise_multiplier=50.0)),
+}
+
+
+def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
+    us.simulate(METHODS, split=us.Dirichlet(num_clients=4), rounds=2, out=tmp_path / "run", progress=False)
+    record = read(tmp_path / "run")
+    spent = [i.info.privacy.epsilon for i in info_of(record, "central", PrivacyBudget)]
+    assert spent == pytest.approx([cohort_epsilon(5.0, 4, 4, t, 1e-5) for t in (1, 2)], abs=1e-6)
+    section = privacy.draw(record, list(METHODS), dict(zip(METHODS, looks([False] * 3), strict=True)))
+    assert section is not None
+    assert re.fullmatch(
+        r"open spent no privacy, as there is no noise; central spent ε = [\d.]+; local spent ε = [\d.]+\.", section.lead
+    ), section.lead
+    (chart,), (table,) = section.charts, section.tables
+    assert [name for name, _ in chart.legend] == ["central", "local"]
+    assert [row.cells[:3] for row in table.entries] == [("1", "0", "–"), ("1", "5", "50"), ("1", "50", "–")]
+
+
+def test_a_plan_says_what_a_run_will_spend() -> None:
+    made = config.parse(
+        {
+            "rounds": 2,
+            "task": {"data": "digits"},
+            "split": {"name": "dirichlet", "num_clients": 4},
+            "methods": [
+                {"name": "fedavg", "with": [{"name": "central_dp", "noise_multiplier": 5.0}]},
+                {"name": "fedavg", "with": [{"name": "local_dp", "noise_multiplier": 50.0}]},
+            ],
+        }
+    )
+    epsilon = cohort_epsilon(5.0, 4, 4, 2, 1e-5)
+    notes = [note for note in plan(made).notes if "epsilon" in note]
+    assert notes[0] == f"fedavg+central_dp: epsilon {epsilon:.4g} at delta 1e-05 for one client's data after 2 rounds"
+    assert notes[1].endswith("for a client that is asked 2 times")
+
+
+def test_a_guarantee_without_delta_is_none() -> None:
+    with pytest.raises(ValueError, match="delta"):
+        Privacy(1.0, "nothing", "nothing")

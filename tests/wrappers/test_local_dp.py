@@ -1,0 +1,115 @@
+"""Local differential privacy: a client's noise and budget, and who is accounted for or refused."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from recipe import LOCAL, simulator
+
+import unskew as us
+from unskew.algorithms import TABLE, resolve
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
+from unskew.errors import ConfigError
+from unskew.info import PrivacyBudget, whole
+from unskew.keys import Key
+from unskew.protocol import Layout, Me, steps_of
+from unskew.server import privacy
+from unskew.wrappers.base import step_types, wrap
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.local_dp import LocalDP, uncovered
+from unskew.wrappers.robust import Median
+from unskew.wrappers.top_k import TopK
+
+FEDAVG = FedAvg(local=LOCAL)
+
+
+def me(private: int = 1, size: int = 2) -> Me:
+    initial = {"w": torch.zeros(size)}
+    return Me(0, 5, torch.tensor([5]), 1, Key(0), Layout(("w",)), initial, Key(private), Key(private))
+
+
+def test_an_upload_is_clipped_before_it_gets_noise() -> None:
+    """An update of (30, 40) is clipped to (.6, .8); z C = 1e-9 hardly moves it."""
+    sent, left = LocalDP(clip=1.0, noise_multiplier=1e-9).encode(me(), {"0/w": torch.tensor([30.0, 40.0])}, None)
+    torch.testing.assert_close(sent["0/w"], torch.tensor([0.6, 0.8]))
+    assert left == {}
+
+
+def test_the_noise_is_the_clients_own_and_has_standard_deviation_z_times_the_norm() -> None:
+    """z = 3, C = .5: 1.5 on each of 40,000 numbers, up to four standard errors; another secret, other noise."""
+    by, nothing = LocalDP(clip=0.5, noise_multiplier=3.0), {"0/w": torch.zeros(40_000)}
+    one, other = (by.encode(me(secret), nothing, None)[0]["0/w"] for secret in (1, 2))
+    assert float(one.std()) == pytest.approx(1.5, abs=4 * 1.5 / math.sqrt(80_000))
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 4 / math.sqrt(40_000)
+    assert torch.equal(one, by.encode(me(1), nothing, None)[0]["0/w"])
+    infinite, _ = by.encode(me(1), {"0/w": torch.full((40_000,), math.inf)}, None)
+    assert torch.equal(infinite["0/w"], one)
+
+
+def test_each_upload_is_charged_to_the_clients_own_account_up_to_the_budget() -> None:
+    budget = privacy.epsilon(3.0 / 2, 4, 1e-5)
+    algorithm = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
+    (cost,) = algorithm.spending("train", ModelMessage({}))
+    assert (cost.multiplier, cost.mechanisms, cost.most) == (1.5, 1, 4)
+    assert algorithm.private
+    assert algorithm.uses_private_randomness
+    with pytest.raises(ConfigError, match="does not allow one upload"):
+        LocalDP(noise_multiplier=0.1, max_epsilon=1.0)
+
+
+def test_clients_without_budget_are_asked_no_more() -> None:
+    budget = privacy.epsilon(3.0 / 2, 2, 1e-5)
+    algorithm = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
+    sim = simulator("fedavg", "perceptron", algorithm=algorithm, clients_per_round=6)
+    states = [sim.start()]
+    for t in (1, 2, 3):
+        states.append(sim.round(states[-1], t)[0])
+    spent = [whole(sim.algorithm.info(s), PrivacyBudget) for s in states]
+    assert [i.releases for i in spent] == [0, 1, 2, 2]
+    assert [bool(i.warnings) for i in spent] == [False, False, False, True]
+    assert spent[2].privacy.epsilon == pytest.approx(budget, abs=1e-6)
+    assert states[3].of is states[2].of
+
+
+def test_compression_after_the_noise_is_covered_and_before_it_is_refused() -> None:
+    """The places of the largest entries tell of the data; after noise they follow from what is noised."""
+    wrap(FEDAVG, ClipNorm(1.0), LocalDP(), Median(), TopK(share=0.1), ClipNorm(1.0))
+    with pytest.raises(ConfigError, match="sends names and code and counts without it"):
+        wrap(FEDAVG, TopK(share=0.1), LocalDP())
+    for order in ((us.DW(), LocalDP()), (LocalDP(), us.DW())):
+        with pytest.raises(ConfigError, match="LocalDP adds noise to"):
+            wrap(FEDAVG, *order)
+    with pytest.raises(ConfigError, match="may let one client change"):
+        wrap(FEDAVG, us.CentralDP(), Median())
+    with pytest.raises(ConfigError, match="which is no sum"):
+        simulator("fedavg", "perceptron", algorithm=wrap(FEDAVG, Median(), us.CentralDP())).start()
+
+
+def test_statistics_of_batches_get_no_noise() -> None:
+    for by in (LocalDP(), us.CentralDP()):
+        with pytest.raises(ConfigError, match="statistics of batches"):
+            simulator("fedavg", "normalised", algorithm=wrap(FEDAVG, by)).start()
+        simulator("fedavg", "normalised", algorithm=wrap(FedAvg(personal=("norm",)), by)).start()
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> None:
+    """Accounted for: each step sends marked uploads and numbers of examples only, and its spending says so."""
+    method = resolve(name)()
+    try:
+        algorithm: Any = wrap(method, LocalDP())
+    except ConfigError as refused:
+        message = str(refused)
+        assert "LocalDP" in message
+        return
+    for step, begin in steps_of(method).items():
+        types = step_types(begin)
+        assert types is not None
+        assert not uncovered(types.reply, step)
+        assert len(algorithm.spending(step, None)) == algorithm.by.touches(method, step, types)
+
+
+def test_a_reply_with_anything_else_is_not_covered() -> None:
+    assert uncovered(ModelReply, "train") == []
+    assert uncovered(us.FedNova.train.__annotations__["return"].__args__[2].__args__[0], "train") == ["norm"]

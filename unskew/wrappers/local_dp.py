@@ -1,0 +1,232 @@
+"""Local differential privacy: each client clips its update and adds noise of its own before anything leaves it.
+
+S. P. Kasiviswanathan, H. K. Lee, K. Nissim, S. Raskhodnikova, A. Smith, "What Can We Learn Privately?", SIAM J. Comput.
+2011, definition 2.2, by the Gaussian mechanism of C. Dwork, A. Roth, "The Algorithmic Foundations of Differential
+Privacy", 2014, appendix A.
+
+Notation   u_k  all that client k uploads, as differences from the model that it was sent, in one vector
+           C    clipping norm;  z noise multiplier
+Client     u_k <- u_k min(1, C / |u_k|) + z C Normal(0, I),  the noise from the client's own secret                (1)
+Privacy    All data of a client are covered, towards everyone, its server included, if they are replaced by any others:
+           an upload moves by at most 2 C, so that it is a Gaussian mechanism of multiplier z / 2.  Several uploads
+           add up (`unskew.server.privacy`, eq. 1); there is no amplification, because the server knows whom it asks.
+           In a deployment each client keeps its own account on disk and refuses beyond the budget.
+           Its number of examples is not covered: clients declare it when they join.
+Departures Noise in floating point, whose low-order bits can leak.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+import torch
+from annotated_types import Gt, Interval
+
+from unskew.errors import ConfigError
+from unskew.info import Privacy, PrivacyBudget, parts
+from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, steps_of
+from unskew.server import privacy
+from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
+from unskew.wrappers.base import Wrapped, name_of, step_types, through
+from unskew.wrappers.uploads import UploadWrapper, sent_model
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class LocalState(Generic[S]):
+    """The method's state, the number of uploads that each client was asked for, and True if all budgets are spent."""
+
+    of: S
+    asked: Mapping[int, int]
+    stopped: bool
+
+
+class _Spent(Exception):
+    """No client that a plan asks has budget left."""
+
+
+@dataclass(frozen=True)
+class LocalDP(UploadWrapper):
+    """Differential privacy of a client by itself, whoever gets its upload.
+
+    Attributes:
+        clip: Clipping norm of an upload, C.
+        noise_multiplier: Standard deviation of the noise on every number over C, z.
+        delta: Probability that belongs to epsilon.
+        max_epsilon: Budget of each client: it is asked no more when its next upload would exceed it, and refuses by its
+            own account; None is no limit.
+
+    Raises:
+        ConfigError: If the budget does not allow one upload, or the accountant is not installed.
+    """
+
+    State: ClassVar[Any] = LocalState
+
+    clip: Annotated[float, Gt(0.0)] = 1.0
+    noise_multiplier: Annotated[float, Gt(0.0)] = 1.0
+    delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
+    max_epsilon: Annotated[float, Gt(0.0)] | None = None
+
+    def __post_init__(self) -> None:
+        privacy.require()
+        if math.isinf(self.clip):
+            raise ConfigError("noise is in proportion to clip, which must be finite, got inf; set clip")
+        if self.most == 0:
+            raise ConfigError(
+                f"max_epsilon = {self.max_epsilon:g} does not allow one upload, which costs {self.epsilon(1):.4g} with "
+                f"noise_multiplier = {self.noise_multiplier:g}; raise one of the two"
+            )
+
+    def epsilon(self, uploads: int) -> float:
+        """Compute the epsilon of a client's uploads together."""
+        return privacy.epsilon(self.noise_multiplier / 2, uploads, self.delta)
+
+    @property
+    def most(self) -> int | None:
+        """Number of uploads that the budget allows a client; None is no limit."""
+        if self.max_epsilon is None:
+            return None
+        # T uploads are as one of multiplier z / (2 sqrt(T)); one more than this exceeds the budget.
+        least = privacy.noise_multiplier(self.max_epsilon, 1, self.delta)
+        return int((self.noise_multiplier / 2 / least) ** 2 * (1 + 1e-9))
+
+    # ------------------------------------------------------------------ what is refused
+    def check(self, of: Any) -> None:
+        """Refuse a method that sends more than models, updates and numbers of examples.
+
+        Raises:
+            ConfigError: If so.
+        """
+        super().check(of)
+        for step, begin in steps_of(of).items():
+            types = step_types(begin)
+            open_ = uncovered(types.reply, step) if types is not None else []
+            if open_:
+                raise ConfigError(
+                    f"LocalDP adds noise to the models and updates that clients send, and {name_of(of)} sends "
+                    f"{' and '.join(open_)} without it; take a method that sends nothing else, as fedavg"
+                )
+
+    def check_around(self, of: Any, whole: Any) -> None:
+        """Refuse a wrapper around this one whose clients may send more.
+
+        Raises:
+            ConfigError: If so.
+        """
+        if isinstance(whole, Wrapped) and not whole.by.adds_nothing:
+            other = type(whole.by).__name__
+            raise ConfigError(f"LocalDP adds noise to what it is given, and {other} sends more after it; leave one out")
+
+    def init(self, of: Any, params: Params, fed: Federation) -> LocalState[Any]:
+        """Return the method's state before round 1, with nothing uploaded.
+
+        Raises:
+            ConfigError: If the first round would upload statistics of batches, or sends no model to compare with.
+        """
+        state = super().init(of, params, fed)
+        plan = of.round(state, fed)
+        want = next(plan, None)
+        plan.close()
+        sent = [sent_model(m) or {} for m in want.to.values()] if isinstance(want, Ask) else []
+        statistics = [n for n in fed.layout.buffers if any(n in m for m in sent)]
+        if statistics:
+            raise ConfigError(
+                f"LocalDP would add noise to statistics of batches ({statistics[0]}, ...), which may become negative; "
+                'take a model without BatchNorm, or keep it on the clients: personal = ["norm"]'
+            )
+        return LocalState(state, {}, False)
+
+    # ------------------------------------------------------------------ on a client
+    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+        """Clip updates together and add noise (eq. 1); one that is not finite counts as zero."""
+        size = float(squared_norm(map_params(lambda t: t.double(), updates)).sqrt()) if updates else 0.0
+        scale = min(1.0, self.clip / size) if size > 0.0 else 1.0
+        key, sigma = me.private / "local dp", self.noise_multiplier * self.clip
+        noised = {}
+        for name, t in updates.items():
+            clipped = t * scale if math.isfinite(size) else torch.zeros_like(t)
+            noised[name] = clipped + (key / name).normal(*t.shape).to(t) * sigma
+        return noised, {}
+
+    def spending(self, of: Any, step: str, msg: Any) -> tuple[Spending, ...]:
+        """Return the cost of a reply: that of the method's own, and of one upload."""
+        inner = getattr(of, "spending", None)
+        own: tuple[Spending, ...] = inner(step, msg) if inner is not None else ()
+        cost = Spending("models and updates", self.noise_multiplier / 2, 1, self.most)
+        return (*own, cost) if self._uploads(of, step) else own
+
+    # ------------------------------------------------------------------ on the server
+    def round(self, of: Any, state: LocalState[Any], fed: Federation) -> Plan[LocalState[Any]]:
+        """Run the method's round with the clients that have budget left."""
+        asked = dict(state.asked)
+
+        def request(want: Any) -> Any:
+            if not isinstance(want, Ask) or not self._uploads(of, want.step):
+                return want
+            to = {c: m for c, m in want.to.items() if self.most is None or asked.get(c, 0) < self.most}
+            if want.to and not to:
+                raise _Spent
+            for c in to:
+                asked[c] = asked.get(c, 0) + 1
+            return replace(want, to=to)
+
+        try:
+            inner = yield from through(of.round(state.of, fed), request, lambda want, got: got)
+        except _Spent:
+            return replace(state, stopped=True)
+        return LocalState(inner, asked, False)
+
+    def private(self, of: Any) -> bool:
+        """True: nothing else of a client's data may leave it."""
+        return True
+
+    def uses_private_randomness(self, of: Any) -> bool:
+        """True: clients draw noise of their own."""
+        return True
+
+    def planned(self, of: Any, rounds: int, clients: int, cohort: int) -> str:
+        """Describe the privacy that a run will spend."""
+        uploads = rounds if self.most is None else min(rounds, self.most)
+        return f"epsilon {self.epsilon(uploads):.4g} at delta {self.delta:g} for a client that is asked {uploads} times"
+
+    def info(self, of: Any, state: LocalState[Any]) -> tuple[object, ...]:
+        """Report the method's own info, and the privacy spent by the client that was asked most often."""
+        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
+        most, sigma = max(state.asked.values(), default=0), self.noise_multiplier * self.clip
+        guarantee = Privacy(
+            epsilon=round(self.epsilon(most), 6),
+            server="each participant's number of examples, and its update with noise of standard deviation "
+            f"{sigma:.4g} on every number",
+            clients="the models",
+            delta=self.delta,
+            uploads=most,
+            covers="all data of one client but their number, if they are replaced by any others, towards everyone",
+        )
+        stopped = f"no client that was drawn has any of its privacy budget left, epsilon {self.max_epsilon}"
+        return (
+            *own,
+            PrivacyBudget(
+                privacy=guarantee,
+                clip=self.clip,
+                noise=sigma,
+                releases=most,
+                budget=self.max_epsilon,
+                warnings=(stopped,) if state.stopped else (),
+            ),
+        )
+
+
+def uncovered(of: Any, name: str) -> list[str]:
+    """Names of the fields of a reply, itself called `name`, that are neither marked uploads nor numbers of examples."""
+    if of in (type(None), SampleCount):
+        return []
+    if not is_record_type(of):
+        return [name]
+    missing: list[str] = []
+    for field, hint in hints_of(of).items():
+        marked = any(isinstance(mark, UploadMark) for mark in getattr(hint, "__metadata__", ()))
+        if not marked and hint != SampleCount | None:
+            missing += uncovered(hint, field)
+    return missing
