@@ -168,8 +168,14 @@ def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Call
             ["digit"],
             "nor is it an experiment: no file and no built-in experiment is called 'digit'; did you mean digits",
         ),
-        (["pack", "tiny.toml", "--data", "own.npz"], "--data must be npz:PATH, folder:PATH, hub:NAME or the name of a"),
-        (["pack", "tiny.toml", "--data", "npz:"], "--data must be npz:PATH"),
+        (
+            ["pack", "tiny.toml", "--data", "own.npz"],
+            "--data must be npz:PATH, folder:PATH, csv:PATH, parquet:PATH, images:PATH, hub:NAME or the name of a",
+        ),
+        (
+            ["pack", "tiny.toml", "--data", "npz:"],
+            "--data must be npz:PATH, folder:PATH, csv:PATH, parquet:PATH, images:PATH, hub:NAME or",
+        ),
         (["pack", "tiny.toml", "--own-data"], "--own-data goes with --clients"),
         (["tiny.toml", "--local", "0"], "0 is not in the range x>=1"),
         (["nix.toml", "--local", "2"], "cannot read nix.toml"),

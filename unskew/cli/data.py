@@ -23,13 +23,16 @@ MOST_PRINTED = 30
 
 
 def data(
-    source: Annotated[str, typer.Argument(metavar="FILE|NAME")],
+    sources: Annotated[list[str], typer.Argument(metavar="FILE|NAME")],
     target: Annotated[str | None, typer.Option(help="Column of what is to be predicted.")] = None,
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
     separator: Annotated[str | None, typer.Option(help="Between columns of a CSV file; default a comma.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,
+    sums: Annotated[
+        Path | None, typer.Option(help="Write what this site tells so that all can agree on a preprocessing.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what there is: sites, sizes, labels, gaps, how much sites disagree, and rows that stand twice.
@@ -39,9 +42,25 @@ def data(
 
     [dim]unskew data examples/hospitals.csv --target diagnosis --client hospital --out data.html[/]
     [dim]unskew data heart[/]
+
+    Sites that keep their files to themselves agree on a preprocessing by sums:
+    each writes them with --sums; the files of all together make the numbers
+    to write into the experiment.
+
+    [dim]unskew data own.csv --target diagnosis --test part --sums bern.json[/]
+    [dim]unskew data basel.json bern.json chur.json[/]
     """
+    if any(source.endswith(".json") for source in sources):
+        print(_agreed(sources))
+        return
+    if len(sources) > 1:
+        raise ConfigError(f"give one table or name, or several .json files of --sums; got {', '.join(sources)}")
+    source = sources[0]
     options = {"target": target, "client": client, "test": test, "separator": separator}
     name, settings = _named(source, {key: value for key, value in options.items() if value is not None})
+    if sums is not None:
+        _write_sums(name, settings, sums)
+        return
     from unskew.data.describe import describe
 
     seen = describe(name, data_dir=data_dir, **settings)
@@ -70,6 +89,39 @@ def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         if key in ("target", "client", "test", "separator", "leave_out")
     }
     return task.data, {**known, **given}
+
+
+def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
+    from unskew.data import tables
+    from unskew.data.preprocess import Preprocess
+    from unskew.files import write_atomically
+
+    kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
+    if kind not in tables.ENDINGS or "target" not in settings:
+        raise ConfigError(f"--sums takes a table and its --target, got {name}")
+    options = tables.TableOptions(**{**settings, "leave_out": tuple(settings.get("leave_out", ()))})
+    by_column = tables.training_sums(kind, Path(rest), options, Preprocess())
+    write_atomically(out, json.dumps({key: dataclasses.asdict(of) for key, of in by_column.items()}, indent=1))
+
+
+def _agreed(sources: list[str]) -> str:
+    """The agreed numbers as a part of an experiment's file."""
+    import pydantic
+    import tomli_w
+
+    from unskew.data.preprocess import ColumnSums, agree
+
+    adapter, sites = pydantic.TypeAdapter(dict[str, ColumnSums]), {}
+    for source in sources:
+        try:
+            sites[Path(source).stem] = adapter.validate_json(Path(source).read_bytes())
+        except (OSError, pydantic.ValidationError) as error:
+            raise ConfigError(f"{source} is no file of --sums: {str(error).splitlines()[0]}") from None
+    columns = {
+        name: {key: value for key, value in dataclasses.asdict(rule).items() if value is not None}
+        for name, rule in agree(sites).items()
+    }
+    return tomli_w.dumps({"task": {"preprocess": {"columns": columns}}})
 
 
 def _print(look: "Look") -> None:

@@ -86,6 +86,7 @@ def dataset(
     preprocess: Preprocess | None = None,
     name: str | None = None,
     own_test: bool = False,
+    classes: tuple[str, ...] | None = None,
     targets: Targets = CLASS,
 ) -> Dataset:
     """The data set that `data` holds.
@@ -105,6 +106,7 @@ def dataset(
             before any number is taken from the data.
         name: Name of the data in tables and manifests.
         own_test: Test rows that are given are their clients' own, too.
+        classes: Names of all classes, in order; by default those that occur.
         targets: The form of the labels; by default they are classes.
 
     Raises:
@@ -125,7 +127,7 @@ def dataset(
     column = test if isinstance(test, str) else None
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw)
-    rows = rows if name is None else replace(rows, name=name)
+    rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)

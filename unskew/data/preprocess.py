@@ -8,7 +8,7 @@ variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -30,16 +30,23 @@ _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """What differs for one column from the rules for all.
+    """What differs for one column from the rules for all, and what was agreed on already.
 
     Attributes:
         kind: "category" for numbers that are codes, "number" otherwise; by default as the column looks.
         scale, missing: The same as in `Preprocess`.
+        mean, sd: Agreed numbers, used instead of those of the rows at hand.
+        words: Agreed words of a category, in order.
+        gaps: Agreed answer to whether the column has gaps; with `indicator` it gets a 0/1 column then.
     """
 
     kind: Literal["number", "category"] | None = None
     scale: Scale | None = None
     missing: Missing | None = None
+    mean: float | None = None
+    sd: float | None = None
+    words: tuple[str, ...] | None = None
+    gaps: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ def _column(rules: Preprocess, name: str, values: Array, by_client: Sequence[Int
         one = next((value for value in values if value is not None), "")
         raise ConfigError(f"preprocess.columns.{name}.kind is number, and the column holds words, such as {one!r}")
     missing = np.array([v is None for v in values], bool) if words else np.isnan(values)
-    if missing.all():
+    if missing.all() and rules.columns.get(name, ColumnRule()).gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
     scale, instead = rules.of(name)
     if instead == "refuse" and missing.any():
@@ -149,13 +156,16 @@ def _column(rules: Preprocess, name: str, values: Array, by_client: Sequence[Int
             f"column {name!r} has no value in row {int(missing.argmax())}; fill it, leave the row out, or choose what "
             "takes its place with preprocess.missing"
         )
-    gaps = rules.indicator and bool(missing.any())
+    agreed_on = rules.columns.get(name, ColumnRule())
+    gaps = rules.indicator and (bool(missing.any()) if agreed_on.gaps is None else agreed_on.gaps)
+    if kind == "category" and agreed_on.words is not None:
+        return Column(name, "category", gaps=gaps, values=agreed_on.words, other=rules.unseen == "other")
     if kind == "category":
         present = values[~missing]
         known = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
         _check_category(name, known, len(present))
         return Column(name, "category", gaps=gaps, values=tuple(known), other=rules.unseen == "other")
-    return _number(name, values, by_client, clients, scale, instead, gaps)
+    return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on)
 
 
 def _number(
@@ -166,18 +176,21 @@ def _number(
     scale: Scale,
     instead: Missing,
     gaps: bool,
+    agreed_on: ColumnRule,
 ) -> Column:
     if np.isinf(values).any():
         raise DataError(f"column {name!r} is infinite in row {int(np.isinf(values).argmax())}; correct it")
     own = [Moments.of(values[rows]) for rows in by_client]
     together = agreed(own)
+    mean = together.mean if agreed_on.mean is None else agreed_on.mean
+    sd = together.sd if agreed_on.sd is None else agreed_on.sd
     centre, spread = {
-        "agreed": ((together.mean,), (together.sd,)),
+        "agreed": ((mean,), (sd,)),
         "site": (tuple(m.mean for m in own), tuple(m.sd for m in own)),
         "none": ((), ()),
     }[scale]
     fill: tuple[float, ...] = {
-        "agreed mean": (together.mean,),
+        "agreed mean": (mean,),
         "site mean": tuple(m.mean for m in own),
         "site median": tuple(_median(values[rows]) for rows in by_client),
         "refuse": (),
@@ -215,6 +228,98 @@ def _check_category(name: str, known: Sequence[str], n: int) -> None:
             f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "
             "out, or group them"
         )
+
+
+# ---------------------------------------------------------------- agreeing without rows
+@dataclass(frozen=True)
+class ColumnSums:
+    """What one site tells about a column so that all can agree: never a row.
+
+    Attributes:
+        n, mean, m2: `Moments` of its training rows; zeros for words.
+        gaps: True if a value is missing.
+        words: The words it holds; None for numbers.
+    """
+
+    n: int
+    mean: float
+    m2: float
+    gaps: bool
+    words: tuple[str, ...] | None = None
+
+
+def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
+    """What a site with these training rows tells.
+
+    Raises:
+        DataError: If a column holds dates or too many words.
+    """
+    by_name = {}
+    for name, values in table.items():
+        coded = rules.columns.get(name, ColumnRule()).kind == "category"
+        missing = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+        present = values[~missing]
+        if values.dtype.kind == "f" and not coded:
+            moments = Moments.of(values)
+            by_name[name] = ColumnSums(moments.n, moments.mean, moments.m2, bool(missing.any()))
+            continue
+        known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
+        if known:
+            _check_category(name, known, len(present))
+        by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
+    return by_name
+
+
+def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule]:
+    """The numbers on which sites agree, to be declared in the experiment (`preprocess.columns`).
+
+    Raises:
+        DataError: If sites have other columns, or one has words where another has numbers.
+    """
+    first, columns = next(iter(sites.items()))
+    rules = {}
+    for site, by_name in sites.items():
+        if by_name.keys() != columns.keys():
+            odd = ", ".join(sorted(by_name.keys() ^ columns.keys()))
+            raise DataError(f"{site} and {first} differ in columns: {odd}")
+    for name in columns:
+        by_site = {site: by_name[name] for site, by_name in sites.items()}
+        # A column that a site never measured has no words, and counts for either.
+        with_words = [site for site, of in by_site.items() if of.words]
+        with_numbers = [site for site, of in by_site.items() if of.n]
+        if with_words and with_numbers:
+            raise DataError(f"column {name!r} holds words at {with_words[0]} and numbers at {with_numbers[0]}")
+        gaps = any(of.gaps for of in by_site.values())
+        if with_words:
+            union = sorted({w for of in by_site.values() for w in of.words or ()}, key=_natural)
+            rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
+        else:
+            together = agreed([Moments(of.n, of.mean, of.m2) for of in by_site.values()])
+            rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
+    return rules
+
+
+def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
+    """Refuse rules under which sites that see only their own rows would come to different inputs.
+
+    Raises:
+        ConfigError: Naming the first column without agreed numbers.
+    """
+    for column in inputs.columns:
+        own, (scale, instead) = rules.columns.get(column.name, ColumnRule()), rules.of(column.name)
+        needed = {
+            "words": column.kind == "category" and own.words is None,
+            "mean": column.kind == "number" and "agreed" in (scale, instead.partition(" ")[0]) and own.mean is None,
+            "sd": column.kind == "number" and scale == "agreed" and own.sd is None,
+            "gaps": rules.indicator and own.gaps is None,
+        }
+        lacking = [setting for setting, missing in needed.items() if missing]
+        if lacking:
+            raise ConfigError(
+                f"task.preprocess.columns.{column.name} must have {' and '.join(lacking)}: a site that sees its own "
+                "rows only cannot know them; every site runs `unskew data FILE --sums SITE.json`, and `unskew data "
+                "*.json` makes the agreed numbers of these"
+            )
 
 
 # ---------------------------------------------------------------- without rules

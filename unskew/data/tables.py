@@ -9,7 +9,7 @@ of numbers, which matters here.  It is imported in this module only.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,8 @@ from unskew.data import own
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import image_of
-from unskew.data.preprocess import Preprocess
+from unskew.data.inputs import raw_column
+from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -45,6 +46,8 @@ class TableOptions:
             client's rows; by default a fifth is set aside.
         leave_out: Columns that are not used.
         separator: Character between the columns of a CSV file; by default a comma, and a tab in a .tsv file.
+        classes: Names of all classes, in order, where a client may lack some.
+        alone: The file is one client's own: a column `client` is left out if it is there.
     """
 
     target: str | tuple[str, ...]
@@ -52,6 +55,8 @@ class TableOptions:
     test: str | float | None = None
     leave_out: tuple[str, ...] = ()
     separator: str | None = None
+    classes: tuple[str, ...] | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,29 @@ def read_table(
         preprocess=preprocess,
         targets=targets,
         name=path.stem,
+        classes=options.classes,
         own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
     )
+
+
+def training_sums(kind: str, path: Path, options: TableOptions, rules: Preprocess) -> dict[str, ColumnSums]:
+    """What a client with this file of its own tells, so that all can agree on a preprocessing: sums of training rows.
+
+    Raises:
+        ConfigError: If it is not said which rows are for testing.
+        DataError: If the file cannot be read, or as in `unskew.data.preprocess.sums`.
+    """
+    frame, _ = frame_of(kind, path, replace(options, alone=True))
+    apart = options.test if isinstance(options.test, str) and options.test in frame.columns else None
+    if apart is not None:
+        frame = frame.filter(~own.truths(own.column_of(frame, apart, "test"), apart))
+    elif not isinstance(options.test, str):
+        raise ConfigError("test must be a column or a file: what is told of the rows must not count test rows")
+    targets = [options.target] if isinstance(options.target, str) else list(options.target)
+    for target in targets:
+        own.check_column(frame.columns, target, "target")
+    names = [column for column in frame.columns if column not in (*targets, apart)]
+    return sums(rules, {name: raw_column(frame[name], name) for name in names})
 
 
 def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
@@ -124,7 +150,10 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         return _stacked(frames, client), client
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
-    return _read(kind, path, options), options.client
+    frame = _read(kind, path, options)
+    if options.alone:
+        return frame.drop([column for column in frame.columns if column == options.client]), None
+    return frame, options.client
 
 
 def _stacked(frames: Mapping[str, Any], client: str) -> Any:

@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.preprocess import check_agreed
+from unskew.data.sources import FILES
+from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
@@ -54,7 +57,11 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
                 f"({path})"
             )
         task = replace(experiment.task, data=_beside(folder, config.data), data_dir=config.data_dir)
+        if task.data.partition(":")[0] in ENDINGS:
+            task = replace(task, data_options={**task.data_options, "alone": True})
         setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
+        if task.preprocess is not None:
+            check_agreed(task.preprocess, setup.dataset.inputs)
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
@@ -117,7 +124,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
 def _beside(folder: Path, source: str) -> str:
     """Make a path in a data source relative to a folder."""
     kind, _, rest = source.partition(":")
-    return f"{kind}:{folder / Path(rest).expanduser()}" if kind in ("npz", "folder") and rest else source
+    return f"{kind}:{folder / Path(rest).expanduser()}" if kind in FILES and rest else source
 
 
 def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[FederatedData]:

@@ -29,7 +29,7 @@ from typing import Any
 
 import tomli_w
 
-from unskew.data.sources import SOURCES
+from unskew.data.sources import FILES, SOURCES
 from unskew.deploy import certificates, signing
 from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import Address, ServerConfig, read_settings
@@ -172,9 +172,10 @@ def _check_declared(source: str) -> None:
     """
     kind, colon, rest = source.partition(":")
     named = [s.name for s in SOURCES if ":" not in s.name]
-    if not (kind in ("npz", "folder", "hub") and rest if colon else source in named):
+    if not (kind in (*FILES, "hub") and rest if colon else source in named):
         raise ConfigError(
-            f"--data must be npz:PATH, folder:PATH, hub:NAME or the name of a data set, got {source!r}"
+            f"--data must be {', '.join(f'{kind}:PATH' for kind in FILES)}, hub:NAME or the name of a data set, got "
+            f"{source!r}"
             f"{did_you_mean(source, named)}"
         )
 
@@ -183,8 +184,7 @@ def not_here(source: str) -> Path | None:
     """Return the file or folder named by a client's own data if it is not on this machine."""
     kind, _, rest = source.partition(":")
     path = Path(rest).expanduser()
-    missing = (kind == "npz" and not path.is_file()) or (kind == "folder" and not path.is_dir())
-    return path if missing else None
+    return path if kind in FILES and not path.exists() else None
 
 
 def renew(folder: Path, names: Sequence[str] = ()) -> Path:

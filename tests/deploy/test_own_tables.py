@@ -1,0 +1,140 @@
+"""Sites with tables of their own agree on a preprocessing without showing a row, and then prepare rows alike."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+import tomli_w
+import torch
+from typer.testing import CliRunner
+
+from unskew.cli.app import app
+from unskew.data import load, own
+from unskew.data.preprocess import Preprocess
+from unskew.deploy.client import open_client
+from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
+
+RNG = np.random.default_rng(8)
+SITES = ("basel", "bern")
+
+
+def tables(folder: Path) -> dict[str, polars.DataFrame]:
+    """Bern never measured cholesterol and has no smoker; each file has a test column."""
+    frames = {}
+    for i, site in enumerate(SITES):
+        n = 30
+        frames[site] = polars.DataFrame(
+            {
+                "hospital": [site] * n,
+                "age": np.round(RNG.normal(50 + 10 * i, 9, n), 1),
+                "chol": [None if i or k % 9 == 0 else float(180 + k) for k in range(n)],
+                "smokes": ["no" if i or k % 3 else "yes" for k in range(n)],
+                "sick": ["no", "yes", "yes"] * 10,
+                "part": ["train", "train", "test"] * 10,
+            },
+            schema_overrides={"chol": polars.Float64},
+        )
+        frames[site].write_csv(folder / f"{site}.csv")
+    return frames
+
+
+def unskew(*args: str) -> str:
+    result = CliRunner().invoke(app, ["data", *args], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def agreed(folder: Path) -> str:
+    for site in SITES:
+        path = str(folder / f"{site}.csv")
+        columns = ("--target", "sick", "--client", "hospital", "--test", "part")
+        unskew(path, *columns, "--sums", str(folder / f"{site}.json"))
+    return unskew(*(str(folder / f"{site}.json") for site in SITES))
+
+
+def site(folder: Path, number: int, preprocessing: dict[str, object]) -> Path:
+    """The folder of a client with a table of its own."""
+    here = folder / f"client-{number}"
+    here.mkdir()
+    experiment = {
+        "rounds": 1,
+        "algorithm": {"name": "fedavg"},
+        "task": {
+            "data": "csv:coordinators.csv",
+            "model": "logistic",
+            "data_options": {"target": "sick", "client": "hospital", "test": "part"},
+            "preprocess": preprocessing,
+        },
+    }
+    (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
+    own_file = {"client": number, "num_clients": 2, "data": f"csv:../{SITES[number]}.csv"}
+    (here / "client.toml").write_text(tomli_w.dumps(own_file))
+    return here
+
+
+def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give(tmp_path: Path) -> None:
+    """Rows as they come out of the agreed numbers at each site are those of one table of all, to a float's rounding."""
+    frames = tables(tmp_path)
+    text = agreed(tmp_path)
+    told = json.loads((tmp_path / "basel.json").read_text())
+    assert told["smokes"]["words"] == ["no", "yes"]
+    assert set(told["age"]) == {"n", "mean", "m2", "gaps", "words"}  # and no row
+    experiment = config.parse(config.tomllib.loads(f'rounds = 1\nalgorithm = {{ name = "fedavg" }}\n{text}'))
+    rules = experiment.task.preprocess
+    together = own.dataset(
+        polars.concat(frames.values()), target="sick", client="hospital", test="part", preprocess=Preprocess()
+    )
+    options = {"target": "sick", "client": "hospital", "test": "part", "alone": True}
+    for i, name in enumerate(SITES):
+        alone = load(f"csv:{tmp_path / f'{name}.csv'}", None, options, rules)
+        assert together.owners is not None
+        assert together.own_test is not None
+        mine = (together.owners == i) & ~together.own_test
+        assert torch.allclose(alone.x_train, together.x_train[mine], atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) -> None:
+    tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    layouts = [open_client(site(tmp_path, i, {"columns": columns})).info.layout for i in (0, 1)]
+    assert layouts[0] == layouts[1]
+
+
+def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:
+    tables(tmp_path)
+    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --sums SITE\.json"
+    with pytest.raises(ConfigError, match=text):
+        open_client(site(tmp_path, 0, {}))
+
+
+def test_test_rows_have_no_part_in_what_a_site_tells(tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    before = agreed(tmp_path)
+    wild = frames["basel"].with_columns(
+        age=polars.when(polars.col("part") == "test").then(9e9).otherwise(polars.col("age"))
+    )
+    wild.write_csv(tmp_path / "basel.csv")
+    assert agreed(tmp_path) == before
+    with pytest.raises(ConfigError, match="test must be a column or a file"):
+        unskew(str(tmp_path / "basel.csv"), "--target", "sick", "--sums", str(tmp_path / "x.json"))
+
+
+def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    tables(tmp_path)
+    agreed(tmp_path)
+    bern = json.loads((tmp_path / "bern.json").read_text())
+    words = {**bern, "age": {**bern["age"], "n": 0, "words": ["old"]}}
+    fewer = {name: column for name, column in bern.items() if name != "age"}
+    for content, text in (
+        (words, "column 'age' holds words at bern and numbers at basel"),
+        (fewer, "bern and basel differ in columns: age"),
+    ):
+        (tmp_path / "bern.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match=text):
+            unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
+    (tmp_path / "bern.json").write_text("{]")
+    with pytest.raises(ConfigError, match=r"bern\.json is no file of --sums"):
+        unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
