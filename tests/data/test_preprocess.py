@@ -249,3 +249,26 @@ def test_arrays_with_gaps_are_a_table_of_numbered_columns() -> None:
     data = own.dataset({"a": (x[:20], np.arange(20) % 2), "b": (x[20:], np.arange(20) % 2)}, preprocess=Preprocess())
     assert [c.name for c in data.inputs.columns] == ["x0", "x1"]
     assert data.input_shape == (3,)
+
+
+def test_a_hugging_face_dataset_is_a_table_like_any_other() -> None:
+    """Its columns of words and gaps are prepared, and its parts name their clients."""
+    table = frame()
+
+    class Part:
+        """The part of `datasets.Dataset` that is used."""
+
+        def __init__(self, rows: polars.DataFrame) -> None:
+            self.rows, self.column_names, self.features = rows, rows.columns, {}
+
+        def __getitem__(self, column: str) -> list[Any]:
+            return self.rows[column].to_list()
+
+    parts = {p: Part(table.filter(polars.col("part") == p).drop("part")) for p in ("train", "test")}
+    columns: dict[str, Any] = {"target": "sick", "client": "site", "preprocess": Preprocess()}
+    given = own.dataset(parts, **columns)
+    wanted = own.dataset(table, test="part", **columns)
+    assert torch.equal(given.x_train, wanted.x_train)  # type: ignore[arg-type]
+    assert (given.inputs, given.client_names) == (wanted.inputs, wanted.client_names)
+    whole = own.dataset(Part(table), test="part", **columns)
+    assert torch.equal(whole.x_train, wanted.x_train)  # type: ignore[arg-type]
