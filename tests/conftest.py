@@ -79,16 +79,16 @@ def drawn() -> None:
 
 @pytest.fixture(autouse=True)
 def _undrawn(request: pytest.FixtureRequest) -> None:
-    """Outside the tests of reports a run's page is written without drawing, unless a test asks for it.
+    """Outside the tests of reports and papers a page is written without drawing, unless a test asks for it.
 
     A test that is the first to import the figures draws them, since importing them would cost the others more.
     """
-    if "unskew.report.figures" in sys.modules and "drawn" not in request.fixturenames and not _of_reports(request.path):
+    if "unskew.report.figures" in sys.modules and "drawn" not in request.fixturenames and not _draws(request.path):
         request.getfixturevalue("undrawn")
 
 
-def _of_reports(path: Path) -> bool:
-    return "report" in path.relative_to(Path(__file__).parent).parts
+def _draws(path: Path) -> bool:
+    return path.relative_to(Path(__file__).parent).parts[0] in ("report", "papers")
 
 
 OUTCOMES: list[tuple[str, str, str]] = []

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 
@@ -25,7 +26,12 @@ GROUND: dict[str, Any] = {
 TOY: dict[str, dict[str, Any]] = {
     "table1": {"compare_on": ["cifar10"], "experiment": {"seeds": [0]}},
     "compatibility": {"grounds": {"cifar10": {"seeds": [0, 1], "rounds": 2}, "cifar100": {"seeds": [0], "rounds": 1}}},
-    "mu": {"strengths": [0.0, 0.1, 10.0], "experiment": {"seeds": [0, 1]}, "grounds": {"cifar10": {"rounds": 2}}},
+    "mu": {
+        "strengths": [0.0, 0.1, 10.0],
+        "compare_on": ["cifar10"],
+        "experiment": {"seeds": [0, 1]},
+        "grounds": {"cifar10": {"rounds": 2}},
+    },
     "consistency": {"experiment": {"seeds": [0, 1]}, "grounds": {"cifar10": {"rounds": 3}}},
     "scale": {
         "compare": ["fedavg", "fedper", "feddw"],
@@ -243,7 +249,11 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
         row = rows[method, f"cifar10, {setting}", "sl_cr_distance.last"]
         assert curve.mean[-1] == pytest.approx(row.ours)
         assert 0.0 < row.ours < 20**0.5
-    assert len(result.claims) == 3
+    assert len(result.claims) == 3 + 3
+    shares, norms = feddw.class_norms(consistency_run[1] / "non-IID", "feddw")[0]
+    assert rows["feddw", "cifar10, non-IID", "norm_share_correlation"].seeds[0] == pytest.approx(
+        np.corrcoef(shares, norms)[0, 1]
+    )
     folder = keep(result, tmp_path / "kept")
     drawn = {p.name for p in folder.glob("*.svg")}
     relations = {f"relations-{which}-iid.svg" for which in ("fedavg", "fedavg-non", "feddw-non", "feddw-mu-10-non")}

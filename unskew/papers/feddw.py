@@ -10,6 +10,7 @@ one column, which are distinguished here:
 The published accuracy is G for methods with one global model and PG for the others; P is in none of the tables.
 """
 
+import itertools
 import math
 import re
 import time
@@ -211,21 +212,23 @@ def compatibility(request: ReproductionRequest) -> Result:
 def mu(request: ReproductionRequest) -> Result:
     """Accuracy against the strength of the term."""
     draft = Draft.of(request)
-    ground, strengths = draft.ground("cifar10"), draft["strengths"]
+    strengths, sizes = draft["strengths"], []
     labels = {m: f"feddw mu={m:g}" for m in strengths}
     term = {"methods": {label: {"name": "feddw", "mu": m} for m, label in labels.items()}}
-    chosen = labels[ground["methods"]["feddw"]["mu"]]
     lines: dict[str, Mapping[float, Sequence[float]]] = {}
-    for setting in ("practical", "pathological"):
+    for name, setting in itertools.product(draft["compare_on"], ("practical", "pathological")):
+        ground = draft.ground(name)
+        sizes.append(f"{name}: {draft.size(name)} images, {ground['rounds']} rounds")
+        chosen = labels[ground["methods"]["feddw"]["mu"]]
         layers = (ground, draft["settings"][setting], term)
-        compared = experiment(f"feddw-mu-{setting}", *layers, methods=["fedavg", *labels.values()])
-        runs, where = draft.run_survivors(compared, setting), f"cifar10, {setting}"
+        compared = experiment(f"feddw-mu-{name}-{setting}", *layers, methods=["fedavg", *labels.values()])
+        runs, where = draft.run_survivors(compared, f"{name}-{setting}"), f"{name}, {setting}"
         last = {m.label: ends(runs, m.label) for m in compared.methods}
-        draft.curves = curves_of(runs.history)
+        draft.curves = draft.curves or curves_of(runs.history)
         for label in last:
             draft.rows += accuracy_rows(runs, label, where)
         line = {m: values for m, label in labels.items() if not isinstance(values := last[label], str)}
-        lines |= {f"feddw, {setting}": line} if line else {}
+        lines |= {where: line} if line else {}
         draft.claims += [
             above(f"{label} ends above fedavg ({where})", last[label], last["fedavg"]) for label in labels.values()
         ]
@@ -236,7 +239,7 @@ def mu(request: ReproductionRequest) -> Result:
         ]
     if lines:
         draft.figures.append(("mu.svg", svg_file.document(report.mu_chart("mu", lines)).encode()))
-    return draft.result(size=draft.size("cifar10"), **_work(ground))
+    return draft.result(sizes="; ".join(dict.fromkeys(sizes)), **_work(ground))
 
 
 def _work(ground: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,6 +287,15 @@ def consistency(request: ReproductionRequest) -> Result:
     for method in ("feddw", "feddw mu=10"):
         text = f"on non-IID data {method}'s distance ends smaller than fedavg's"
         draft.claims.append(above(text, plain, last[method, "non-IID"], *form))
+    for method in ("fedavg", "feddw", "feddw mu=10"):
+        text = f"on non-IID data the length of a class's weights grows with its share ({method}, Fig. 4)"
+        if (panel := panels.get(f"{method}, non-IID")) is None:
+            draft.claims.append(Claim(text, None, str(last[method, "non-IID"])))
+            continue
+        pairs = [report.correlation(*pair) for pair in class_norms(*panel)]
+        values = [r for r in pairs if r is not None]
+        draft.rows.append(over_seeds(method, "cifar10, non-IID", "norm_share_correlation", values))
+        draft.claims.append(decide(text, values, "correlation", 1.0))
     first_seed = ground["seeds"][0]
     if panels:
         draft.figures += consistency_figures(request, ground["task"], panels, first_seed)
