@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from unskew.cli.audit import audit
 from unskew.cli.bench import bench
 from unskew.cli.catalogue import list_
 from unskew.cli.data import data
@@ -65,6 +66,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "price": price,
     "sweep": sweep,
     "leave-one-out": leave_one_out,
+    "audit": audit,
     "doctor": doctor,
 }
 for name, command in COMMANDS.items():

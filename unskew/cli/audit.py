@@ -1,0 +1,86 @@
+"""`unskew audit`: an attack on a method's differential privacy, and what its claim is worth."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from unskew.cli.options import AsJson, DataDir, Settings, load_own, located
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unskew.run.audit import Audit
+
+
+def audit(
+    experiment: Annotated[str, typer.Argument()],
+    settings: Settings = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs to attack; more find more.")] = 4,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Chance that a true claim passes.")] = 0.95,
+    out: Annotated[Path | None, typer.Option(help="Also draw the figure there, as SVG.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack methods with differential privacy, and compare what is found with what they claim.
+
+    EXPERIMENT is a TOML file, or the folder of a run.  Its clients become
+    canaries, which upload far along random directions, forwards or backwards by
+    a coin; the coins are guessed from the models.  Guesses that are too good for
+    the epsilon that a method claims mean that the claim is false: exit status 1.
+
+    [dim]unskew audit private.toml[/]
+    [dim]unskew audit runs/private --runs 8 --out audit.svg[/]
+    """
+    from unskew.errors import ConfigError
+    from unskew.report.audit_figure import document
+    from unskew.run.audit import audit as attack
+
+    path = Path(experiment)
+    chosen = load_own(str(path / "config.toml") if path.is_dir() else experiment, located(settings, data_dir))
+    private = [m for m in chosen.methods if hasattr(m.algorithm, "planned")]
+    if not private:
+        raise ConfigError('no method has differential privacy to audit; add it with: with = ["central_dp"]')
+    audits = []
+    for method in private:
+        print(f"{method.label}: {runs} runs of {chosen.rounds} rounds", file=sys.stderr)
+        audits.append(attack(chosen, method, runs, confidence))
+    if out is not None:
+        out.write_text(document(audits), encoding="utf-8")
+    if as_json:
+        from dataclasses import asdict
+        from math import isfinite
+
+        rows = [asdict(a) | {"claimed": a.claimed if isfinite(a.claimed) else None, "holds": a.holds} for a in audits]
+        print(json.dumps({"rows": rows}))
+    else:
+        Console().print(_table(audits))
+    if not all(a.holds for a in audits):
+        raise typer.Exit(1)
+
+
+def _table(audits: "Sequence[Audit]") -> Table:
+    from math import isfinite
+
+    table = Table(
+        title="Epsilon that an attack found beside the claim",
+        caption=f"with {100 * audits[0].confidence:g} % confidence; both epsilons are for one client's data replaced "
+        "by any others.  A lower bound far below the claim refutes nothing, and proves nothing",
+        box=SIMPLE,
+        padding=(0, 1),
+    )
+    table.add_column("method", overflow="fold")
+    for heading in ("at least", "claimed", "delta", "right"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("claim is", no_wrap=True)
+    for a in audits:
+        claimed = f"{a.claimed:.3g}" if isfinite(a.claimed) else "none"
+        verdict = "false" if not a.holds else "not refuted" if isfinite(a.claimed) else "none"
+        table.add_row(escape(a.method), f"{a.lower:.3g}", claimed, f"{a.delta:g}", f"{a.right} of {a.guesses}", verdict)
+    return table

@@ -1,0 +1,43 @@
+"""The figure of an audit: the lower bound that an attack found beside the epsilon that is claimed."""
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from unskew.report import figures, svg_file
+from unskew.report.section import Chart
+from unskew.run.audit import Audit
+
+
+def chart(audits: Sequence[Audit]) -> Chart:
+    """Draw a line for each method: the lower bound found at its left end, the claimed upper bound at its right."""
+    marks = figures.looks([False] * len(audits))
+    with figures.style("audit"):
+        figure = Figure(figsize=(430 / 72, (60 + 30 * len(audits)) / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_axisbelow(True)
+        for i, (a, look) in enumerate(zip(audits, marks, strict=True)):
+            if math.isfinite(a.claimed):
+                axes.plot([a.lower, a.claimed], [i, i], color=look.colour, linewidth=1.2)
+                axes.plot([a.claimed], [i], color=look.colour, marker="|", markersize=14, markeredgewidth=2.2)
+            axes.plot([a.lower], [i], color=look.colour, marker="o", markersize=7)
+        axes.set_yticks(range(len(audits)), [a.method for a in audits])
+        axes.set_ylim(len(audits) - 0.5, -0.5)
+        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(left=0.0)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_xlabel("epsilon, no unit, log scale from 1 on")
+        each = "; ".join(f"{a.method} at least {a.lower:.3g}, claimed {a.claimed:.3g}" for a in audits)
+        svg = figures.markup(figure, "audit", f"Epsilon found by attack beside the claim: {each}.")
+    caption = (
+        "Disc: epsilon that a method has at least, by what an attacker got right about its clients "
+        f"({100 * audits[0].confidence:g} % confidence). Bar: epsilon that it claims at most; without one it claims "
+        "nothing. A disc right of its bar refutes the claim."
+    )
+    return Chart("Audit of differential privacy", caption, svg)
+
+
+def document(audits: Sequence[Audit]) -> str:
+    """Return the figure as an SVG document."""
+    return svg_file.document(chart(audits))
