@@ -167,7 +167,17 @@ ONE_EACH = polars.DataFrame(
 REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
     "no such column": (TABLE, {"target": "sik"}, "target: there is no column 'sik'; did you mean sick?"),
     "a date": (altered(age=["2021-03-04"] * 60), {}, "column 'age' holds a date in row 0; make numbers of them"),
-    "all missing": (altered(age=[None] * 60), {}, "column 'age' has no value in row 0"),
+    "all missing": (altered(age=[None] * 60), {}, "column 'age' has no value in any row; leave it out"),
+    "a date in words": (
+        altered(age=["04.03.2021"] * 60),
+        {},
+        "column 'age' holds a date in row 0; make numbers of them",
+    ),
+    "two rows a client": (
+        altered(site=[f"p{i // 2}" for i in range(60)]),
+        {},
+        "column 'site' has 30 clients with at most 2 rows each, so none can",
+    ),
     "a gap in the target": (altered(sick=[None, *["yes", "no"] * 29, "no"]), {}, "the label of row 0 is missing"),
     "one client": (altered(site=["Basel"] * 60), {}, "column 'site' has one client only (Basel), and a federation"),
     "10,000 clients with a row each": (ONE_EACH, {}, "column 'site' has 10,000 clients with one row each, so none can"),
@@ -234,3 +244,16 @@ def test_a_target_of_words_is_classes_with_their_names(tmp_path: Path) -> None:
 
 def test_columns_that_are_scaled_are_not_warned_of(tmp_path: Path) -> None:
     load(written(tmp_path, altered(age=np.arange(60) * 1000.0)), None, COLUMNS, Preprocess())
+
+
+def test_pandas_own_gaps_and_lists_in_a_cell_are_known_for_what_they_are() -> None:
+    import pandas
+
+    frame = pandas.DataFrame({"a": pandas.array([1, None, 3] * 10, "Int64"), "b": [0.5] * 30, "y": [0, 1] * 15})
+    data = own.dataset(frame, target="y", preprocess=Preprocess())
+    assert data.inputs.columns[0].gaps
+    with pytest.raises(DataError, match="column 'a' has no value in row 1; fill it, which preprocess does"):
+        own.dataset(frame, target="y")
+    for rules in (None, Preprocess()):
+        with pytest.raises(DataError, match="column 'b' holds a list in row 0"):
+            own.dataset(frame.assign(a=0.5, b=[[1, 2]] * 30), target="y", preprocess=rules)

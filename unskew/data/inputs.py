@@ -1,5 +1,6 @@
 """Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import DataError, did_you_mean
+
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 Array = npt.NDArray[Any]
 RawTable = Mapping[str, Array]
@@ -76,7 +79,7 @@ class Column:
         bad = np.flatnonzero(np.isinf(values) | (missing & (not self.fill)))
         if len(bad):
             state = "has no value" if missing[bad[0]] else "is infinite"
-            raise DataError(f"column {self.name!r} {state} in row {bad[0]}; fill it, or leave the row out")
+            raise DataError(f"column {self.name!r} {state} in row {bad[0]}; correct it, or leave the row out")
         if self.fill:
             values = np.where(missing, _of_client(self.fill, client), values)
         if self.mean:
@@ -228,7 +231,7 @@ def raw_column(values: Any, name: object) -> Array:
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if array.dtype.kind in "fiub":
         return array.astype(np.float64)
-    plain = [None if value is None or value != value else value for value in array.astype(object).tolist()]
+    plain = [None if is_gap(value) else value for value in array.astype(object).tolist()]
     if any(isinstance(value, str) for value in plain):
         return np.array([None if v is None else v if isinstance(v, str) else word(v) for v in plain], object)
     for i, value in enumerate(plain):
@@ -237,12 +240,24 @@ def raw_column(values: Any, name: object) -> Array:
     return np.array([np.nan if value is None else value for value in plain], np.float64)
 
 
+def is_gap(value: object) -> bool:
+    """True for what stands where there is no value: None, NaN, and pandas' NA and NaT."""
+    return (
+        value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    )
+
+
+def is_date(value: object) -> bool:
+    """True for a date, and for a word that is written as one."""
+    return hasattr(value, "year") or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)
+
+
 def no_number(column: object, row: int, value: object) -> DataError:
     """The error for a value that is neither a number nor a word."""
-    way = ", such as days since a day that all agree on," if hasattr(value, "year") else ""
+    way = ", such as days since a day that all agree on," if is_date(value) else ","
+    kind = "date" if is_date(value) else type(value).__name__
     return DataError(
-        f"column {column!r} holds a {type(value).__name__} in row {row}; make numbers of them{way or ','} or leave the "
-        "column out"
+        f"column {column!r} holds a {kind} in row {row}; make numbers of them{way} or leave the column out"
     )
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Array, RawTable
+from unskew.data.inputs import Array, RawTable, is_date, is_gap
 from unskew.data.preprocess import LARGE
 from unskew.keys import Key
 
@@ -211,12 +211,12 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
 def _plain(values: Any) -> Array | None:
     """A column as numbers with NaN, or words with None; None if it holds dates."""
     plain = _listed(values)
-    present = [v for v in plain if v is not None and v == v]
-    if any(hasattr(v, "year") for v in present):
+    present = [v for v in plain if not is_gap(v)]
+    if present and all(map(is_date, present)):
         return None
     if all(isinstance(v, bool | int | float) for v in present):
-        return np.array([np.nan if v is None or v != v else float(v) for v in plain], np.float64)
-    return np.array([None if v is None or v != v else str(v) for v in plain], object)
+        return np.array([np.nan if is_gap(v) else float(v) for v in plain], np.float64)
+    return np.array([None if is_gap(v) else str(v) for v in plain], object)
 
 
 def _listed(values: Any) -> list[Any]:
@@ -225,17 +225,17 @@ def _listed(values: Any) -> list[Any]:
 
 def _target(values: Any) -> Array:
     plain = _listed(values)
-    if all(isinstance(v, bool | int | float) and v == v for v in plain):
+    if all(isinstance(v, bool | int | float) and not is_gap(v) for v in plain):
         return np.array(plain)
-    return np.array(["(none)" if v is None or v != v else str(v) for v in plain], object)
+    return np.array(["(none)" if is_gap(v) else str(v) for v in plain], object)
 
 
 def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     plain = _listed(values)
-    present = {v for v in plain if v is not None and v == v}
+    present = {v for v in plain if not is_gap(v)}
     ordered = sorted(present, key=lambda v: (isinstance(v, str), v) if not isinstance(v, str) else (True, v))
     number = {value: i for i, value in enumerate(ordered)}
-    return np.array([number.get(v, -1) for v in plain], np.int64), tuple(str(v) for v in ordered)
+    return np.array([-1 if is_gap(v) else number[v] for v in plain], np.int64), tuple(str(v) for v in ordered)
 
 
 def _keys(columns: RawTable, n: int) -> Array:

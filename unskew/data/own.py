@@ -15,6 +15,7 @@ is imported here: tables are recognised by their methods.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, no_number, raw_column
+from unskew.data.inputs import Column, Inputs, RawTable, is_date, is_gap, no_number, raw_column
 from unskew.data.preprocess import Preprocess, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -148,7 +149,7 @@ def dataset(
             "above 0 and below 1"
         )
     if rows.clients is not None:
-        _check_clients(rows, client, held_out is None)
+        _check_clients(rows, client, fraction if held_out is None else None)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
@@ -188,7 +189,7 @@ def dataset(
     return given
 
 
-def _check_clients(rows: _Examples, column: str | None, drawn: bool) -> None:
+def _check_clients(rows: _Examples, column: str | None, fraction: float | None) -> None:
     """Refuse a column that is no column of clients."""
     if column is None:
         return
@@ -197,10 +198,12 @@ def _check_clients(rows: _Examples, column: str | None, drawn: bool) -> None:
             f"column {column!r} has one client only ({rows.client_names[0]}), and a federation has two at least; name "
             "another column, or leave client out and choose a split"
         )
-    if drawn and len(rows.client_names) == len(rows.y):
+    most = max(Counter(rows.clients or ()).values())
+    if fraction is not None and (most == 1 or int(fraction * most + 0.5) == 0):
+        rows_each = "one row each" if most == 1 else f"at most {most} rows each"
         raise DataError(
-            f"column {column!r} has {len(rows.y):,} clients with one row each, so none can keep a row for testing: if "
-            "it numbers rows or patients, name the column of who holds them"
+            f"column {column!r} has {len(rows.client_names):,} clients with {rows_each}, so none can keep a row for "
+            "testing: if it numbers rows or patients, name the column of who holds them"
         )
 
 
@@ -365,7 +368,10 @@ def _classes_of(name: str, labels: _Array) -> _Array:
         if label is None or not isinstance(label, str | bool | int | float) or label != label:
             raise DataError(f"{name}: the label of row {i} is missing; leave the row out")
         if isinstance(label, float) and not label.is_integer():
-            raise DataError(f"{name}: the label of row {i} is {label:g}; labels are classes: words or whole numbers")
+            raise DataError(
+                f"{name}: the label of row {i} is {label:g}; labels are classes: words or whole numbers, unless the "
+                "task is regression"
+            )
     words = [isinstance(label, str | bool) for label in plain]
     if any(words) and not all(words):
         raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
@@ -485,21 +491,22 @@ def _measurement(values: Any, column: object) -> _Array:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         for i, value in enumerate(array.tolist()):
-            if isinstance(value, str):
+            if isinstance(value, str) and not is_date(value):
                 raise DataError(
                     f"column {column!r} holds words, such as {value!r} in row {i}; make numbers of them, which "
                     "preprocess does, or leave the column out"
                 )
-            if value is not None and not isinstance(value, bool | int | float) and value == value:
+            if not is_gap(value) and not isinstance(value, bool | int | float):
                 raise no_number(column, i, value)
         array = np.array([v if isinstance(v, bool | int | float) else np.nan for v in array.tolist()], np.float64)
     array = array.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(array))
+    if np.isnan(array).all():
+        raise DataError(f"column {column!r} has no value in any row; leave it out")
     if len(bad):
-        state = "is infinite" if np.isinf(array[bad[0]]) else "has no value"
-        raise DataError(
-            f"column {column!r} {state} in row {bad[0]}; fill it, which preprocess does, or leave the row out"
-        )
+        wrong = "is infinite" if np.isinf(array[bad[0]]) else "has no value"
+        way = "correct it" if np.isinf(array[bad[0]]) else "fill it, which preprocess does"
+        raise DataError(f"column {column!r} {wrong} in row {bad[0]}; {way}, or leave the row out")
     return array
 
 

@@ -7,7 +7,6 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import Array, Column, Inputs, RawTable, word
+from unskew.data.inputs import Array, Column, Inputs, RawTable, is_date, word
 from unskew.errors import ConfigError, DataError, did_you_mean
 
 Scale = Literal["agreed", "site", "none"]
@@ -24,8 +23,6 @@ Ints = npt.NDArray[np.int64]
 
 MANY_WORDS = 100
 """Different words from which on a column is no category; a category of more is better grouped by who knows it."""
-
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 
 @dataclass(frozen=True)
@@ -218,7 +215,7 @@ def _natural(word: str) -> tuple[float, str]:
 
 
 def _check_category(name: str, known: Sequence[str], n: int) -> None:
-    if all(_DATE.fullmatch(word.strip()) for word in known):
+    if all(map(is_date, known)):
         raise DataError(
             f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
