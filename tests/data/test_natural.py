@@ -1,5 +1,7 @@
 """Data sets whose clients are really there: whose rows, whose test rows, scaled by which numbers."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.keys import Key
-from unskew.tasks.targets import NUMBER, SURVIVAL
+from unskew.tasks.targets import NUMBER, SURVIVAL, TOKENS
 
 RNG = np.random.default_rng(2)
 
@@ -132,6 +134,25 @@ def test_times_and_scores_are_for_tasks_that_learn_them(tmp_path: Path) -> None:
     voice = load("parkinsons", tmp_path, targets=NUMBER)
     assert [column.name for column in voice.inputs.columns] == ["age", "sex", "PPE"]
     assert federate(voice, Natural(), Key(0)).num_clients == 42
+
+
+def test_a_role_says_the_character_after_each(tmp_path: Path) -> None:
+    """1,203 characters make 15 passages of 80; a role with fewer than 1,000 is no client."""
+    book = {
+        "clients": [
+            {"play": "Hamlet", "role": "Hamlet", "text": ["ab" * 300, "ba" * 301]},
+            {"play": "Hamlet", "role": "Osric", "text": ["a" * 900]},
+            {"play": "Lear", "role": "Lear", "text": ["ac" * 600]},
+        ]
+    }
+    (tmp_path / "shakespeare.json.gz").write_bytes(gzip.compress(json.dumps(book).encode()))
+    data = load("shakespeare", tmp_path, targets=TOKENS)
+    assert data.client_names == ("Hamlet in Hamlet", "Lear in Lear")
+    assert data.outputs == ("end of line", "a", "b", "c")
+    fed = federate(data, Natural(), Key(0))
+    assert [(len(c.train), len(c.test)) for c in fed.clients] == [(12, 3), (11, 3)]
+    x, y = data.x_train, data.y_train
+    assert torch.equal(x[:, 1:], y[:, :-1])
 
 
 def test_a_missing_file_is_named_with_every_place(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 `heart` comes with unskew.  The others are read from the data folder: NAME.npz in it, or in a folder `federated` of it.
 """
 
+import gzip
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy.typing as npt
 
 from unskew.data.arrays import Arrays
 from unskew.data.preprocess import Preprocess
-from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, Targets
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, Targets
 
 Read = Callable[[Path], Mapping[str, npt.NDArray[Any]]]
 """Reads the arrays of an npz file."""
@@ -47,6 +49,8 @@ class NaturalSet:
 
 def files_of(name: str, root: Path) -> tuple[Path, ...]:
     """The places where a set's file is looked for."""
+    if name == "shakespeare":
+        return tuple(folder / "shakespeare.json.gz" for folder in (root, root / "federated", root / name))
     if name == "heart":
         return (Path(__file__).parent / "bundled" / "heart.npz",)
     return (root / f"{name}.npz", root / "federated" / f"{name}.npz", root / name / f"{name}.npz")
@@ -106,6 +110,36 @@ def _parkinsons(read: Read, path: Path) -> Arrays:
         "client_train": file["subject"].astype(np.int64) - 1,
         "clients": _words(f"patient {i}" for i in range(1, 43)),
         "features": _words(file["feature"][kept]),
+    }
+
+
+PASSAGE = 80
+"""Characters of a passage; the task is to say the next one after each of them."""
+
+LEAST_CHARACTERS = 1000
+"""Characters a role must have to be a client."""
+
+
+def _shakespeare(read: Read, path: Path) -> Arrays:
+    """Passages of 80 characters, and the character that follows each; roles with 1,000 characters or more."""
+    book = json.loads(gzip.decompress(path.read_bytes()))
+    roles = [role for role in book["clients"] if len("\n".join(role["text"])) >= LEAST_CHARACTERS]
+    texts = ["\n".join(role["text"]) for role in roles]
+    characters = sorted(set("".join(texts)))
+    number = {character: i for i, character in enumerate(characters)}
+    x, y, owner = [], [], []
+    for client, text in enumerate(texts):
+        ids = np.array([number[character] for character in text], np.int64)
+        for start in range(0, len(ids) - PASSAGE, PASSAGE):
+            x.append(ids[start : start + PASSAGE])
+            y.append(ids[start + 1 : start + PASSAGE + 1])
+            owner.append(client)
+    return {
+        "x_train": np.stack(x),
+        "y_train": np.stack(y),
+        "client_train": np.array(owner, np.int64),
+        "clients": _words(f"{role['role']} in {role['play']}" for role in roles),
+        "classes": _words({" ": "space", "\n": "end of line"}.get(c, c) for c in characters),
     }
 
 
@@ -203,6 +237,15 @@ NATURAL: dict[str, NaturalSet] = {
         _parkinsons,
         Preprocess(),
         targets=NUMBER,
+    ),
+    "shakespeare": NaturalSet(
+        "what 150 roles of nine plays say, character by character",
+        "80 tokens, 65 characters or fewer, 150 clients",
+        "shakespeare.json.gz (tiny Shakespeare by role)",
+        "public domain",
+        "A. Karpathy, char-rnn, GitHub, 2015",
+        _shakespeare,
+        targets=TOKENS,
     ),
     "mnist_writers": NaturalSet(
         "MNIST by writer: 539 train, 297 others come later",

@@ -62,7 +62,7 @@ from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
-from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, Targets
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, Targets
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -268,16 +268,14 @@ def _natural(name: str, root: Path, preprocess: Preprocess | None, targets: Targ
     """A data set with its own clients, whose columns are brought to one scale unless something else is asked for."""
     of, file = NATURAL[name], _file_of(name, root)
     if of.targets is not targets:
-        kind = {NUMBER: "regression", SURVIVAL: "survival"}.get(of.targets, "classification")
+        kind = {NUMBER: "regression", SURVIVAL: "survival", TOKENS: "next_token"}.get(of.targets, "classification")
         raise DataError(f"{name} has {of.targets.what}, and the task learns {targets.what}; set task.kind = {kind!r}")
 
     def build() -> Dataset:
         arrays = of.arrays(_whole_file, file)
         rules = preprocess or of.preprocess
         key = Key(0) / name / "test"
-        return from_arrays(
-            name, arrays, key, rules=rules, own_test=rules is not None, newcomers=of.newcomers, targets=targets
-        )
+        return from_arrays(name, arrays, key, rules=rules, own_test=True, newcomers=of.newcomers, targets=targets)
 
     return _placed(file, build)
 
