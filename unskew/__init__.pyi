@@ -89,4 +89,5 @@ from .wrappers.robust import Median as Median
 from .wrappers.robust import MultiKrum as MultiKrum
 from .wrappers.robust import NormBound as NormBound
 from .wrappers.robust import TrimmedMean as TrimmedMean
+from .wrappers.secure_sum import SecureSum as SecureSum
 from .wrappers.top_k import TopK as TopK

@@ -239,7 +239,7 @@ NAMES = {
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {
         *("dw", "clip_norm", "top_k", "quantise", "central_dp", "local_dp"),
-        *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound"),
+        *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound", "secure_sum"),
     },
     "sections": {"embeddings", "diffusion", "groups", "class_relations", "privacy"},
     "executors": {"sequential", "workers", "stacked"},

@@ -185,6 +185,15 @@ def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small:
         start(tmp_path / "alie", grid)
 
 
+def test_a_secure_sum_over_the_network_is_that_of_a_simulation(small: Small, tmp_path: Path) -> None:
+    experiment = small("split.num_clients=3", "methods.0.with=['secure_sum']", "runtime.executor='sequential'")
+    run = start(tmp_path, pack(tmp_path, experiment))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    (gap,) = parity.compare(run, simulated)
+    assert gap.max_abs_diff < 1e-5
+    assert not list(rows(run / "failures.jsonl"))
+
+
 def again(root: Path, clients: int) -> Loopback:
     """The same clients' folders on a new network."""
     contexts = {c: Context(1, 100 + c, {"folder": str(root / f"client-{c}")}, RecordDict(), {}) for c in range(clients)}

@@ -207,6 +207,31 @@ def deploy(
     _show(measure(clients, rounds, tuple(only or ()), _say), out, as_json, "seconds of a round, and times simulated")
 
 
+@bench.command()
+def security(
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with federated/ and mnist/; else digits.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="An attack (ALIE); repeat for several.")] = None,
+    figures: Annotated[Path | None, typer.Option("--figures", help="Folder for a figure of each suite.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two rounds, one share of liars.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy of the mean and of robust means by attack and share of clients that lie.
+
+    [dim]unskew bench security --quick --only ALIE[/]
+    """
+    from unskew.bench.security import figure, measure
+
+    rows = measure(data_dir, tuple(only or ()), quick, _say)
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
+        for suite in dict.fromkeys(row["case"].split("/")[0] for row in rows):
+            (figures / f"liars-{suite}.svg").write_text(figure(rows, suite), "utf-8")
+    _show(rows, out, as_json, "balanced accuracy, and how often a backdoor opens")
+
+
 def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: str) -> None:
     document = json.dumps({"rows": rows}, indent=None if as_json else 1)
     if as_json:

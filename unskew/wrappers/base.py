@@ -108,6 +108,10 @@ class Wrapper:
         answer: tuple[Any, Any] = yield from running(begin(self.client(of, me), msg, memory))
         return answer
 
+    def steps(self, of: Any) -> dict[str, Callable[..., Any]]:
+        """Return steps of the wrapper's own by name, annotated as a method's are; they get the wrapper's memory."""
+        return {}
+
     def client(self, of: Any, me: Me) -> Me:
         """Return a client's view of itself, as the method gets to see it."""
         return me
@@ -154,7 +158,7 @@ class Wrapped:
     @functools.cached_property
     def wrapped_steps(self) -> dict[str, Callable[..., Any]]:
         """The steps by name."""
-        return {name: self._step(name, begin) for name, begin in steps_of(self.of).items()}
+        return {name: self._step(name, begin) for name, begin in steps_of(self.of).items()} | self.by.steps(self.of)
 
     @functools.cached_property
     def init(self) -> Callable[[Params, Federation], Any]:

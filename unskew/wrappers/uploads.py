@@ -189,9 +189,9 @@ class UploadWrapper(Wrapper):
 
 # ---------------------------------------------------------------- uploads in a reply
 def uploads(of: Any) -> tuple[Upload, ...]:
-    """Find the uploads in a type of reply, in it and in the records it holds."""
+    """Find the uploads in a type of reply, in it and in the records it holds; none in one that is `sealed`."""
     found: list[Upload] = []
-    if is_record_type(of):
+    if is_record_type(of) and not getattr(of, "sealed", False):
         for name, hint in hints_of(of).items():
             members = (hint, *get_args(hint))
             mark = next((x for m in members for x in getattr(m, "__metadata__", ()) if isinstance(x, UploadMark)), None)

@@ -1,0 +1,142 @@
+"""Secure sums: what the server sees, what it learns, who may leave, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from recipe import LOCAL, simulator
+from torch import Tensor
+
+import unskew as us
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.scaffold import SCAFFOLD
+from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.protocol import Ask
+from unskew.tree import Params
+from unskew.world.outage import Outage
+from unskew.wrappers.base import wrap
+from unskew.wrappers.secure_sum import KEYS, UNIT, UNMASK, SecureSum, SumOfVectors, Unmask
+
+METHODS = {
+    "by examples": FedAvg(local=LOCAL),
+    "own head": FedAvg(local=LOCAL, weighting="uniform", personal=("head",)),
+    "two vectors": SCAFFOLD(local=LOCAL),
+}
+ALL = {"clients_per_round": 6}
+
+
+def played(algorithm: Any, rounds: int = 1, **options: Any) -> tuple[Params, list[Any]]:
+    """The model that client 0 is served after some rounds, and their traces."""
+    sim = simulator("fedavg", "perceptron", algorithm=algorithm, **{**ALL, **options})
+    state, traces = sim.start(), []
+    for t in range(1, rounds + 1):
+        state, trace = sim.round(state, t)
+        traces.append(trace)
+    served: Params = sim.algorithm.serve(state, 0)
+    return served, traces
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_secure_sum_is_the_sum_up_to_the_rounding_of_fixed_point(name: str) -> None:
+    """Each entry is wrong by 2^-25 = 3e-8 at most; beside it there is float32's own rounding."""
+    plain, _ = played(METHODS[name])
+    secure, _ = played(wrap(METHODS[name], SecureSum()), codec=True)
+    torch.testing.assert_close(secure, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_no_vector_that_arrives_and_no_sum_of_some_is_anything_but_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update below 8, times at most 12 examples, in steps of 2^-24 is below 2^31; so are all unmasked sums of six.
+
+    Of 2^64 values a masked number is below 2^40 in size once in 8 million.
+    """
+    arrived: list[Tensor] = []
+    add = SumOfVectors.add
+
+    def seen(self: SumOfVectors, partial: Any, client: int, reply: Any) -> Any:
+        assert not reply.of.params
+        arrived.append(reply.masked.clone())
+        return add(self, partial, client, reply)
+
+    monkeypatch.setattr(SumOfVectors, "add", seen)
+    played(wrap(FedAvg(local=LOCAL), SecureSum()))
+    assert len(arrived) == 6
+    for number in range(1, 7):  # all six together still have every client's own mask
+        some = torch.stack(arrived[:number]).sum(0)
+        assert int((some.abs() < 2**40).sum()) == 0
+
+
+class Gone(Outage):
+    """Client 2's trained reply is lost."""
+
+    def fate(self, key: Any) -> Any:
+        return "late" if key.path[-1] == 2 and "train" in key.path else None
+
+
+def test_clients_that_leave_after_they_shared_their_keys_are_taken_out_of_the_masks() -> None:
+    """One upload of six is lost; the mean is that of the five that came, as without masks."""
+    plain, _ = played(FedAvg(local=LOCAL), outage=Gone())
+    secure, traces = played(wrap(FedAvg(local=LOCAL), SecureSum()), outage=Gone())
+    torch.testing.assert_close(secure, plain, rtol=1e-5, atol=1e-6)
+    assert [(f.client, f.step) for f in traces[0].failures] == [(2, "train")]
+    with pytest.raises(QuorumError, match=r"step 'train': 5 of 6 clients replied, 6 needed"):
+        played(wrap(FedAvg(local=LOCAL), SecureSum(threshold=1.0)), outage=Gone())
+
+
+def test_every_byte_of_the_four_exchanges_is_in_the_ledger() -> None:
+    _, plain = played(FedAvg(local=LOCAL))
+    _, secure = played(wrap(FedAvg(local=LOCAL), SecureSum()))
+    assert {row.hop for row in plain[0].transfers} == {0}
+    assert {row.hop for row in secure[0].transfers} == {0, 1, 2, 3}
+    assert sum(row.bytes for row in secure[0].transfers) > sum(row.bytes for row in plain[0].transfers)
+
+
+def test_entries_are_clipped_at_the_bound() -> None:
+    """Every client's entries are cut to 2^-10, so no entry of the mean is larger."""
+    model, _ = played(wrap(FedAvg(local=LOCAL), SecureSum(clip=2.0**-10)))
+    initial = simulator("fedavg", "perceptron").population.initial
+    assert max(float((model[n] - initial[n]).abs().max()) for n in model) <= 2.0**-10 + 2 * UNIT
+
+
+def test_a_client_unmasks_a_sum_once_and_never_both_secrets_of_one() -> None:
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(local=LOCAL), SecureSum()), **ALL)
+    plan = sim.algorithm.round(sim.start(), sim.federation(1))
+    want = next(plan)
+    assert isinstance(want, Ask)
+    assert want.step == KEYS
+    me = sim.population.me(0, 1, sim.key)
+    _, memory = sim.algorithm.wrapped_steps[KEYS](me, want.to[0], None)
+    unmask = sim.algorithm.wrapped_steps[UNMASK]
+    for present, gone in (((0, 1, 2), (2,)), ((0,), ()), ((1, 2, 3), ())):
+        with pytest.raises(ProtocolError, match="would be no sum of 3 clients"):
+            unmask(me, Unmask(present, gone, {}, {}, 3), memory)
+    _, memory = unmask(me, Unmask((0, 1, 2), (), {}, {}, 3), memory)
+    with pytest.raises(ProtocolError, match="each is unmasked once"):
+        unmask(me, Unmask((0, 1, 2), (), {}, {}, 3), memory)
+
+
+REFUSED = {
+    "hcct": "marks none",
+    "cfl": "looks at each reply by itself",
+    "fednova": "from groups of replies or by a function of each",
+    "grouped": "from groups of replies or by a function of each",
+    "fedproto": "marks none",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_single_replies_is_refused_before_round_1(name: str) -> None:
+    method = simulator(name, "perceptron").algorithm
+    with pytest.raises(ConfigError, match=REFUSED[name]):
+        simulator(name, "perceptron", algorithm=wrap(method, SecureSum())).start()
+
+
+def test_a_robust_mean_and_a_secure_sum_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="Median compares the models or updates that clients send"):
+        wrap(FedAvg(local=LOCAL), SecureSum(), us.Median())
+    with pytest.raises(ConfigError, match="takes its result from groups of replies or by a function of each"):
+        simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(local=LOCAL), us.Median(), SecureSum())).start()
+
+
+def test_two_clients_cannot_hide_from_each_other() -> None:
+    with pytest.raises(ConfigError, match="SecureSum needs 3 clients in a round, got 2"):
+        simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), SecureSum()), clients_per_round=2).start()

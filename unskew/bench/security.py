@@ -1,0 +1,158 @@
+"""Liars against robust means: accuracy by attack and by the share of clients that lie, and a figure of the latter.
+
+Suites are data whose clients are really there, read from a data directory: `wisdm`, activities by the owner of a phone
+(36), and `mnist_writers`, digits by 20 of the people who wrote them.  Without the directory there is `digits`, divided
+among 20 clients.
+The measure is balanced accuracy on test rows of all clients, which no client trains on and no liar changes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.api import simulate
+from unskew.bench.toolkit import BenchRow, Say, require_known
+from unskew.data.split import Dirichlet
+from unskew.experiment.config import Runtime, World
+from unskew.protocol import SgdConfig
+from unskew.report import figures, svg_file
+from unskew.report.section import Chart
+from unskew.report.stats import curve
+from unskew.world.attack import ALIE, IPM, Attack, Backdoor, Gaussian, Honest, LabelFlip, SignFlip
+from unskew.wrappers.base import wrap
+from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, NormBound, TrimmedMean
+
+METRIC = "global.balanced_accuracy"
+FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4)
+AT = 0.2
+"""Share of liars at which attacks are compared."""
+ATTACKS: Mapping[str, Attack] = {
+    "sign_flip": SignFlip(AT, scale=3.0),
+    "gaussian": Gaussian(AT),
+    "ALIE": ALIE(AT, z=1.5),
+    "IPM": IPM(AT, epsilon=4.0),
+    "label_flip": LabelFlip(AT),
+    "backdoor": Backdoor(AT, boost=3.0),
+}
+WRITERS = 20
+"""Writers of MNIST that take part: the first by their number."""
+LOCAL = SgdConfig(0.1, batch_size=16)
+
+
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """Data with their clients, and how they are trained on."""
+
+    data: Any
+    clients: int
+    rounds: int
+    options: Mapping[str, Any]
+
+
+def suites(data_dir: Path | None) -> dict[str, Suite]:
+    """The natural suites of a data directory, by name; digits without one."""
+    found: dict[str, Suite] = {}
+    if data_dir is not None and (path := data_dir / "federated" / "wisdm.npz").exists():
+        with np.load(path) as table:
+            x, y, user = (table[key] for key in ("x", "y", "user"))
+        # Standardised over all rows, gaps at the mean.
+        x = np.nan_to_num((x - np.nanmean(x, 0)) / (np.nanstd(x, 0) + 1e-9)).astype(np.float32)
+        found["wisdm"] = _suite(x, y, user, 15)
+    if data_dir is not None and (path := data_dir / "federated" / "mnist_writers.npz").exists():
+        with np.load(path) as table, np.load(data_dir / "mnist" / "mnist.npz") as images:
+            writer = table["writer_train"].astype(np.int64)
+            rows = np.flatnonzero(np.isin(writer, np.unique(writer)[:WRITERS]))
+            found["mnist_writers"] = _suite(images["x_train"][rows], images["y_train"][rows], writer[rows], 15)
+    digits = Suite("digits", 20, 15, {"split": Dirichlet(num_clients=20, alpha=1.0)})
+    return found or {"digits": digits}
+
+
+def _suite(x: Any, y: Any, owner: Any, rounds: int) -> Suite:
+    own = {str(c): (x[owner == c], y[owner == c].astype(np.int64)) for c in np.unique(owner)}
+    return Suite(own, len(own), rounds, {})
+
+
+def methods(clients: int, fraction: float) -> dict[str, Any]:
+    """FedAvg with its mean and with each robust mean; rules that expect a number of liars are told the true one."""
+    plain, liars = FedAvg(local=LOCAL), int(fraction * clients + 0.5)
+    return {
+        "mean": plain,
+        "median": wrap(plain, Median()),
+        "trimmed mean": wrap(plain, TrimmedMean(min((liars + 0.5) / clients, 0.49))),
+        "multi-Krum": wrap(plain, MultiKrum(min(liars, (clients - 3) // 2))),
+        "geometric median": wrap(plain, GeometricMedian()),
+        "norm bound": wrap(plain, NormBound()),
+    }
+
+
+def measure(
+    data_dir: Path | None = None,
+    only: Sequence[str] = (),
+    quick: bool = False,
+    say: Say = print,
+) -> list[BenchRow]:
+    """Measure, as rows of the benchmark's JSON, balanced accuracy by suite, attack, share of liars and method.
+
+    Args:
+        data_dir: Directory with the folder `federated`; None takes digits.
+        only: Attacks to measure; by default all.
+        quick: Two rounds, one share of liars.
+        say: Called with a line for each run.
+
+    Raises:
+        ConfigError: If an attack in `only` is not measured.
+    """
+    require_known(only, list(ATTACKS), "bench security")
+    rows: list[BenchRow] = []
+    chosen = {name: attack for name, attack in ATTACKS.items() if not only or name in only}
+    for name, suite in suites(data_dir).items():
+        worlds: list[tuple[str, float, Attack]] = [("none", 0.0, Honest())]
+        for label, attack in chosen.items():
+            swept = label == "sign_flip" and not quick
+            shares = [f for f in FRACTIONS if f] if swept else [AT]
+            worlds += [(label, share, replace(cast(Any, attack), fraction=share)) for share in shares]
+        for label, share, attack in worlds:
+            history = simulate(
+                methods(suite.clients, share),
+                data=suite.data,
+                rounds=2 if quick else suite.rounds,
+                eval_every=100,
+                evaluate=("global", "balanced_accuracy"),
+                world=World(attack=attack),
+                runtime=Runtime(executor="sequential"),
+                progress=False,
+                **suite.options,
+            )
+            for row in history.rows:
+                what = {METRIC: "balanced accuracy", "global.attack_success": "attack success"}.get(row["name"])
+                if what is not None and row["round"] > 0:
+                    case = f"{name}/{label}/{share:g}"
+                    rows.append({"case": case, "what": what, "contender": row["method"], "value": row["value"]})
+            say(f"{name}, {label} {share:g}: " + ", ".join(
+                f"{r['contender']} {r['value']:.3f}" for r in rows if r["case"] == f"{name}/{label}/{share:g}"
+            ))  # fmt: skip
+    return rows
+
+
+def figure(rows: Sequence[BenchRow], suite: str) -> str:
+    """Draw accuracy against the share of liars that flip signs, as SVG."""
+    points: dict[str, dict[float, float]] = {}
+    for row in rows:
+        name, attack, share = row["case"].split("/")
+        if name == suite and row["what"] == "balanced accuracy" and attack in ("none", "sign_flip"):
+            points.setdefault(row["contender"], {})[float(share)] = row["value"]
+    looks = figures.looks([False] * len(points))
+    lines = [
+        figures.Line(method, look, curve([100 * f for f in sorted(of)], [(of[f],) for f in sorted(of)], 1))
+        for (method, of), look in zip(points.items(), looks, strict=True)
+    ]
+    text = f"Balanced accuracy on {suite} by the share of clients that send three times the opposite of their update."
+    drawing = figures.lines_chart(
+        f"liars-{suite}", lines, "clients that lie, %", "balanced accuracy, %", 100.0, text, log=False
+    )
+    legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
+    return svg_file.document(Chart(f"Liars: {suite}", text, drawing, legend))

@@ -1,0 +1,508 @@
+"""Secure aggregation: the server learns the sum of what a cohort uploads, and of no single client more than noise.
+
+K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage, A. Segal, K. Seth, "Practical
+Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, figure 4, against a server that is curious and
+does not lie.
+
+Notation   U      clients that shared their keys;  t  the threshold;  V  those of U whose masked vector came
+           s_kj   key that clients k and j agree on;  b_k  a secret of client k's own
+           x_k    what client k adds to the sum, whole numbers modulo 2^64
+Exchanges  1  each client makes two pairs of keys and b_k, and sends the public keys
+           2  each sends every other, encrypted for it, a Shamir share of b_k and of the secret key behind s_k
+           3  each trains, and sends  y_k = x_k + G(b_k) + sum_{j > k} G(s_kj) - sum_{j < k} G(s_kj),  j in U
+           4  for each client of V the others send their shares of b_k, for the rest of U those of the secret key; t of
+              them make the secret, and sum_V x_k = sum_V y_k - masks
+Numbers    An entry of an update is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
+           examples, a whole number: sums are exact, and a mean is wrong by 2^-25 at most, and by what was clipped.
+Built on   Flower's primitives: ECDH with HKDF, Shamir shares, authenticated encryption.  Not on its generator of masks,
+           which folds a key into 32 bits: G is SHAKE-256, as in `Key.bits`.
+Departures The number of examples travels beside the mask too: a deployment holds a client to the one it declared.
+           Every pair of clients agrees on a key, where SecAgg+ takes a graph: n^2 shares of some 300 bytes.  A client
+           asked for a second time to unmask the same sum refuses.
+"""
+
+import functools
+import hashlib
+import math
+import secrets
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar, cast
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from unskew.errors import ConfigError, ProtocolError, WireError
+from unskew.keys import Key
+from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, step, steps_of
+from unskew.reduction import EACH, MeanOf, Reduced, SumOf
+from unskew.tree import Params, hints_of
+from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_types
+from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads
+
+M = TypeVar("M")
+UNIT = 2.0**-24
+"""Step of the fixed-point numbers."""
+MOST = 2**31
+"""Bound on the examples of a cohort together: sums of 2^31 examples times entries of 2^7 / 2^-24 stay below 2^63."""
+KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
+
+
+@dataclass(frozen=True)
+class SecureMemory(Generic[M]):
+    """A client's memory: the method's, and the secret of the sum in progress, hexadecimal; "" is none."""
+
+    of: M
+    root: str
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The first exchange: the cohort of a sum, and the number of the sum in this round."""
+
+    cohort: tuple[int, ...]
+    number: int
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """A client's public keys, hexadecimal: for encrypted shares, and for masks."""
+
+    shares: str
+    masks: str
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """The second exchange: the public keys of those that answered, by client, and the threshold."""
+
+    keys: dict[int, PublicKeys]
+    threshold: int
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A client's encrypted shares, by the client they are for."""
+
+    to: dict[int, str]
+
+
+@dataclass(frozen=True)
+class SecureMessage(Generic[M]):
+    """The method's message, the members of the sum, and each sum: a field of the reply, and its weight ("" is 1)."""
+
+    of: M
+    members: dict[int, PublicKeys]
+    sums: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class SecureReply(Generic[M]):
+    """The method's reply without its uploads, and the masked vector, (numbers,) int64."""
+
+    sealed: ClassVar[bool] = True
+    of: M
+    masked: Tensor
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """The last exchange: who is in the sum, who dropped out, the keys and the shares sent to this client."""
+
+    present: tuple[int, ...]
+    gone: tuple[int, ...]
+    members: dict[int, PublicKeys]
+    shares: dict[int, str]
+    threshold: int
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """Shares by client, hexadecimal: of own secrets of those in the sum, of mask keys of those that dropped out."""
+
+    own: dict[int, str]
+    masks: dict[int, str]
+
+
+@dataclass(frozen=True)
+class SumOfVectors:
+    """Sum of masked vectors, modulo 2^64: single ones are dropped as they come."""
+
+    def start(self) -> Any:
+        """Return no sum."""
+        return None
+
+    def add(self, partial: Any, client: ClientId, reply: SecureReply[Any]) -> Any:
+        """Add a vector."""
+        return reply.masked.clone() if partial is None else partial.add_(reply.masked)
+
+    def merge(self, partial: Any, later: Any) -> Any:
+        """Add the sum of a later chunk."""
+        return later if partial is None else partial.add_(later)
+
+    def finish(self, partial: Any) -> tuple[Any, Any]:
+        """Return the sum."""
+        return partial, 1.0
+
+
+@dataclass(frozen=True)
+class SecureSum(Wrapper):
+    """Sums of uploads that the server learns without a single one of them.
+
+    Attributes:
+        clip: Largest size of an entry of an update; larger ones are cut to it.
+        threshold: Share of the cohort that has to stay until the end, more than half of it.
+    """
+
+    Message: ClassVar[Any] = SecureMessage
+    Reply: ClassVar[Any] = SecureReply
+    Memory: ClassVar[Any] = SecureMemory
+
+    clip: Annotated[float, Interval(gt=0.0, le=128.0)] = 8.0
+    threshold: Annotated[float, Interval(ge=0.5, le=1.0)] = 2 / 3
+
+    # ------------------------------------------------------------------ what it can stand around
+    def check(self, of: Any) -> None:
+        """Refuse a method whose uploads cannot be summed unseen.
+
+        Raises:
+            ConfigError: If no reply is marked, one holds more than sums and marked fields, or Flower is missing.
+        """
+        _primitives()
+        if not any(self.touches(of, name, kind) for name, kind in _types(of).items()):
+            raise ConfigError(
+                f"SecureSum adds up the models or updates that clients send, and {name_of(of)} marks none in its "
+                "clients' replies; leave it out"
+            )
+
+    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+        """True if a step sends models or updates."""
+        return bool(uploads(types.reply))
+
+    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+        """Return the method's state before round 1.
+
+        Raises:
+            ConfigError: If the first round needs single replies, or the cohort is too small to hide in.
+        """
+        if fed.clients_per_round < 3:
+            raise ConfigError(
+                f"SecureSum needs 3 clients in a round, got {fed.clients_per_round}: of two, each knows the "
+                "other's part"
+            )
+        state = of.init(params, fed)
+        plan = of.round(state, fed)
+        want = next(plan, None)
+        plan.close()
+        self.permit(of, want)
+        return state
+
+    def permit(self, of: Any, want: Any) -> None:
+        """Refuse a request that a sum does not answer.
+
+        Raises:
+            ConfigError: If so.
+        """
+        method = name_of(of)
+        if isinstance(want, Collect):
+            raise ConfigError(
+                f"SecureSum shows the server sums only, and {method} collects single models; leave it out"
+            )
+        if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
+            return
+        names = {field.path[0] for field in fields if len(field.path) == 1}
+        weights = set()
+        if not want.reduce:
+            raise ConfigError(
+                f"SecureSum shows the server sums only, and step {want.step!r} of {method} looks at each reply by "
+                "itself; leave it out"
+            )
+        for reduction in cast(tuple[Any, ...], want.reduce):
+            plain = type(reduction) in (MeanOf, SumOf) and reduction.by is None and reduction.of in names
+            if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
+                raise ConfigError(
+                    f"SecureSum adds up fields that clients send, and step {want.step!r} of {method} takes its result "
+                    "from groups of replies or by a function of each; leave it out"
+                )
+            weights |= {reduction.weight} - {None}
+        reply = step_types(steps_of(of)[want.step])
+        assert reply is not None
+        for name, hint in hints_of(reply.reply).items():
+            if name not in names | weights | {"n"} and EACH not in getattr(hint, "__metadata__", ()):
+                raise ConfigError(
+                    f"SecureSum shows the server sums only, and replies to step {want.step!r} of {method} have the "
+                    f"field {name!r}, which is in no sum; leave it out"
+                )
+        models = [sent_model(message) for message in want.to.values()]
+        if any(model is None for model in models) or len({id(model) for model in models}) > 1:
+            raise ConfigError(
+                f"SecureSum needs one model that all clients of a round are sent, and {method} sends others"
+            )
+
+    def fields(self, of: Any, name: str) -> tuple[Upload, ...]:
+        """Find the uploads in a step's reply."""
+        kind = step_types(steps_of(of)[name])
+        return () if kind is None else uploads(kind.reply)
+
+    def validate_reply(self, of: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        """Refuse a vector that is none; what is in it nobody sees."""
+        if isinstance(reply, SecureReply) and (reply.masked.dtype != torch.int64 or reply.masked.dim() != 1):
+            raise WireError(f"a masked vector must be int64 (numbers), got {reply.masked.dtype}")
+
+    # ------------------------------------------------------------------ on the server
+    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+        """Run the method's round with sums that are taken unseen."""
+        plan = of.round(state, fed)
+        number = 0
+        try:
+            want = next(plan)
+            while True:
+                self.permit(of, want)
+                try:
+                    if isinstance(want, Ask) and self.fields(of, want.step):
+                        got = yield from self.secure(of, want, number, fed)
+                        number += 1
+                    else:
+                        got = yield want
+                except Exception as error:
+                    want = plan.throw(error)
+                else:
+                    want = plan.send(got)
+        except StopIteration as stop:
+            return stop.value
+
+    def secure(self, of: Any, want: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
+        """Meet a request by the four exchanges."""
+        cohort = tuple(want.to)
+        least = max(2, math.floor(self.threshold * len(cohort)) + (self.threshold < 1.0), want.at_least)
+        keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, want.timeout_s)
+        shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, want.timeout_s)
+        members = {c: keys[c] for c in shares}
+        sums = tuple((str(r.of), str(r.weight or "")) for r in cast(tuple[MeanOf, ...], want.reduce))
+        to = {c: SecureMessage(want.to[c], members, sums) for c in members}
+        masked = yield Ask(want.step, to, least, want.timeout_s, (SumOfVectors(),))
+        present = tuple(masked.replies)
+        gone = tuple(c for c in members if c not in masked.replies)
+        unmask = {
+            c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members if p != c}, least) for c in present
+        }
+        revealed = yield Ask(UNMASK, unmask, least, want.timeout_s)
+        total = masked.value - self.masks(members, present, gone, list(revealed.values()), len(masked.value))
+        values, weights = self.results(of, want, total)
+        return Reduced(values, weights, {c: reply.of for c, reply in masked.replies.items()})
+
+    def masks(
+        self,
+        members: Mapping[ClientId, PublicKeys],
+        present: tuple[ClientId, ...],
+        gone: tuple[ClientId, ...],
+        revealed: list[Revealed],
+        length: int,
+    ) -> Tensor:
+        """Compute the masks that are left in a sum, from the shares."""
+        flwr = _primitives()
+        total = torch.zeros(length, dtype=torch.int64)
+        for c in present:
+            secret = flwr.combine([bytes.fromhex(r.own[c]) for r in revealed if c in r.own])
+            total += _stream(secret, length)
+        for c in gone:
+            root = flwr.combine([bytes.fromhex(r.masks[c]) for r in revealed if c in r.masks])
+            for p in present:
+                total += _sign(p, c) * _stream(flwr.agreed(flwr.private(root), members[p].masks), length)
+        return total
+
+    def results(self, of: Any, want: Ask, total: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Turn the sum of vectors into the results of the method's reductions, and their weights."""
+        model = sent_model(next(iter(want.to.values()))) or {}
+        kinds = {field.path[0]: field.kind for field in self.fields(of, want.step)}
+        values, weights, start = [], [], 0
+        for reduction in cast(tuple[MeanOf, ...], want.reduce):
+            weight, flags = int(total[start]), total[start + 1 : start + 1 + len(model)].tolist()
+            start += 1 + len(model)
+            table: Params = {}
+            for name in (n for n, flag in zip(model, flags, strict=True) if flag):
+                like = model[name]
+                part = total[start : start + like.numel()].double().reshape(like.shape) * UNIT
+                start += like.numel()
+                base = like.double().cpu() if kinds[str(reduction.of)] == "model" else 0.0
+                whole = part / weight + base if isinstance(reduction, MeanOf) else part + weight * base
+                table[name] = whole.to(like)
+            values.append(table)
+            weights.append(float(weight))
+        return tuple(values), tuple(weights)
+
+    # ------------------------------------------------------------------ on a client
+    def work(
+        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+    ) -> Step[tuple[Any, Any]]:
+        """Run the method's step, and send its sums under masks."""
+        if memory is None or not memory.root:
+            raise ProtocolError(
+                f"client {me.id} was asked for an upload before its keys; only one upload is made by them"
+            )
+        reply, kept = yield from running(begin(me, msg.of, memory.of))
+        vector = self.vector(self.fields(of, name), reply, msg)
+        flwr, length = _primitives(), len(vector)
+        root = bytes.fromhex(memory.root)
+        secret = flwr.private(_part(root, "masks"))
+        vector = vector + _stream(_part(root, "own"), length)
+        for peer, keys in msg.members.items():
+            if peer != me.id:
+                vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, keys.masks), length)
+        fields = self.fields(of, name)
+        reply = emptied(fields, reply)
+        return SecureReply(reply, vector), SecureMemory(kept, memory.root)
+
+    def vector(self, fields: tuple[Upload, ...], reply: Any, msg: SecureMessage[Any]) -> Tensor:
+        """Put into whole numbers what this client adds to each sum: its weight, its tensors, and weight times entries.
+
+        Raises:
+            ProtocolError: If its weight is too large for sums to stay below 2^63.
+        """
+        model = sent_model(msg.of) or {}
+        kinds = {field.path[0]: field.kind for field in fields}
+        parts: list[Tensor] = []
+        for name, by in msg.sums:
+            table, weight = at(reply, (name,)), int(getattr(reply, by)) if by else 1
+            if weight * len(msg.members) > MOST:
+                raise ProtocolError(
+                    f"{weight} examples of one of {len(msg.members)} clients are more than a secure sum has room for "
+                    f"({MOST} together)"
+                )
+            parts += [torch.tensor([weight]), torch.tensor([int(n in table) for n in model])]
+            for n in (n for n in model if n in table):
+                moved = table[n] - model[n] if kinds[name] == "model" else table[n]
+                entries = (moved.detach().cpu().double().clamp(-self.clip, self.clip) / UNIT).round().long()
+                parts.append(weight * entries.flatten())
+        return torch.cat(parts)
+
+    def steps(self, of: Any) -> dict[str, Callable[..., Any]]:
+        """The exchanges around the method's own steps."""
+        kept = next(kind.kept for name, kind in _types(of).items() if self.touches(of, name, kind))
+        memory = SecureMemory[Optional[kept]] | None  # type: ignore[valid-type]  # noqa: UP045
+        return {
+            KEYS: _annotated(KEYS, self._keys, Begin, memory, PublicKeys),
+            SHARES: _annotated(SHARES, self._shares, Everybody, memory, Shares),
+            UNMASK: _annotated(UNMASK, self._unmask, Unmask, memory, Revealed),
+        }
+
+    def _keys(self, me: Me, msg: Begin, memory: Any) -> tuple[PublicKeys, Any]:
+        """Make a secret for this sum, and the two public keys that follow from it."""
+        flwr = _primitives()
+        root = secrets.token_bytes(32)  # masks cancel: no result depends on it, and a round done again needs others
+        keys = PublicKeys(*(flwr.public(flwr.private(_part(root, what))) for what in ("shares", "masks")))
+        return keys, SecureMemory(None if memory is None else memory.of, root.hex())
+
+    def _shares(self, me: Me, msg: Everybody, memory: Any) -> tuple[Shares, Any]:
+        """Share both secrets among the others."""
+        flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        mine = flwr.private(_part(root, "shares"))
+        peers = [c for c in msg.keys if c != me.id]
+        parts = [flwr.split(_part(root, what), msg.threshold - 1, len(peers)) for what in ("own", "masks")]
+        return Shares(
+            {
+                c: flwr.encrypt(flwr.agreed(mine, msg.keys[c].shares), b"".join(s[i] for s in parts)).decode()
+                for i, c in enumerate(peers)
+            }
+        ), memory
+
+    def _unmask(self, me: Me, msg: Unmask, memory: Any) -> tuple[Revealed, Any]:
+        """Reveal one share for every other client: of its own secret or of its mask key, never of both.
+
+        Raises:
+            ProtocolError: If both are asked for, too few are in the sum, or this sum was unmasked already.
+        """
+        flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        if set(msg.present) & set(msg.gone) or len(msg.present) < msg.threshold or me.id not in msg.present:
+            raise ProtocolError(f"client {me.id} was asked to unmask what would be no sum of {msg.threshold} clients")
+        mine = flwr.private(_part(root, "shares"))
+        own: dict[int, str] = {}
+        masks: dict[int, str] = {}
+        for c, text in msg.shares.items():
+            both = flwr.decrypt(flwr.agreed(mine, msg.members[c].shares), text.encode())
+            half = len(both) // 2
+            (own if c in msg.present else masks)[c] = (both[:half] if c in msg.present else both[half:]).hex()
+        return Revealed(own, masks), SecureMemory(memory.of, "")
+
+    def _root(self, me: Me, memory: Any) -> str:
+        if memory is None or not memory.root:
+            raise ProtocolError(f"client {me.id} has no sum in progress: each is unmasked once")
+        return str(memory.root)
+
+    def beside(self, memory: Any, kept: Any) -> Any:
+        """Return the memory after a step that is not touched."""
+        return SecureMemory(kept, "" if memory is None else memory.root)
+
+
+# ---------------------------------------------------------------- primitives, all of them others'
+class _Primitives:
+    """Flower's key agreement, shares and encryption."""
+
+    def __init__(self) -> None:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
+
+        self._ec, self._form = ec, serialization
+        self._curve = ec.SECP384R1()
+        self.split, self.combine = shamir.create_shares, shamir.combine_shares
+        self._agree = symmetric_encryption.generate_shared_key
+        self.encrypt, self.decrypt = symmetric_encryption.encrypt, symmetric_encryption.decrypt
+
+    def private(self, secret: bytes) -> Any:
+        """Derive a private key from 32 secret bytes."""
+        return self._ec.derive_private_key(1 + int.from_bytes(hashlib.shake_256(secret).digest(47), "big"), self._curve)
+
+    def public(self, private: Any) -> str:
+        """Write a public key, hexadecimal."""
+        form = self._form
+        text: bytes = private.public_key().public_bytes(form.Encoding.X962, form.PublicFormat.CompressedPoint)
+        return text.hex()
+
+    def agreed(self, private: Any, public: str) -> bytes:
+        """Agree on 32 bytes with the owner of a public key, in base 64."""
+        key = self._ec.EllipticCurvePublicKey.from_encoded_point(self._curve, bytes.fromhex(public))
+        return self._agree(private, key)
+
+
+@functools.cache
+def _primitives() -> _Primitives:
+    try:
+        return _Primitives()
+    except ImportError:
+        raise ConfigError("SecureSum needs Flower's primitives: pip install 'unskew[flower]'") from None
+
+
+def _part(root: bytes, what: str) -> bytes:
+    """Derive 32 bytes of a client's secret for one purpose."""
+    return hashlib.shake_256(root + what.encode()).digest(32)
+
+
+def _stream(secret: bytes, length: int) -> Tensor:
+    """Generate the mask of a secret, (length,) int64."""
+    return (Key(int.from_bytes(secret, "big")) / "mask").bits(length)
+
+
+def _sign(client: ClientId, peer: ClientId) -> int:
+    return 1 if peer > client else -1
+
+
+def _types(of: Any) -> dict[str, StepTypes]:
+    pairs = ((name, step_types(begin)) for name, begin in steps_of(of).items())
+    return {name: kind for name, kind in pairs if kind is not None}
+
+
+def _annotated(name: str, work: Callable[..., Any], message: Any, memory: Any, reply: Any) -> Callable[..., Any]:
+    def run(me: Me, msg: Any, memory: Any) -> Any:
+        return work(me, msg, memory)
+
+    run.__annotations__ = {
+        "me": Me,
+        "msg": message,
+        "memory": memory,
+        "return": types.GenericAlias(tuple, (reply, memory)),
+    }
+    run.__name__ = run.__qualname__ = name
+    return step(run)
