@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TABLE: dict[str, str] = {
     "logistic": "unskew.models.linear:logistic",
+    "one_logit": "unskew.models.linear:one_logit",
     "svm": "unskew.models.linear:svm",
     "feddif_fcn_linear": "unskew.models.linear:feddif_fcn_linear",
     "mlp": "unskew.models.mlp:mlp",
@@ -47,6 +48,7 @@ TABLE: dict[str, str] = {
 
 ABOUT: dict[str, str] = {
     "logistic": "one linear layer, softmax regression; any input",
+    "one_logit": "logistic regression of two classes as FLamby starts it; two logits of opposite weights",
     "svm": "one linear layer, trained with the multi-class margin loss; any input",
     "feddif_fcn_linear": "FedDif's first code base: its 'FCN', one linear layer (the same network as logistic)",
     "mlp": "fully connected, one hidden layer of 64; any input",

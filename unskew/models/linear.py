@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import nn
 
 from unskew.models.network import Network
@@ -20,3 +21,22 @@ def svm(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = Tru
 def feddif_fcn_linear(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True) -> Network:
     """The "FCN" of FedDif's first code base: a single layer 1024 -> 10 on 32x32 images, 10,250 parameters."""
     return logistic(input_shape, num_classes, head_bias=head_bias)
+
+
+def one_logit(input_shape: tuple[int, ...], num_classes: int) -> Network:
+    """Two logits of opposite weights: the logistic regression of one logit, their difference.
+
+    Its difference starts as PyTorch's linear layer of one output does, uniform in +-1 / sqrt(inputs), and keeps half of
+    every step's length on each side.  It is FLamby's model of Fed-Heart-Disease under cross-entropy.
+
+    >>> w = one_logit((13,), 2).head.weight
+    >>> bool(torch.equal(w[0], -w[1]))
+    True
+    """
+    network = logistic(input_shape, 2)
+    start = nn.Linear(math.prod(input_shape), 1)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            half = getattr(start, name) / 2
+            getattr(network.head, name).copy_(torch.cat([-half, half]))
+    return network

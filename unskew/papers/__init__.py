@@ -16,7 +16,7 @@ from unskew.references import makes
 from unskew.registry import Registry
 from unskew.run.callbacks import Callback
 
-PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr")
+PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural")
 
 
 class Entry(NamedTuple):
