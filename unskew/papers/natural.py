@@ -6,18 +6,36 @@ five seeds.
 """
 
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from scipy import special
 from torch import nn
 
 from unskew.data.dataset import Dataset
+from unskew.errors import DataError
 from unskew.history import History
+from unskew.info import ClientGroups
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, experiment, published
+from unskew.papers.toolkit import (
+    Draft,
+    ReproductionRequest,
+    drawn,
+    experiment,
+    merged,
+    published,
+    rows_of,
+    write_npz,
+)
+from unskew.record.logs import ADAPTED, SERVED, gap_name
+from unskew.record.reader import info_of, read
+from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import CONFIDENCE
 from unskew.run import setup as run_setup
 
@@ -59,9 +77,11 @@ def agreement(text: str, ours: Sequence[float], theirs: Sequence[float], factor:
     return Claim(text, abs(difference) <= half, evidence)
 
 
-def of_sites(history: History, method: str, seeds: Sequence[int], sites: int) -> list[list[float]]:
-    """The accuracy of each site's own model on its own test data: for each site the value of each seed."""
-    by_seed = [history.of_clients(method, seed=s) for s in seeds]
+def of_sites(
+    history: History, method: str, seeds: Sequence[int], sites: int, name: str | None = None
+) -> list[list[float]]:
+    """The headline of each site's own model on its own test data: for each site the value of each seed."""
+    by_seed = [history.of_clients(method, name, s) for s in seeds]
     return [[of[k] for of in by_seed] for k in range(sites)]
 
 
@@ -145,3 +165,129 @@ def heart_claims(ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protoco
         gain = paired(mean[f"{method} at .01"], mean["alone at .01"])
         claims.append(decide(f"{method} at .01 is worth it for the mean hospital against training alone", gain))
     return claims
+
+
+# ---------------------------------------------------------------- Fed-TCGA-BRCA
+REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
+
+
+def tcga_brca(request: ReproductionRequest) -> Result:
+    """Six regions, by FLamby's protocol."""
+    draft = Draft.of(request)
+    theirs, base = flamby("tcga_brca", len(REGIONS)), draft["experiment"]
+    base = merged(base, {"task": _tcga_file(request)})
+    seeds = base["seeds"]
+    by_method: dict[str, list[list[float]]] = {}
+    for part in ("federated", "alone", "scaled"):
+        history = draft.run(experiment(f"tcga-brca-{part}", base, draft[part]), part)
+        by_method |= {m: of_sites(history, m, seeds, len(REGIONS), "personal.concordance") for m in history.methods}
+    theirs["alone"] = [theirs.pop(f"Local {k}")[k] for k in range(len(REGIONS))]
+    for method, ours in by_method.items():
+        published_here = theirs.get(method, [])
+        setting = "FLamby's protocol" if published_here else "age scaled"
+        of = published_here[: len(REGIONS)]
+        means = mean_over_clients(of) if of else []
+        draft.rows.append(over_seeds(method, setting, "mean concordance", mean_over_clients(ours), _mean(means)))
+        for k, name in enumerate(REGIONS):
+            draft.rows.append(over_seeds(method, setting, name, ours[k], _mean(of[k]) if of else None))
+    mean = {m: mean_over_clients(values) for m, values in by_method.items()}
+    for method in ("Pooled", "FedAdam", "FedAdagrad"):
+        published_mean = mean_over_clients(theirs[method][: len(REGIONS)])
+        draft.claims.append(agreement(f"{method}: the mean over regions is FLamby's", mean[method], published_mean))
+    lottery, scaled = statistics.stdev(mean["FedAvg"]), statistics.stdev(mean["FedAvg, age scaled, .1"])
+    draft.claims.append(
+        Claim(
+            "age unscaled makes FedAvg a lottery: scaled, its spread over seeds is less than half at the same rate",
+            scaled < lottery / 2,
+            f"standard deviation {lottery:.3f} unscaled, {scaled:.3f} scaled",
+        )
+    )
+    for method in ("FedAvg", "FedAdam", "Ditto", "Cyclic"):
+        gain = paired(mean[f"{method}, age scaled"], mean["alone, age scaled"])
+        text = f"{method} is worth it for the mean region against training alone, age scaled"
+        draft.claims.append(decide(text, gain, "concordance", 1.0, "+.3f"))
+    return draft.result(n=len(seeds))
+
+
+def _tcga_file(request: ReproductionRequest) -> dict[str, str]:
+    """Task settings for the patients of the data folder's tcga_brca.npz, in the plain layout.
+
+    Raises:
+        DataError: If the file is not there.
+    """
+    root = Path(request.data_dir or os.environ.get("UNSKEW_DATA", "data"))
+    places = (root / "tcga_brca.npz", root / "federated" / "tcga_brca.npz")
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        looked_for = ", ".join(str(place.absolute()) for place in places)
+        raise DataError(f"tcga_brca was not found; looked for {looked_for}; give its folder with --data-dir")
+    with np.load(file, allow_pickle=False) as content:
+        target = np.stack([content["time"], content["event"].astype(np.float32)], 1)
+        arrays: dict[str, Any] = {"clients": np.array(REGIONS), "features": content["feature"].astype(np.str_)}
+        for part, rows in (("train", ~content["test"]), ("test", content["test"])):
+            arrays |= {f"x_{part}": content["x"][rows].astype(np.float32), f"y_{part}": target[rows]}
+            arrays[f"client_{part}"] = content["region"][rows].astype(np.int64)
+    return write_npz(request.folder / "data" / "tcga_brca.npz", arrays)
+
+
+# ---------------------------------------------------------------- newcomers and known groups
+def mnist_writers(request: ReproductionRequest) -> Result:
+    """Writers of digits: two populations, and 297 writers who come later."""
+    return _suite(request)
+
+
+def landmine(request: ReproductionRequest) -> Result:
+    """Fields in two kinds of ground, with few mines."""
+    return _suite(request)
+
+
+def wisdm(request: ReproductionRequest) -> Result:
+    """Owners of phones, a third of whom comes later."""
+    return _suite(request)
+
+
+def _suite(request: ReproductionRequest) -> Result:
+    """Every method for clients that trained and for newcomers, and its groups beside the known ones."""
+    draft = Draft.of(request)
+    base = draft["experiment"]
+    task = {"task": drawn(request, base["task"]["data"], None)}
+    compared = experiment(request.name.replace("/", "-"), base, task)
+    history = draft.run(compared, "")
+    h = history.headline
+    own, served, adapted = h.own, f"{SERVED}.{h.name}.mean", f"{ADAPTED}.{h.name}.mean"
+    metrics = (h.shared, own, h.worst, served, adapted, gap_name(SERVED, h.name), gap_name(ADAPTED, h.name))
+    draft.rows += rows_of(history, (*metrics, "bytes.total"))
+    rand = _agreement_of_groups(history)
+    draft.rows += [over_seeds(m, draft.rows[0].setting, "adjusted Rand", values) for m, values in rand.items()]
+    sign, unit, factor = (1.0 if h.higher else -1.0), ("points" if h.percent else h.label), h.scale
+    values = {(r.method, r.metric): [sign * v for v in r.seeds] for r in draft.rows}
+    for m in compared.methods:
+        if (m.label, served) not in values:
+            continue
+        if m.name not in ("independent", "centralised"):
+            gain = paired(values[m.label, own], values["alone", own])
+            text = f"{m.label} is worth it against training alone for clients that trained"
+            draft.claims.append(decide(text, gain, unit, factor))
+        if m.name != "independent":
+            gap = paired(values[m.label, own], values[m.label, served])
+            text = f"{m.label} serves newcomers worse than clients that trained"
+            draft.claims.append(decide(text, gap, unit, factor))
+            gain = paired(values[m.label, adapted], values[m.label, served])
+            text = f"adapting helps newcomers of {m.label}"
+            draft.claims.append(decide(text, gain, unit, factor))
+    for method, found in rand.items():
+        text = f"{method} finds the two known groups (adjusted Rand above .5)"
+        draft.claims.append(decide(text, [v - 0.5 for v in found], "of the index", 1.0, "+.2f"))
+    return draft.result(n=len(base["seeds"]))
+
+
+def _agreement_of_groups(history: History) -> dict[str, list[float]]:
+    """Adjusted Rand index of each method's last groups and the clients' domains, by seed; empty without domains."""
+    record = read(history.folder)
+    out: dict[str, list[float]] = {}
+    for method in record.reports(ClientGroups):
+        last = {seed: members(info) for seed, _, info in info_of(record, method, ClientGroups)}
+        truth = {seed: record.partitions[seed].domains for seed in last}
+        if last and all(len(set(of)) > 1 for of in truth.values()):
+            out[method] = [adjusted_rand(last[seed], truth[seed]) for seed in sorted(last)]
+    return out

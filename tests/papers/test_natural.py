@@ -1,0 +1,96 @@
+"""Reproductions on natural clients: FLamby's numbers, its model as two logits, and what the claims decide."""
+
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from unskew import papers
+from unskew.models.linear import one_logit
+from unskew.papers import natural
+from unskew.run.callbacks import NoCallback
+
+
+@pytest.mark.parametrize(
+    ("method", "mean", "std"),
+    [("Pooled", 0.735, 0.003), ("FedAvg", 0.685, 0.028), ("FedAdam", 0.726, 0.014), ("Local 0", 0.722, 0.021)],
+)
+def test_the_table_has_flambys_means_over_hospitals(method: str, mean: float, std: float) -> None:
+    """As the results of its repository give them, over the seeds 42 to 46."""
+    values = natural.mean_over_clients(natural.flamby("heart", 4)[method][:4])
+    assert statistics.fmean(values) == pytest.approx(mean, abs=5e-4)
+    assert statistics.stdev(values) == pytest.approx(std, abs=5e-4)
+
+
+def test_flambys_survival_table_has_the_pooled_test_too() -> None:
+    *clients, pooled = natural.flamby("tcga_brca", 6)["FedAdam"]
+    assert statistics.fmean(natural.mean_over_clients(clients)) == pytest.approx(0.815, abs=5e-4)
+    assert statistics.fmean(pooled) == pytest.approx(0.842, abs=5e-4)
+
+
+def test_two_logits_at_half_the_rate_take_the_steps_of_one() -> None:
+    """With z = z1 - z0 the gradient of z1's weights is (p - y) x, of z0's its negative: z moves twice as far."""
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 5, dtype=torch.float64), torch.randint(2, (12,))
+    two = one_logit((5,), 2).double()
+    one = torch.nn.Linear(5, 1).double()
+    with torch.no_grad():
+        one.weight.copy_(two.head.weight[1:] - two.head.weight[:1])
+        one.bias.copy_(two.head.bias[1:] - two.head.bias[:1])
+    fast = torch.optim.SGD(one.parameters(), 0.1)
+    half = torch.optim.SGD(two.parameters(), 0.05)
+    for batch in torch.arange(12).split(4):
+        for optimiser, loss in (
+            (fast, F.binary_cross_entropy_with_logits(one(x[batch])[:, 0], y[batch].double())),
+            (half, F.cross_entropy(two(x[batch]), y[batch])),
+        ):
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    torch.testing.assert_close(two.head.weight[1:] - two.head.weight[:1], one.weight)
+    torch.testing.assert_close(two.head.bias[1:] - two.head.bias[:1], one.bias)
+
+
+def test_the_difference_of_the_logits_starts_as_one_linear_layer_does() -> None:
+    """Uniform in +-1 / sqrt(13): mean square 1 / 39."""
+    torch.manual_seed(0)
+    drawn = np.concatenate([(n := one_logit((13,), 2).head).weight[1].detach() * 2 for _ in range(400)])
+    assert n.bias is not None
+    assert np.abs(drawn).max() < 13**-0.5
+    assert np.square(drawn).mean() == pytest.approx(1 / 39, rel=0.05)
+
+
+def test_means_agree_if_the_interval_of_their_difference_has_zero_in_it() -> None:
+    """Of .70, .72, .74 and .73, .75, .77: difference .03, errors .02 / sqrt 3, .0163 together, t(4) 2.776: .0453."""
+    near = natural.agreement("m", (0.70, 0.72, 0.74), (0.73, 0.75, 0.77))
+    assert near.holds is True
+    assert "-3.00 ∓ 4.53" in near.evidence
+    assert natural.agreement("m", (0.70, 0.72, 0.74), (0.80, 0.82, 0.84)).holds is False
+    assert natural.agreement("m", (0.5, 0.5), (0.5, 0.5)).holds is True
+    assert natural.agreement("m", (0.5, 0.5), (0.6, 0.6)).holds is False
+
+
+def test_heart_runs_by_flambys_protocol_on_its_patients(tmp_path: Path) -> None:
+    """Two seeds of one round of two steps: every row is there, with FLamby's number beside it where it has one."""
+    few = {"local": {"local_steps": 2}}
+    changes = {
+        "experiment": {"seeds": [0, 1], "rounds": 1, "eval_every": 1},
+        "federated": few,
+        **{part: {"local": {"local_epochs": 1}} for part in ("alone", "pooled")},
+    }
+    result = papers.reproduce("natural/heart", "small", tmp_path, None, NoCallback(), changes)
+    rows = {(r.method, r.metric): r for r in result.rows}
+    assert rows["FedAvg", "mean accuracy"].paper == pytest.approx(0.685, abs=5e-4)
+    assert rows["alone", "accuracy, Cleveland"].paper == pytest.approx(0.746, abs=5e-4)
+    assert rows["Cleveland's model", "mean accuracy"].paper == pytest.approx(0.722, abs=5e-4)
+    assert rows["Cyclic at .01", "mean accuracy"].paper is None
+    whole = [rows["FedAvg", f"accuracy, {name}"].ours or 0.0 for name in natural.HOSPITALS]
+    assert rows["FedAvg", "mean accuracy"].ours == pytest.approx(statistics.fmean(whole))
+    assert rows["alone", "accuracy, Cleveland"].ours == rows["Cleveland's model", "accuracy, Cleveland"].ours
+    patients = json.loads((tmp_path / "federated" / "partition.json").read_text())["seeds"]["0"]
+    assert patients["stats"]["sizes"] == [199, 172, 30, 85]
+    assert [len(c["test"]) for c in patients["clients"]] == [104, 89, 16, 45]
