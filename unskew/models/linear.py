@@ -23,20 +23,20 @@ def feddif_fcn_linear(input_shape: tuple[int, ...], num_classes: int, *, head_bi
     return logistic(input_shape, num_classes, head_bias=head_bias)
 
 
-def one_logit(input_shape: tuple[int, ...], num_classes: int) -> Network:
-    """Two logits of opposite weights: the logistic regression of one logit, their difference.
+def one_logit(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True) -> Network:
+    """Softmax regression whose two logits, of two classes, start opposite: one logit's logistic regression.
 
-    Its difference starts as PyTorch's linear layer of one output does, uniform in +-1 / sqrt(inputs), and keeps half of
-    every step's length on each side.  It is FLamby's model of Fed-Heart-Disease under cross-entropy.
+    Their difference starts as PyTorch's linear layer of one output does, uniform in +-1 / sqrt(inputs), and each takes
+    half of its steps: the model of FLamby's Fed-Heart-Disease.  For more classes it is `logistic`.
 
     >>> w = one_logit((13,), 2).head.weight
     >>> bool(torch.equal(w[0], -w[1]))
     True
     """
-    network = logistic(input_shape, 2)
-    start = nn.Linear(math.prod(input_shape), 1)
-    with torch.no_grad():
-        for name in ("weight", "bias"):
-            half = getattr(start, name) / 2
-            getattr(network.head, name).copy_(torch.cat([-half, half]))
+    network = logistic(input_shape, num_classes, head_bias=head_bias)
+    if num_classes == 2:
+        start = nn.Linear(math.prod(input_shape), 1, bias=head_bias)
+        with torch.no_grad():
+            for name, whole in start.named_parameters():
+                getattr(network.head, name).copy_(torch.cat([-whole / 2, whole / 2]))
     return network

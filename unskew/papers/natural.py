@@ -17,6 +17,7 @@ import torch
 from scipy import special
 from torch import nn
 
+from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.history import History
@@ -40,6 +41,7 @@ from unskew.report.stats import CONFIDENCE
 from unskew.run import setup as run_setup
 
 HOSPITALS = ("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")
+BUNDLED = Path(sources.__file__).parent / "bundled"
 SEEDS = (42, 43, 44, 45, 46)
 Sites = Sequence[Sequence[float]]
 """A number for each site and seed."""
@@ -112,13 +114,13 @@ def heart(request: ReproductionRequest) -> Result:
     """Four hospitals, by FLamby's protocol."""
     draft = Draft.of(request)
     theirs, base = flamby("heart", len(HOSPITALS)), draft["experiment"]
+    base = merged(base, {"task": _plain(request, "heart", "centre", HOSPITALS)})
     seeds = base["seeds"]
     parts = ("federated", "alone", "pooled")
     histories = {part: draft.run(experiment(f"heart-{part}", base, draft[part]), part) for part in parts}
     data = run_setup.prepare(experiment("heart", base, draft["federated"])).dataset
-    ours: dict[str, list[list[float]]] = {}
-    for method in histories["federated"].methods:
-        ours[method] = of_sites(histories["federated"], method, seeds, len(HOSPITALS))
+    federated = histories["federated"]
+    ours = {m: of_sites(federated, m, seeds, len(HOSPITALS)) for m in federated.methods}
     ours["alone"] = of_sites(histories["alone"], "alone", seeds, len(HOSPITALS))
     pooled = [on_all_sites(histories["pooled"].model("Pooled", seed=s), data) for s in seeds]
     ours["Pooled"] = [list(of_site) for of_site in zip(*pooled, strict=True)]
@@ -130,7 +132,7 @@ def heart(request: ReproductionRequest) -> Result:
     protocol = ("Pooled", "alone", *FLAMBY, *(f"{name}'s model" for name in HOSPITALS))
     for method in protocol:
         draft.rows += site_rows(method, "FLamby's protocol", ours[method], theirs[method])
-    for method in histories["federated"].methods:
+    for method in federated.methods:
         if method not in protocol:
             draft.rows += site_rows(method, "beside it", ours[method], [])
     draft.claims += heart_claims(ours, theirs, protocol)
@@ -175,7 +177,7 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     """Six regions, by FLamby's protocol."""
     draft = Draft.of(request)
     theirs, base = flamby("tcga_brca", len(REGIONS)), draft["experiment"]
-    base = merged(base, {"task": _tcga_file(request)})
+    base = merged(base, {"task": _plain(request, "tcga_brca", "region", REGIONS)})
     seeds = base["seeds"]
     by_method: dict[str, list[list[float]]] = {}
     for part in ("federated", "alone", "scaled"):
@@ -209,25 +211,33 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     return draft.result(n=len(seeds))
 
 
-def _tcga_file(request: ReproductionRequest) -> dict[str, str]:
-    """Task settings for the patients of the data folder's tcga_brca.npz, in the plain layout.
+def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequence[str]) -> dict[str, str]:
+    """Task settings for a data set of FLamby's, brought into the plain layout: its rows, its test rows, its clients.
+
+    Args:
+        request: Its folder gets the file, its data folder holds the source unless unskew brings it.
+        name: The source's name.
+        client: The array in it that has each row's client.
+        clients: The clients' names.
 
     Raises:
-        DataError: If the file is not there.
+        DataError: If the source is not there.
     """
     root = Path(request.data_dir or os.environ.get("UNSKEW_DATA", "data"))
-    places = (root / "tcga_brca.npz", root / "federated" / "tcga_brca.npz")
+    places = (BUNDLED / f"{name}.npz", root / f"{name}.npz", root / "federated" / f"{name}.npz")
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        looked_for = ", ".join(str(place.absolute()) for place in places)
-        raise DataError(f"tcga_brca was not found; looked for {looked_for}; give its folder with --data-dir")
+        looked_for = ", ".join(str(place.absolute()) for place in places[1:])
+        raise DataError(f"{name} was not found; looked for {looked_for}; give its folder with --data-dir")
     with np.load(file, allow_pickle=False) as content:
-        target = np.stack([content["time"], content["event"].astype(np.float32)], 1)
-        arrays: dict[str, Any] = {"clients": np.array(REGIONS), "features": content["feature"].astype(np.str_)}
+        survival = "event" in content.files
+        y = np.stack([content["time"], content["event"].astype(np.float32)], 1) if survival else content["y"]
+        arrays: dict[str, Any] = {"clients": np.array(clients), "features": content["feature"].astype(np.str_)}
         for part, rows in (("train", ~content["test"]), ("test", content["test"])):
-            arrays |= {f"x_{part}": content["x"][rows].astype(np.float32), f"y_{part}": target[rows]}
-            arrays[f"client_{part}"] = content["region"][rows].astype(np.int64)
-    return write_npz(request.folder / "data" / "tcga_brca.npz", arrays)
+            arrays |= {f"x_{part}": content["x"][rows].astype(np.float32)}
+            arrays |= {f"y_{part}": y[rows] if survival else y[rows].astype(np.int64)}
+            arrays |= {f"client_{part}": content[client][rows].astype(np.int64)}
+    return write_npz(request.folder / "data" / f"{name}.npz", arrays)
 
 
 # ---------------------------------------------------------------- newcomers and known groups
