@@ -19,7 +19,7 @@ from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
-from unskew.run.models import load_model
+from unskew.run.models import load_model, predict
 
 pytest.importorskip("flwr")
 
@@ -192,6 +192,58 @@ def test_a_secure_sum_over_the_network_is_that_of_a_simulation(small: Small, tmp
     (gap,) = parity.compare(run, simulated)
     assert gap.max_abs_diff < 1e-5
     assert not list(rows(run / "failures.jsonl"))
+
+
+def targets_of(kind: str) -> tuple[Any, Any]:
+    """Inputs and targets of 120 examples."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    if kind == "next_token":
+        tokens = rng.integers(0, 5, (120, 7))
+        tokens[:, -1] = tokens[:, 0] = np.arange(120) % 5
+        return tokens[:, :-1], tokens[:, 1:]
+    times = np.stack([rng.exponential(np.exp(-x[:, 0])), rng.random(120) < 0.7], 1)
+    return x, {"binary": (x[:, 0] > 0).astype(np.int64), "regression": x[:, 0] - x[:, 1], "survival": times}[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [("binary", True), ("regression", True), ("survival", True), ("next_token", True), ("survival", False)],
+)
+def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
+    kind: str, own: bool, small: Small, tmp_path: Path
+) -> None:
+    """Also what is no mean over examples: each client ranks its own test rows, the server the global ones."""
+    x, y = targets_of(kind)
+    names = {"classes": np.array(list("abcde"))} if kind == "next_token" else {}
+    np.savez(tmp_path / "all.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:], **names)
+    more = {"binary": "auroc", "regression": "r2", "survival": "concordance", "next_token": "accuracy"}[kind]
+    experiment = small(
+        f"task={{data='npz:{tmp_path / 'all.npz'}', kind='{kind}'}}",
+        "split.num_clients=3",
+        f"evaluate=['global', 'personal', '{more}']",
+        "local.lr=0.01",
+        "runtime.executor='sequential'",
+    )
+    setup = run_setup.prepare(experiment)
+    data, files = setup.dataset, []
+    for c, mine in enumerate(run_setup.divide(experiment, data, 0).clients):
+        parts = {
+            f"{v}_{part}": getattr(data, f"{v}_train")[rows].numpy()
+            for v in "xy"
+            for part, rows in (("train", mine.train), ("test", mine.test))
+        }
+        classes = {} if kind == "regression" or kind == "survival" else {"classes": np.array(data.outputs)}
+        np.savez(tmp_path / f"own-{c}.npz", **parts, **classes)
+        files.append(f"npz:{tmp_path / f'own-{c}.npz'}")
+    run = start(tmp_path, pack(tmp_path, experiment, **({"data": files} if own else {})))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    (found,) = parity.compare(run, simulated)
+    assert found.max_abs_diff < 1e-5
+    reported = {r["name"] for r in rows(run / "metrics.jsonl")}
+    assert {f"global.{more}", f"personal.{more}.mean"} <= reported
+    model = load_model(tmp_path / "client-1", "fedavg")
+    assert predict(model, x[:4]) == predict(load_model(simulated, "fedavg"), x[:4])
 
 
 def again(root: Path, clients: int) -> Loopback:

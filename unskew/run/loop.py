@@ -586,18 +586,22 @@ class _Cell:
         Its accuracy is then the share of that class, which can be high.
         """
         experiment, dataset = self.run.experiment, self.run.setup.dataset
-        asked = t == experiment.rounds and "global" in experiment.evaluate and experiment.task.kind == "classification"
+        task = self.run.setup.task
+        correct = task.kind.correct
+        asked = t == experiment.rounds and "global" in experiment.evaluate and correct is not None
         model = self.sim.algorithm.serve(state, None) if asked else None
-        if model is None:
+        if model is None or correct is None:
             return
-        ((right, *_),) = self.sim.executor.evaluate([EvalJob(model, "test")])
+        (columns,) = self.sim.executor.evaluate([EvalJob(model, "test")])
+        first = task.measures[0].each is correct  # its column is there without the outputs
+        right = columns[0] if first else correct(*columns[-2:])
         found = only_class_found(right.cpu(), dataset.y_test)
         if found is not None:
             name = dataset.classes[found] if dataset.classes else str(found)
             share = float((dataset.y_test == found).double().mean())
             yield (
                 f"the global model takes every test example for class {name}: its accuracy of {100 * share:.1f} % is "
-                "that class's share; see balanced_accuracy or macro_f1 (evaluate)"
+                "that class's share; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
             )
 
     def record(

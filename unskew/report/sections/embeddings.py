@@ -290,20 +290,21 @@ def _sentence(text: str) -> str:
 def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart | None:
     """Accuracy by numbers sent, on a logarithmic axis: a mark for each evaluated round in which something travelled."""
     lines, flat, phrases = [], [], []
+    scale, show = record.headline.scale, record.headline.with_unit
     for method in record.methods:
         curve = tables.cost_curve(record, method)
         if curve is not None and curve.x[-1] > 0:
             # Before the first round nothing was sent, after its only one a method sends nothing: it has one mark.
             new = [k for k, x in enumerate(curve.x) if x > (curve.x[k - 1] if k else 0.0)]
             lines.append((method, curve, new))
-            phrases.append(f"{method} {100 * curve.mean[new[-1]]:.1f} % at {_short(curve.x[new[-1]] * MB / 4)} numbers")
+            phrases.append(f"{method} {show(curve.mean[new[-1]])} at {_short(curve.x[new[-1]] * MB / 4)} numbers")
             continue
         level = tables.curve(record, method, record.headline.shared) or tables.curve(
             record, method, f"personal_on_global.{record.headline.name}.mean"
         )
         if level is not None:
             flat.append((method, level.mean[-1]))
-            phrases.append(f"{method} {100 * level.mean[-1]:.1f} % without sending any")
+            phrases.append(f"{method} {show(level.mean[-1])} without sending any")
     if not lines:
         return None
     with figures.style("one-round"):
@@ -313,19 +314,19 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart |
         for method, curve, at in lines:
             look = marks[method]
             xs = [curve.x[k] * MB / 4 for k in at]
-            low, high = ([100 * side[k] for k in at] for side in (curve.low, curve.high))
+            low, high = ([scale * side[k] for k in at] for side in (curve.low, curve.high))
             if curve.seeds > 1 and len(at) > 1:
                 axes.fill_between(xs, low, high, color=look.colour, alpha=0.16, linewidth=0)
             elif curve.seeds > 1:
                 axes.plot(xs * 2, [low[0], high[0]], color=look.colour, linewidth=1.6)
             drawn = figures.drawn(look)
             axes.plot(
-                xs, [100 * curve.mean[k] for k in at],
+                xs, [scale * curve.mean[k] for k in at],
                 **{**drawn, "markersize": 9 if len(at) == 1 else 4.5, "linewidth": 1.2},
                 markevery=max(1, len(at) // 60),
             )  # fmt: skip
         for method, value in flat:
-            axes.axhline(100 * value, **{**figures.drawn(marks[method]), "marker": ""})
+            axes.axhline(scale * value, **{**figures.drawn(marks[method]), "marker": ""})
         axes.set_xscale("log")
         axes.margins(x=0.08)
         xs = [curve.x[k] for _, curve, at in lines for k in at]
@@ -333,7 +334,7 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart |
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _short(v)))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("numbers sent up to that round (bytes / 4), log scale")
-        axes.set_ylabel("global test accuracy, %")
+        axes.set_ylabel(f"global test {record.headline.axis}")
         svg = figures.markup(figure, "one-round", f"Accuracy by numbers sent: {'; '.join(phrases)}.")
     own = [m for m, _ in flat if tables.curve(record, m, record.headline.shared) is None]
     seeds = max(curve.seeds for _, curve, _ in lines)

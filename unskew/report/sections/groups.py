@@ -38,6 +38,7 @@ from unskew.record.reader import Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.server.cluster import alphas
+from unskew.tasks.measure import ACCURACY, Measure
 
 MOST_SHOWN = 4  # methods whose groups are drawn
 MOST_CLIENTS = 100  # of a figure with a mark for each client
@@ -161,7 +162,8 @@ class GroupHistory:
         overlapping: True if a client was in two groups at once.
         planted: The domain of each client; empty unless each client has just one.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
-        gains: Own accuracy less that of local-only training, a fraction, seed -> client -> gain.
+        gains: By how much the client's own headline is better than under local-only training, seed -> client -> gain.
+        measure: The headline.
         called: Names of clients by their numbers.
     """
 
@@ -177,6 +179,7 @@ class GroupHistory:
     planted: tuple[int, ...]
     rand: stats.Curve | None
     gains: Mapping[int, Mapping[int, float]]
+    measure: Measure = ACCURACY
     called: Callable[[int], str] = str
 
     @property
@@ -235,6 +238,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
         planted=planted[seeds[0]],
         rand=None if overlapping else stats.curve_by_round(list(rand.values())),
         gains={} if base is None else gains(record, method, base),
+        measure=record.headline,
         called=record.partitions[seeds[0]].client,
     )
 
@@ -253,12 +257,16 @@ def alone(record: Record) -> str | None:
 
 
 def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]:
-    """Own accuracy of a method's clients less `base`'s, fractions, for seeds where both reached the same round."""
+    """Gain of a method's clients over `base` in the headline, for seeds where both reached the same round.
+
+    Above zero is better, whatever the headline's direction.
+    """
+    sign = 1.0 if record.headline.higher else -1.0
     by_seed: dict[int, dict[int, float]] = {}
     for seed in tables.counted(record, method):
         mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
         if tables.reached(record, method, seed) == tables.reached(record, base, seed):
-            both = {c: a - theirs[c] for c, a in mine.items() if c in theirs}
+            both = {c: sign * (a - theirs[c]) for c, a in mine.items() if c in theirs}
             by_seed |= {seed: both} if both else {}
     return by_seed
 
@@ -340,9 +348,11 @@ def _counted(n: int, noun: str) -> str:
 
 def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look], base: str | None) -> Table:
     gain = f"over {base}" if base is not None else "over training alone"
+    measure = histories[0].measure
+    unit = "points" if measure.percent else measure.label
     head = [
         ("Method", ""), ("Groups", "of two or more, last round"), ("Alone", "clients, last round"),
-        ("Better off", gain), ("Worse off", gain), ("Mean gain", "points"), ("Worst gain", "points"),
+        ("Better off", gain), ("Worse off", gain), ("Mean gain", unit), ("Worst gain", unit),
         *([("Adjusted Rand", "index, last round")] if any(g.rand for g in histories) else []),
     ]  # fmt: skip
     entries = tuple(
@@ -350,7 +360,7 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look
             g.method,
             (
                 *map(_mean, (g.several, g.alone)),
-                *_gain_cells(g.gains),
+                *_gain_cells(g.gains, measure),
                 *([f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] if len(head) > 7 else []),
             ),
             figures.swatch(marks[g.method]),
@@ -358,9 +368,8 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look
         for g in histories
     )
     note = (
-        f"Gain: a client’s accuracy on its own test data in the last round, less its accuracy under {base}; percentage "
-        "points. Its test data may be few, so a single client’s gain is coarse; one alone now may have learned in a "
-        "group before."
+        f"Gain: {_gain_in_words(measure, base)}. Its test data may be few, so a single client’s gain is coarse; one "
+        "alone now may have learned in a group before."
         if base is not None
         else ""
     )
@@ -375,14 +384,26 @@ def _mean(spread: stats.Spread) -> str:
     return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
 
 
-def _gain_cells(gains: Mapping[int, Mapping[int, float]]) -> tuple[str, str, str, str]:
+def _gain_in_words(measure: Measure, base: str) -> str:
+    here, there = ("in the last round", f"under {base}") if measure.higher else (f"under {base}", "in the last round")
+    unit = f"; {measure.points}" if measure.points else ""
+    return f"a client’s {measure.label} on its own test data {here}, less its {measure.label} {there}{unit}"
+
+
+def _gain_on_own(measure: Measure, base: str | None) -> str:
+    here, there = ("in the last round", f"under {base}") if measure.higher else (f"under {base}", "in the last round")
+    return f"{measure.label} on the client’s own test data {here}, less that {there}"
+
+
+def _gain_cells(gains: Mapping[int, Mapping[int, float]], measure: Measure) -> tuple[str, str, str, str]:
     values = [v for row in gains.values() for v in row.values()]
     if not values:
         return "–", "–", "–", "–"
     by_seed = stats.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
-    mean = tables.points(by_seed.mean) + ("" if by_seed.std is None else f" ± {100 * by_seed.std:.2f}")
+    std = "" if by_seed.std is None else f" ± {measure.signed(by_seed.std).lstrip('+')}"
     better, worse = better_and_worse(values)
-    return f"{better} of {len(values)}", f"{worse} of {len(values)}", mean, tables.points(min(values))
+    mean = measure.signed(by_seed.mean) + std
+    return f"{better} of {len(values)}", f"{worse} of {len(values)}", mean, measure.signed(min(values))
 
 
 def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:
@@ -813,7 +834,8 @@ def _gain_chart(
 ) -> Chart | None:
     """Should I join?  For each client, the utility its group promised and the gain it brought."""
     utility = {c: u for c, u in enumerate(g.judged.utility) if u is not None}
-    gain = {c: 100 * v for c, v in g.gains.get(g.seed, {}).items()}
+    gain = {c: g.measure.scale * v for c, v in g.gains.get(g.seed, {}).items()}
+    unit = "points" if g.measure.percent else g.measure.label
     panels = [p for p, by_client in (("utility", utility), ("gain", gain)) if by_client]
     if not panels:
         return None
@@ -834,7 +856,7 @@ def _gain_chart(
             axes.axhline(0, color=figures.INK, linewidth=0.8)
             axes.set_axisbelow(True)
             axes.grid(axis="x", visible=False)
-            axes.set_ylabel("utility" if panel == "utility" else "gain, points")
+            axes.set_ylabel("utility" if panel == "utility" else f"gain, {unit}")
             if panel == "utility" and apart is not None:
                 axes.plot(
                     list(utility), [apart[c] for c in utility], "o", markersize=min(6.0, 300 / g.clients),
@@ -856,7 +878,7 @@ def _gain_chart(
             bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         bottom.set_xlabel("client")
         ranges = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
-        ranges += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points"] if gain else []
+        ranges += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} {unit}"] if gain else []
         svg = figures.markup(figure, name, f"By client of {g.method}, seed {g.seed}: {'; '.join(ranges)}.")
     upper = (
         "Utility (no unit): how well a client’s update agrees with its group’s, less what a small group costs; from "
@@ -866,10 +888,10 @@ def _gain_chart(
         else ""
     )
     lower = (
-        f"Gain, in percentage points: accuracy on the client’s own test data in the last round, less that under "
-        f"{base}; no bar, no difference."
+        f"Gain{', in percentage points' if g.measure.percent else ''}: {_gain_on_own(g.measure, base)}; no bar, no "
+        "difference."
         if gain
-        else "The run has no accuracies of training alone beside these, so the gain is not drawn."
+        else "The run has no results of training alone beside these, so the gain is not drawn."
     )
     caption = (
         f"{g.method}, seed {g.seed}, round {g.last.round}. Colours are those of the groups, grey is alone"
