@@ -494,12 +494,68 @@ class Mixtures(Info):
     privacy: Privacy
 
 
+# ---------------------------------------------------------------- predictions
+@dataclass(frozen=True, kw_only=True)
+class PredictedNumbers(Info):
+    """Numbers that the global model predicts for the global test set after the last round.
+
+    Attributes:
+        true, predicted: Target and prediction of each of at most 500 examples.
+    """
+
+    type: ClassVar[str] = "unskew.predicted-numbers"
+
+    true: tuple[Finite, ...]
+    predicted: tuple[Finite, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.true) != len(self.predicted) or not self.true:
+            raise ValueError(f"true and predicted must be as many, got {len(self.true)} and {len(self.predicted)}")
+
+
+Share = Annotated[float, Interval(ge=0.0, le=1.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedClasses(Info):
+    """Ranking by the global model of the global test set, of two classes, after the last round; at most 200 points.
+
+    Attributes:
+        false_alarms, found: The ROC curve: shares of the first and of the second class above a threshold.
+        recall, precision: Precision by recall.
+        likely, happened: Mean predicted probability of the second class, and its share, in tenths of the examples.
+        area, average_precision: Areas under the two curves.
+        share: Share of the second class.
+    """
+
+    type: ClassVar[str] = "unskew.ranked-classes"
+
+    false_alarms: tuple[Share, ...]
+    found: tuple[Share, ...]
+    recall: tuple[Share, ...]
+    precision: tuple[Share, ...]
+    likely: tuple[Share, ...]
+    happened: tuple[Share, ...]
+    area: Share
+    average_precision: Share
+    share: Share
+
+    def __post_init__(self) -> None:
+        for x, y in (
+            (self.false_alarms, self.found),
+            (self.recall, self.precision),
+            (self.likely, self.happened),
+        ):
+            if len(x) != len(y) or not x:
+                raise ValueError(f"the two coordinates of a curve must be as many, got {len(x)} and {len(y)}")
+
+
 # ---------------------------------------------------------------- rows of info.jsonl
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
         Info, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges, ClientWeights,
-        Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget,
+        Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, PredictedNumbers, RankedClasses,
     )
 }  # fmt: skip
 """Types by their names in rows."""

@@ -74,6 +74,7 @@ SECTIONS = Registry(
     "section",
     "unskew.sections",
     {
+        "predictions": "unskew.report.sections.predictions:KIND",
         "embeddings": "unskew.report.sections.embeddings:KIND",
         "diffusion": "unskew.report.sections.diffusion:KIND",
         "groups": "unskew.report.sections.groups:KIND",

@@ -27,6 +27,7 @@ from unskew.data.federated import FederatedData, to_columns, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
 from unskew.files import write_atomically
+from unskew.info import Info
 from unskew.ledger import totals
 from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import Pool
@@ -572,37 +573,46 @@ class _Cell:
         """The method's report on the round; its warnings are shown once."""
         reports = getattr(self.sim.algorithm, "info", None)
         parts = () if reports is None else info.parts(reports(state))
-        if own := (*self.sim.drain_warnings(), *self.one_class(state, t)):
-            parts = (*parts, info.Info(warnings=own))
+        if own := self.sim.drain_warnings():
+            parts = (*parts, info.Info(warnings=tuple(own)))
+        parts = (*parts, *self.at_end(state, t))
         for text in (text for part in parts for text in info.warnings_of(part)):
             if text not in self.warned:
                 self.warned.add(text)
                 self.run.callback.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
         return parts
 
-    def one_class(self, state: Any, t: int) -> Iterator[str]:
-        """A warning after the last round if the global model takes every test example for one class.
+    def at_end(self, state: Any, t: int) -> Iterator[Info]:
+        """Reports on the global model's predictions for the global test set after the last round.
 
-        Its accuracy is then the share of that class, which can be high.
+        It warns of a model that takes every example for one class: its accuracy is then the share of that class, which
+        can be high.
         """
-        experiment, dataset = self.run.experiment, self.run.setup.dataset
-        task = self.run.setup.task
-        correct = task.kind.correct
-        asked = t == experiment.rounds and "global" in experiment.evaluate and correct is not None
-        model = self.sim.algorithm.serve(state, None) if asked else None
-        if model is None or correct is None:
+        task, dataset = self.run.setup.task, self.run.setup.dataset
+        kind = task.kind
+        asked = t == self.run.experiment.rounds and "global" in self.run.experiment.evaluate
+        wanted = asked and (kind.correct is not None or kind.report is not None)
+        model = self.sim.algorithm.serve(state, None) if wanted else None
+        if model is None:
             return
         (columns,) = self.sim.executor.evaluate([EvalJob(model, "test")])
-        first = task.measures[0].each is correct  # its column is there without the outputs
-        right = columns[0] if first else correct(*columns[-2:])
-        found = only_class_found(right.cpu(), dataset.y_test)
-        if found is not None:
-            name = dataset.classes[found] if dataset.classes else str(found)
-            share = float((dataset.y_test == found).double().mean())
-            yield (
-                f"the global model takes every test example for class {name}: its accuracy of {100 * share:.1f} % is "
-                "that class's share; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
-            )
+        if kind.correct is not None:
+            first = task.measures[0].each is kind.correct  # its column is there without the outputs
+            right = columns[0] if first else kind.correct(*columns[-2:])
+            found = only_class_found(right.cpu(), dataset.y_test)
+            if found is not None:
+                name = dataset.classes[found] if dataset.classes else str(found)
+                share = float((dataset.y_test == found).double().mean())
+                text = (
+                    f"the global model takes every test example for class {name}: its accuracy of {100 * share:.1f} % "
+                    "is that class's share; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
+                )
+                yield info.Info(warnings=(text,))
+        if kind.report is not None:
+            outputs, y = (column.cpu().numpy() for column in columns[-2:])
+            report = kind.report(outputs.astype(np.float64), y)
+            if report is not None:
+                yield report
 
     def record(
         self, metrics: list[Metric], t: int, trace: Trace | None = None, reported: tuple[object, ...] = ()

@@ -9,6 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from unskew.info import Info, RankedClasses
 from unskew.tasks.classification import Labels, Outputs, named
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, Array, Measure
@@ -109,6 +110,37 @@ def _predict(outputs: Tensor, names: Sequence[str]) -> list[Any]:
     return named(predicted(outputs), names)
 
 
+def ranked(outputs: Outputs, y: Labels) -> Info | None:
+    """ROC, precision by recall, and calibration in tenths; None for one class."""
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    scores = outputs[:, 0]
+    if not _both(y) or not np.isfinite(scores).all():
+        return None
+    false, found, _ = roc_curve(y, scores)
+    precision, recall_, _ = precision_recall_curve(y, scores)
+    order = np.argsort(scores, kind="stable")
+    tenths = [part for part in np.array_split(order, 10) if len(part)]
+    likely = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
+    return RankedClasses(
+        false_alarms=_some(false),
+        found=_some(found),
+        recall=_some(recall_[::-1]),
+        precision=_some(precision[::-1]),
+        likely=tuple(float(likely[part].mean()) for part in tenths),
+        happened=tuple(float(y[part].mean()) for part in tenths),
+        area=auroc(outputs, y),
+        average_precision=average_precision(outputs, y),
+        share=float(y.mean()),
+    )
+
+
+def _some(values: Array) -> tuple[float, ...]:
+    """At most 200 of the values, the first and the last among them."""
+    some = np.linspace(0, len(values) - 1, min(len(values), 200)).round().astype(int)
+    return tuple(values[some].tolist())
+
+
 BINARY = TaskKind(
     name="binary",
     targets=CLASS,
@@ -130,4 +162,5 @@ BINARY = TaskKind(
     correct=correct,
     family=at_specificity,
     check=two_classes,
+    report=ranked,
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unskew.errors import ConfigError, did_you_mean
+from unskew.info import Info
 from unskew.registry import Registry
 from unskew.tasks.measure import Array, Measure
 from unskew.tasks.targets import Targets
@@ -45,6 +46,8 @@ class TaskKind:
             classes.
         family: Makes the measure of a name that has a number in it; None if it is no such name.
         check: Says what is wrong with (training targets, names of outputs, name of the loss); empty if nothing is.
+        report: Makes what a report draws of the outputs for the global test set and its targets, after the last round;
+            None where there is nothing.
         positions: True if the outputs of an example are a row for each position, (n, positions, width).
     """
 
@@ -61,6 +64,7 @@ class TaskKind:
     family: Callable[[str], Measure | None] = _no_family
     check: Callable[[Array, Sequence[str], str], str] = _no_check
     positions: bool = False
+    report: Callable[[Array, Array], Info | None] | None = None
 
     @property
     def headline(self) -> Measure:
@@ -92,6 +96,8 @@ class TaskKind:
             return self
         of_arrays: Callable[[Array], Array] = lambda outputs: link(torch.from_numpy(outputs)).numpy()  # noqa: E731
 
+        report = self.report
+
         def seen(measure: Measure) -> Measure:
             each, whole = measure.each, measure.whole
             return dataclasses.replace(
@@ -104,6 +110,7 @@ class TaskKind:
             self,
             measures=tuple(seen(measure) for measure in self.measures),
             predict=lambda outputs, names: self.predict(link(outputs), names),
+            report=report and (lambda outputs, y: report(of_arrays(outputs), y)),
         )
 
     def measure(self, name: str) -> Measure:

@@ -7,6 +7,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from unskew.info import Info, PredictedNumbers
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import Array, Measure
 from unskew.tasks.targets import NUMBER
@@ -45,6 +46,14 @@ def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
     return f"with loss = 'poisson' needs targets of at least 0, got {low:g}" if loss == "poisson" and low < 0 else ""
 
 
+def predicted(outputs: Array, y: Array) -> Info | None:
+    """Truth and prediction of at most 500 examples, evenly taken."""
+    some = np.linspace(0, len(y) - 1, min(len(y), 500)).round().astype(int)
+    finite = np.isfinite(outputs[some, 0]).all()
+    numbers = {"true": tuple(y[some].tolist()), "predicted": tuple(outputs[some, 0].tolist())}
+    return PredictedNumbers(**numbers) if finite else None
+
+
 REGRESSION = TaskKind(
     name="regression",
     targets=NUMBER,
@@ -59,4 +68,5 @@ REGRESSION = TaskKind(
     predict=lambda outputs, names: outputs[:, 0].tolist(),
     links={"poisson": lambda outputs: outputs.exp()},
     check=not_negative,
+    report=predicted,
 )

@@ -56,13 +56,18 @@ class Task:
         """True if the loss of an example depends on the other examples of its batch."""
         return is_batchwise(self.loss)
 
+    @property
+    def keeps_outputs(self) -> bool:
+        """True if an evaluation keeps outputs and targets: a measure or a report needs all examples at once."""
+        return self.kind.report is not None or any(m.each is None for m in self.measures)
+
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """What an evaluation keeps of each example: its value in the measures that are means over examples.
 
-        Where a measure needs all examples at once, the outputs and targets follow.
+        Where a measure or a report needs all examples at once, the outputs and targets follow.
         """
         values = tuple(m.each(outputs, y) for m in self.measures if m.each is not None)
-        return values if all(m.each for m in self.measures) else (*values, outputs, y)
+        return (*values, outputs, y) if self.keeps_outputs else values
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
         """The value of each measure from the columns of all examples; NaN where it is not defined for them."""

@@ -1,0 +1,138 @@
+"""Predictions of the global models: of numbers against the truth, of two classes as ROC, precision and calibration.
+
+Drawn from what a kind of task makes of the global test set after the last round (`TaskKind.report`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from unskew.info import Info, PredictedNumbers, RankedClasses
+from unskew.record.reader import Record, info_of
+from unskew.report import figures, tables
+from unskew.report.section import Chart, Section, SectionKind
+
+T = TypeVar("T", bound=Info)
+
+MOST = 4
+"""Methods whose predictions are drawn one beside the other."""
+
+
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+    """The section on what global models predict; None if no method's first seed has reported it."""
+    numbers = _first(record, methods, PredictedNumbers)
+    ranked = _first(record, methods, RankedClasses)
+    charts = []
+    if numbers:
+        charts.append(_numbers_chart(numbers, marks))
+    if ranked:
+        charts += [_roc_chart(ranked, marks), _precision_chart(ranked, marks), _calibration_chart(ranked, marks)]
+    lead = "Predictions of the global models for the global test set after the last round, of the first seed."
+    return Section("Predictions", lead, tuple(charts)) if charts else None
+
+
+def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
+    """What each method's first seed has reported."""
+    found: dict[str, T] = {}
+    for method in methods:
+        seeds = tables.counted(record, method)
+        for seed, _, info in info_of(record, method, kind):
+            if seeds and seed == seeds[0]:
+                found[method] = info
+    return found
+
+
+def _numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, figures.Look]) -> Chart:
+    """Predicted against true, a panel for each method, all with the same axes."""
+    shown = dict(list(numbers.items())[:MOST])
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    values = [v for n in shown.values() for v in (*n.true, *n.predicted)]
+    low, high = min(values), max(values)
+    room = 0.04 * (high - low) or 1.0
+    with figures.style("predicted"):
+        figure = Figure(figsize=(380 / 72, 200 * rows / 72), layout="constrained")
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, (method, info) in zip(grid.flat, shown.items(), strict=False):
+            axes.set_axisbelow(True)
+            axes.plot([low, high], [low, high], color=figures.INK, linewidth=0.8)
+            axes.plot(info.true, info.predicted, "o", color=marks[method].colour, markersize=2.5, alpha=0.6, mew=0)
+            axes.set_xlim(low - room, high + room)
+            axes.set_ylim(low - room, high + room)
+            axes.set_title(method, fontsize=10)
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.set_visible(False)
+        figure.supxlabel("true", fontsize=10)
+        figure.supylabel("predicted", fontsize=10)
+        worst = "; ".join(f"{m}: {_error(i):.3g}" for m, i in shown.items())
+        svg = figures.markup(figure, "predicted", f"Predicted against true; mean absolute error {worst}.")
+    caption = (
+        "A dot is a test example; on the line the prediction is right."
+        + (f" The first {MOST} of {len(numbers)} methods." if len(numbers) > MOST else "")
+        + (" At most 500 examples." if any(len(i.true) == 500 for i in shown.values()) else "")
+    )
+    return Chart("Predicted against true", caption, svg)
+
+
+def _error(info: PredictedNumbers) -> float:
+    return sum(abs(p - t) for p, t in zip(info.predicted, info.true, strict=True)) / len(info.true)
+
+
+def _square(x: str, y: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(380 / 72, 300 / 72), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return figure, axes
+
+
+def _roc_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> Chart:
+    with figures.style("roc"):
+        figure, axes = _square("1 − specificity", "sensitivity")
+        axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
+        for method, info in ranked.items():
+            axes.plot(info.false_alarms, info.found, **{**figures.drawn(marks[method]), "marker": ""})
+        areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())
+        svg = figures.markup(figure, "roc", f"ROC curves; area under the curve {areas}.")
+    return Chart("ROC curve", "Up and left is better; the diagonal is chance.", svg, _legend(ranked, marks))
+
+
+def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> Chart:
+    with figures.style("precision"):
+        figure, axes = _square("recall", "precision")
+        for method, info in ranked.items():
+            axes.plot(info.recall, info.precision, **{**figures.drawn(marks[method]), "marker": ""})
+        share = next(iter(ranked.values())).share
+        axes.axhline(share, color=figures.INK, linewidth=0.8)
+        precision = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
+        svg = figures.markup(figure, "precision", f"Precision by recall; average precision {precision}.")
+    caption = f"Up and right is better; the level is the share of the second class, {100 * share:.1f} %."
+    return Chart("Precision and recall", caption, svg, _legend(ranked, marks))
+
+
+def _calibration_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> Chart:
+    with figures.style("calibration"):
+        figure, axes = _square("predicted probability", "share that is of the class")
+        axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
+        for method, info in ranked.items():
+            axes.plot(info.likely, info.happened, **figures.drawn(marks[method]))
+        points = "; ".join(f"{m} {len(i.likely)} points" for m, i in ranked.items())
+        svg = figures.markup(figure, "calibration", f"Calibration: {points}.")
+    caption = (
+        "A point is a tenth of the test examples, ordered by predicted probability; on the line the probabilities are "
+        "right."
+    )
+    return Chart("Calibration", caption, svg, _legend(ranked, marks))
+
+
+def _legend(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> tuple[tuple[str, Markup], ...]:
+    return tuple((method, figures.swatch(marks[method])) for method in ranked)
+
+
+KIND = SectionKind("predictions of global models: regression, binary", (PredictedNumbers, RankedClasses), section)
