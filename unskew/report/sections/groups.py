@@ -878,7 +878,7 @@ def _gain_chart(
             bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         bottom.set_xlabel("client")
         ranges = [f"utility {min(utility.values()):.2f} to {max(utility.values()):.2f}"] if utility else []
-        ranges += [f"gain {min(gain.values()):.1f} to {max(gain.values()):.1f} {unit}"] if gain else []
+        ranges += [f"gain {min(gain.values()):.3g} to {max(gain.values()):.3g} {unit}"] if gain else []
         svg = figures.markup(figure, name, f"By client of {g.method}, seed {g.seed}: {'; '.join(ranges)}.")
     upper = (
         "Utility (no unit): how well a client’s update agrees with its group’s, less what a small group costs; from "
