@@ -85,7 +85,7 @@ def test_accuracies_of_other_rounds_are_not_set_side_by_side(tmp_path: Path) -> 
     (folder / "metrics.jsonl").write_text("\n".join(kept) + "\n")
     text = printed(folder)
     assert "\nclient group utility alone accuracy\n" in text
-    assert "there are no clients’ accuracies to compare with those of independent" in text
+    assert "there are no clients’ results to compare with those of independent" in text
 
 
 def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:

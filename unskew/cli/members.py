@@ -6,7 +6,7 @@ from rich.table import Table
 
 from unskew.report import Record
 from unskew.report.members import JoinSummary, Member, join_summaries
-from unskew.report.tables import percent, points
+from unskew.tasks.measure import Measure
 
 MOST_ROWS = 40
 """Rows of all methods together up to which clients are printed one by one; beyond, the report's figures have them."""
@@ -26,16 +26,19 @@ def clients(j: JoinSummary) -> Table:
         ("group", [_groups(m) for m in j.members]),
         ("utility", [_utility(m.utility) for m in j.members]),
         ("alone", [_utility(m.utility_alone) for m in j.members]),
-        ("accuracy", [_accuracy(m.accuracy) for m in j.members]),
-        ("alone", [_accuracy(m.accuracy_alone) for m in j.members]),
-        ("gain", ["–" if m.gain is None else points(m.gain) for m in j.members]),
+        (j.measure.label, [_value(m.value, j.measure) for m in j.members]),
+        ("alone", [_value(m.value_alone, j.measure) for m in j.members]),
+        ("gain", ["–" if m.gain is None else j.measure.signed(m.gain) for m in j.members]),
     ]
     notes = []
     if any(m.utility is not None for m in j.members):
         notes.append("utility: agreement with the group less what a small group costs, and that of being alone")
-    notes.append("accuracy: percent, on the client's own test data" + (f", and under {j.base}" if j.base else ""))
+    unit = "percent, " if j.measure.percent else ""
+    under = f", and under {j.base}" if j.base else ""
+    notes.append(f"{j.measure.label}: {unit}on the client's own test data{under}")
+    gain = "points" if j.measure.percent else "above zero is better"
     if any(m.gain is not None for m in j.members):
-        notes.append("gain: points; who is alone now may have learned in a group before")
+        notes.append(f"gain: {gain}; who is alone now may have learned in a group before")
     table = Table(
         title=f"Should I join? {escape(j.method)}, seed {j.seed}, round {j.round}",
         caption=escape("; ".join(notes)),
@@ -60,5 +63,5 @@ def _utility(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}".replace("-", "−")
 
 
-def _accuracy(value: float | None) -> str:
-    return "–" if value is None else percent(value)
+def _value(value: float | None, measure: Measure) -> str:
+    return "–" if value is None else measure.show(value)

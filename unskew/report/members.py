@@ -1,7 +1,7 @@
 """Should I join?  The benefit that a method's groups promised each client and the benefit it got, in numbers and words.
 
 The promise is HCCT's utility, (9) of its paper, beside the utility of a group of one; other methods that form groups
-promise nothing.  The result is the client's accuracy on its own test data beside that of local-only training.
+promise nothing.  The result is the client's headline on its own test data beside that of local-only training.
 """
 
 import statistics
@@ -10,20 +10,21 @@ from dataclasses import dataclass
 
 from unskew.info import ClientGroups
 from unskew.record.reader import Record
-from unskew.report import tables
 from unskew.report.sections import groups
+from unskew.tasks.measure import Measure
 
 
 @dataclass(frozen=True)
 class Member:
-    """A client at the end of a run; accuracies are fractions on its own test data.
+    """A client at the end of a run; values are of the headline, on its own test data.
 
     Attributes:
         name: Its name, or its number if it has none.
         groups: Numbers of its groups of two or more, from 1, as in the report's figures.
         there: True if it was in any group, even a group of one.
         utility, utility_alone: Utility in its group and in a group of one, no unit; None if the method has none.
-        accuracy, accuracy_alone: Accuracy in its group and under local-only training; None if not measured.
+        value, value_alone: Headline in its group and under local-only training; None if not measured.
+        gain: By how much the value is better than alone, whatever the headline's direction; None if not known.
     """
 
     client: int
@@ -32,15 +33,9 @@ class Member:
     there: bool
     utility: float | None
     utility_alone: float | None
-    accuracy: float | None
-    accuracy_alone: float | None
-
-    @property
-    def gain(self) -> float | None:
-        """The gain in accuracy from joining, a difference of fractions."""
-        if self.accuracy is None or self.accuracy_alone is None:
-            return None
-        return self.accuracy - self.accuracy_alone
+    value: float | None
+    value_alone: float | None
+    gain: float | None
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,9 @@ class JoinSummary:
     Attributes:
         seed, round: Seed and round of `members`.
         base: Label of local-only training; None if the run does not have it.
-        gains: Gains over local-only training, fractions, seed -> client -> gain.
+        gains: Gains over local-only training, seed -> client -> gain; above zero is better.
         words: A sentence or two about all seeds.
+        measure: The headline.
     """
 
     method: str
@@ -61,6 +57,7 @@ class JoinSummary:
     members: tuple[Member, ...]
     gains: Mapping[int, Mapping[int, float]]
     words: str
+    measure: Measure
 
 
 def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
@@ -77,7 +74,7 @@ def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
         if g is not None:
             words = f"{groups.formed(g)} {_gain_in_words(g, base)}"
             members = _members(record, g, settings.get(method, {}), base)
-            summaries.append(JoinSummary(method, g.seed, g.last.round, base, members, g.gains, words))
+            summaries.append(JoinSummary(method, g.seed, g.last.round, base, members, g.gains, words, record.headline))
     return tuple(summaries)
 
 
@@ -97,8 +94,9 @@ def _members(
             there=c in where,
             utility=utility,
             utility_alone=apart[c] if apart is not None and utility is not None else None,
-            accuracy=own.get(c),
-            accuracy_alone=beside.get(c),
+            value=own.get(c),
+            value_alone=beside.get(c),
+            gain=g.gains.get(g.seed, {}).get(c),
         )
         for c, utility in enumerate(g.judged.utility or (None,) * g.clients)
     )
@@ -112,13 +110,12 @@ def _gain_in_words(g: groups.GroupHistory, base: str | None) -> str:
         )
     gains = [v for row in g.gains.values() for v in row.values()]
     if not gains:
-        return (
-            f"Whether joining pays off is not known: there are no clients’ accuracies to compare with those of {base}."
-        )
+        return f"Whether joining pays off is not known: there are no clients’ results to compare with those of {base}."
     better, worse = groups.better_and_worse(gains)
+    unit = "points" if g.measure.percent else f"in {g.measure.label}"
     together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
     mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())
     return (
         f"Against {base}, {better} of {len(gains)} clients{together} are better off and {worse} worse off: "
-        f"{tables.points(mean)} points on average, {tables.points(min(gains))} at worst."
+        f"{g.measure.signed(mean)} {unit} on average, {g.measure.signed(min(gains))} at worst."
     )
