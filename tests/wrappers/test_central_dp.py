@@ -133,6 +133,14 @@ def test_noise_follows_from_the_seed_in_a_simulation_and_changes_with_the_round(
     assert fed.private == fed.key != one.federation(2).private
 
 
+def test_a_deployed_servers_noise_follows_from_nothing_that_clients_know_and_is_never_the_same() -> None:
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, CentralDP()))
+    sim.clients.remote = True
+    one, again = sim.federation(1), sim.federation(1)
+    assert one.key == again.key
+    assert len({one.private, again.private, one.key}) == 3
+
+
 # ---------------------------------------------------------------- the accountant
 def test_epsilon_is_that_of_dp_accounting_for_the_event_made_by_hand() -> None:
     """z = 4, ten of a thousand clients, 50 rounds: 50 sampled Gaussian mechanisms of 4 / 2 with one client replaced."""

@@ -9,6 +9,8 @@ from unskew.report import figures, svg_file
 from unskew.report.section import Chart
 from unskew.run.audit import Audit
 
+TICKS = (0.0, 0.5, *(m * 10.0**e for e in range(6) for m in (1, 2, 5)))
+
 
 def chart(audits: Sequence[Audit]) -> Chart:
     """Draw a line for each method: the lower bound found at its left end, the claimed upper bound at its right."""
@@ -25,8 +27,11 @@ def chart(audits: Sequence[Audit]) -> Chart:
         axes.set_yticks(range(len(audits)), [a.method for a in audits])
         axes.set_ylim(len(audits) - 0.5, -0.5)
         axes.set_xscale("symlog", linthresh=1.0)
+        ends = [v for a in audits for v in (a.lower, a.claimed) if math.isfinite(v)]
+        ticks = [t for t in TICKS if t < 2 * max(ends)]
+        axes.set_xticks(ticks, [f"{t:g}" for t in ticks], minor=False)
+        axes.set_xticks([], minor=True)
         axes.set_xlim(left=0.0)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_xlabel("epsilon, no unit, log scale from 1 on")
         each = "; ".join(f"{a.method} at least {a.lower:.3g}, claimed {a.claimed:.3g}" for a in audits)
         svg = figures.markup(figure, "audit", f"Epsilon found by attack beside the claim: {each}.")
