@@ -14,6 +14,7 @@ from torch import nn
 import unskew as us
 from unskew import models
 from unskew.algorithms import presets, resolve
+from unskew.cli.audit import audit
 from unskew.data.inputs import Inputs
 from unskew.deploy.client import open_client
 from unskew.errors import ConfigError, RunError
@@ -197,6 +198,10 @@ def resume(folder: Path) -> None:
     loop.resume(folder)
 
 
+def attack(folder: Path) -> None:
+    audit(str(folder))
+
+
 def take_part(folder: Path) -> None:
     (folder / "experiment.toml").write_text((folder / "config.toml").read_text())
     (folder / "client.toml").write_text('client = 0\nnum_clients = 4\nexperiment = "experiment.toml"\n')
@@ -204,7 +209,7 @@ def take_part(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [ITS_MODEL, ITS_METHOD, ITS_ADDITION], ids=["model", "method", "addition"])
-@pytest.mark.parametrize("read", [load, resume, take_part])
+@pytest.mark.parametrize("read", [load, resume, take_part, attack])
 def test_what_comes_from_elsewhere_imports_nothing(
     read: Callable[[Path], object], text: str, ran: Path, tmp_path: Path
 ) -> None:

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from unskew.cli.options import AsJson, DataDir, Settings, load_own, located
+from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unskew.experiment.config import Experiment
     from unskew.run.audit import Audit
 
 
@@ -26,6 +27,7 @@ def audit(
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Chance that a true claim passes.")] = 0.95,
     out: Annotated[Path | None, typer.Option(help="Also draw the figure there, as SVG.")] = None,
     data_dir: DataDir = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Attack methods with differential privacy, and compare what is found with what they claim.
@@ -34,6 +36,7 @@ def audit(
     canaries, which upload far along random directions, forwards or backwards by
     a coin; the coins are guessed from the models.  Guesses that are too good for
     the epsilon that a method claims mean that the claim is false: exit status 1.
+    A folder with a method or network of your own needs [bold]--allow-code[/].
 
     [dim]unskew audit private.toml[/]
     [dim]unskew audit runs/private --runs 8 --out audit.svg[/]
@@ -43,7 +46,7 @@ def audit(
     from unskew.run.audit import audit as attack
 
     path = Path(experiment)
-    chosen = load_own(str(path / "config.toml") if path.is_dir() else experiment, located(settings, data_dir))
+    chosen = _read(path, experiment, located(settings, data_dir), allow_code)
     private = [m for m in chosen.methods if hasattr(m.algorithm, "planned")]
     if not private:
         raise ConfigError('no method has differential privacy to audit; add it with: with = ["central_dp"]')
@@ -63,6 +66,17 @@ def audit(
         Console().print(_table(audits))
     if not all(a.holds for a in audits):
         raise typer.Exit(1)
+
+
+def _read(path: Path, name: str, settings: list[str], allow_code: bool) -> "Experiment":
+    """The experiment of a file, or of a run's folder, whose code is imported only if it is allowed."""
+    if not (path / "config.toml").is_file():
+        return load_own(name, settings)
+    from unskew.experiment import config
+
+    if allow_code:
+        find_own_code()
+    return config.load(path / "config.toml", settings, allow_code=allow_code)
 
 
 def _table(audits: "Sequence[Audit]") -> Table:
