@@ -241,7 +241,7 @@ NAMES = {
         *("dw", "clip_norm", "top_k", "quantise", "central_dp", "local_dp"),
         *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound", "secure_sum"),
     },
-    "sections": {"embeddings", "diffusion", "groups", "class_relations", "privacy"},
+    "sections": {"embeddings", "diffusion", "groups", "class_relations", "predictions", "privacy"},
     "executors": {"sequential", "workers", "stacked"},
     "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from recipe import finite, rounds, simulator
+from recipe import VARIANTS, finite, rounds, simulator
 
 from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
@@ -23,6 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from loopback import Deployed, Handler
 
 from unskew.algorithms.fedavg import ModelReply
+from unskew.info import PrivacyBudget, parts
 from unskew.local.executor import EvalJob
 from unskew.protocol import Ask
 from unskew.runtime import client as client_side
@@ -35,6 +36,8 @@ from unskew.runtime.membership import DataIdentity, Expected, Membership
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
 from unskew.runtime.network import Limits, NetworkRuntime
 from unskew.tree import map_leaves
+from unskew.wrappers.central_dp import CentralDP
+from unskew.wrappers.local_dp import LocalDP
 
 NETWORK = "perceptron"
 
@@ -687,6 +690,28 @@ def test_a_compressed_upload_a_hundred_times_larger_than_the_others_is_refused(c
         lost |= {f.client: f.reason for f in trace.failures}
     assert list(lost) == [3]
     assert lost[3].startswith("refused: its tensors have the norm")
+
+
+@pytest.mark.parametrize("noisy", [CentralDP(clip=1.0), LocalDP(clip=1.0)], ids=["central", "local"])
+def test_noise_in_a_deployment_is_from_a_secret_and_lets_nobody_be_refused(
+    noisy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "central_dp" if isinstance(noisy, CentralDP) else "local_dp"
+    case = f"fedavg+{name}"
+    monkeypatch.setitem(VARIANTS, case, (case, {name: noisy}))
+    models = []
+    for place in ("one", "two"):
+        there = deployed(case, tmp_path / place)
+        state = there.runtime.start()
+        for t in (1, 2):
+            state, trace = there.runtime.round(state, t)
+            assert not trace.failures
+        models.append(there.algorithm.serve(state, None))
+        assert all(bool(tensor.isfinite().all()) for tensor in models[-1].values())
+        (spent,) = (info for info in parts(there.algorithm.info(state)) if isinstance(info, PrivacyBudget))
+        assert spent.releases == 2
+        assert isinstance(spent.privacy.epsilon, float)
+    assert not all(torch.equal(models[0][n], models[1][n]) for n in models[0])
 
 
 def is_float(leaf: Any) -> bool:

@@ -24,7 +24,6 @@ from unskew.cli.options import (
     located,
 )
 from unskew.cli.tables import in_lines, in_seconds, with_spread
-from unskew.tasks.measure import described
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, PointResult
@@ -111,6 +110,8 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
     """A row for each point and method: its settings and the numbers of the last round."""
+    from unskew.tasks.measure import described
+
     cards = [s.get("headline") for s in summaries.values()]
     measure = described(cards[0] if cards else None)
     unit = "percent, " if measure.percent else ""

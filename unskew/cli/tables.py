@@ -3,15 +3,16 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
 from unskew.errors import RunError
-from unskew.record.logs import ADAPTED, SERVED
-from unskew.tasks.measure import Measure, described
+
+if TYPE_CHECKING:
+    from unskew.tasks.measure import Measure
 
 
 def results_json(summary: dict[str, Any]) -> str:
@@ -21,6 +22,9 @@ def results_json(summary: dict[str, Any]) -> str:
 
 def results(summary: dict[str, Any]) -> Table:
     """The table of results to print: last round first, best labelled as such."""
+    from unskew.record.logs import ADAPTED, SERVED
+    from unskew.tasks.measure import described
+
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     measure = described(summary.get("headline"))
     columns = [
@@ -89,7 +93,7 @@ def in_seconds(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
-def with_spread(row: Mapping[str, Any] | None, measure: Measure) -> str:
+def with_spread(row: Mapping[str, Any] | None, measure: "Measure") -> str:
     """A row's mean ± standard deviation for a table; a dash if not measured."""
     if row is None:
         return "–"

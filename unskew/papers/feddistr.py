@@ -45,7 +45,6 @@ from unskew.papers.toolkit import (
     drawn,
     experiment,
     final,
-    load,
     merged,
     percent,
     pixels,
@@ -83,7 +82,7 @@ def ground(draft: Draft, name: str) -> Settings:
     table = merged(draft["experiment"], draft["grounds"][name])
     task, draw = table["task"], table.pop("draw", None)
     if "subclasses" in table:
-        data = load(draft.request, task["data"])
+        data = sources.load(task["data"], draft.request.data_dir)
         arrays = superclasses(data, table.pop("subclasses"), table.pop("per_subclass"))
         task |= write_npz(draft.request.folder / "data" / f"{task['data']}.npz", arrays)
     else:

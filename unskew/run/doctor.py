@@ -44,6 +44,7 @@ class Extra:
 
 
 EXTRAS = (
+    Extra("tables", "tables as CSV and Parquet files", ("polars",)),
     Extra("hub", "data sets by name from the Hugging Face hub", ("datasets",)),
     Extra("track", "TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
     Extra("flower", "the same experiment over a real network", ("flwr",)),
