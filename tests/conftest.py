@@ -32,7 +32,7 @@ def pytest_collection_finish() -> None:
 torch.set_num_threads(1)
 # A shell starts what it puts into the background deaf to Ctrl-C, and so would be what the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("unskew", deadline=None, derandomize=True, max_examples=60, print_blob=True)
+settings.register_profile("unskew", deadline=None, derandomize=True, max_examples=40, print_blob=True)
 # Fresh examples every night: --hypothesis-profile=nightly, which pytest loads after this file.
 settings.register_profile("nightly", deadline=None, derandomize=False, max_examples=500, print_blob=True)
 settings.register_profile("quick", settings.get_profile("unskew"), max_examples=15)

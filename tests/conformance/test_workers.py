@@ -52,7 +52,7 @@ def pool() -> Iterator[Pool]:
     made.close()
 
 
-@one_network_each(CASES)
+@one_network_each(CASES, variants=False)
 def test_workers_end_with_the_bits_of_the_sequential_executor(case: str, network: str, pool: Pool) -> None:
     many = simulator(case, network, seed=SEED)
     many.clients.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
