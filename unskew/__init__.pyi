@@ -1,5 +1,6 @@
 """The public names: what `unskew.NAME` is, and where it comes from.  They are listed here and nowhere else."""
 
+from .advice import advise as advise
 from .algorithms.centralised import Centralised as Centralised
 from .algorithms.cfa import CFA as CFA
 from .algorithms.cfl import CFL as CFL

@@ -129,23 +129,15 @@ def simulate(
         RunError: If `out` exists or cannot be written, or (Interrupted) Ctrl-C stopped the run.
         DivergedError, QuorumError: If training fails, naming method, seed and round.
     """
-    chosen = from_python.methods_of(methods)
-    rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
-    if isinstance(data, str) and kind_of(data) is not None and ":" not in data:
-        data = f"{kind_of(data)}:{data}"
-    table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
-    metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
     settings = {
         "name": Path(out).name if out is not None else "simulation",
         "rounds": rounds,
         "seeds": list(seeds) if isinstance(seeds, Iterable) else seeds,
-        "task": _task(task, data, model, loss, table, rules),
         "fraction": fraction,
         "clients_per_round": clients_per_round,
         "test_fraction": test_fraction,
         "val_fraction": val_fraction,
         "eval_every": eval_every,
-        "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),
         "evaluate_clients": evaluate_clients,
         "unseen": unseen if isinstance(unseen, Unseen) else {"clients": unseen},
         "stop": stop,
@@ -154,31 +146,21 @@ def simulate(
         "track": list(track) if isinstance(track, tuple) else track,
         "track_options": {} if track_options is None else track_options,
     }
-    experiment = Experiment(
-        methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
-        split=Natural() if split is None else from_python.split_of(split),
-        **schema.checked(Experiment, from_python.to_plain(settings), "", skip=("methods", "split")),
-    )
-    if experiment.track and out is None:
+    if track and out is None:
         raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
-    with _torch_left_alone(), watching(not progress) as watcher:
-        dataset = _dataset(experiment.task, data, table)
-        if split is None and dataset.owners is None:
-            by_class = dataset.targets.classes or experiment.task.bins is not None
-            split = Dirichlet(alpha=0.1, num_clients=20) if by_class else IID(num_clients=20)
-            experiment = dataclasses.replace(experiment, split=split)
-        inputs = InMemoryInputs(
-            module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
-            factory=None if model is None or isinstance(model, str | nn.Module) else model,
-            loss=loss if callable(loss) else None,
-            metrics={name: metric for name, metric in metrics.items() if metric is not None},
-        )
+    with torch_left_alone(), watching(not progress) as watcher:
+        experiment, inputs = described(
+            methods, settings, data=data, model=model, target=target, client=client, test=test, preprocess=preprocess,
+            split=split, task=task, loss=loss, evaluate=evaluate, bounds=bounds,
+        )  # fmt: skip
+        dataset = inputs.dataset
+        assert dataset is not None
         # The history keeps the network's factory, and not the data.
         width = tasks.kind_of(experiment.task.kind).width(len(dataset.outputs))
-        fresh = partial(network, experiment.task, dataset.input_shape, width, inputs)
+        fresh = partial(network, experiment.task, dataset.input_shape, width, dataclasses.replace(inputs, dataset=None))
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
-        backend = InProcess(dataclasses.replace(inputs, dataset=dataset, files=files))
+        backend = InProcess(dataclasses.replace(inputs, files=files))
         listening = watcher if callback is None else callbacks.Several(watcher, callback)
         if out is not None:
             from unskew.report import write_report
@@ -195,6 +177,63 @@ def simulate(
                 raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
             raise
         return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=fresh)
+
+
+def described(
+    methods: object,
+    settings: Mapping[str, Any],
+    *,
+    data: object = "digits",
+    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    target: str | Sequence[str] | None = None,
+    client: str | None = None,
+    test: object = None,
+    preprocess: Preprocess | bool | None = None,
+    split: Split | None = None,
+    task: TaskConfig | str | None = None,
+    loss: str | Loss | None = None,
+    evaluate: Sequence[str | Measure | Callable[[Any, Any], float]] = ("global", "personal"),
+    bounds: bool = False,
+) -> tuple[Experiment, InMemoryInputs]:
+    """The experiment that `simulate`'s arguments describe, and data, model, loss and metrics given as values.
+
+    Args:
+        methods: As in `simulate`, and so are all that have its arguments' names.
+        settings: The experiment's other settings.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible.
+    """
+    chosen = from_python.methods_of(methods)
+    rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
+    if isinstance(data, str) and kind_of(data) is not None and ":" not in data:
+        data = f"{kind_of(data)}:{data}"
+    test_fraction = settings.get("test_fraction", Experiment.test_fraction)
+    table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
+    metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
+    plain = {
+        **settings,
+        "task": _task(task, data, model, loss, table, rules),
+        "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),
+    }
+    experiment = Experiment(
+        methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
+        split=Natural() if split is None else from_python.split_of(split),
+        **schema.checked(Experiment, from_python.to_plain(plain), "", skip=("methods", "split")),
+    )
+    dataset = _dataset(experiment.task, data, table)
+    if split is None and dataset.owners is None:
+        by_class = dataset.targets.classes or experiment.task.bins is not None
+        split = Dirichlet(alpha=0.1, num_clients=20) if by_class else IID(num_clients=20)
+        experiment = dataclasses.replace(experiment, split=split)
+    inputs = InMemoryInputs(
+        dataset=dataset,
+        module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
+        factory=None if model is None or isinstance(model, str | nn.Module) else model,
+        loss=loss if callable(loss) else None,
+        metrics={name: metric for name, metric in metrics.items() if metric is not None},
+    )
+    return experiment, inputs
 
 
 def _task(
@@ -265,7 +304,7 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
 
 
 @contextmanager
-def _torch_left_alone() -> Iterator[None]:
+def torch_left_alone() -> Iterator[None]:
     """Restore PyTorch's settings afterwards, since a run changes them for the whole process."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -471,10 +471,10 @@ def test_what_pytorch_is_set_to_is_put_back_only_if_it_changed(monkeypatch: pyte
     """torch.use_deterministic_algorithms imports PyTorch's compiler, more than a second, even if nothing changes."""
     asked: list[tuple[bool, bool]] = []
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda mode, warn_only: asked.append((mode, warn_only)))
-    with api._torch_left_alone():
+    with api.torch_left_alone():
         pass
     assert asked == []
-    with api._torch_left_alone():
+    with api.torch_left_alone():
         monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     assert asked == [(False, False)]
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from unskew.cli.advise import advise
 from unskew.cli.audit import audit
 from unskew.cli.bench import bench
 from unskew.cli.catalogue import list_
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "price": price,
     "sweep": sweep,
     "leave-one-out": leave_one_out,
+    "advise": advise,
     "audit": audit,
     "doctor": doctor,
 }

@@ -1,0 +1,316 @@
+"""Advice on small made sites: what decides, what is kept to, and what comes out."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unskew as us
+from unskew import api
+from unskew.advice import Advice, of_experiment
+from unskew.advice.check import gain
+from unskew.advice.measure import proposals
+from unskew.advice.page import write_advice
+from unskew.advice.race import ALONE, FEDAVG, POOLED
+from unskew.advice.training import Clock, Scores, Training, difference, sites_of
+from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run.setup import InMemoryInputs, divide
+from unskew.tasks.measure import ACCURACY, Measure
+
+Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+LOCAL = us.SgdConfig(lr=0.5, local_epochs=1, batch_size=16)
+
+
+def made(n: int = 24, sites: int = 4, opposite: tuple[int, ...] = ()) -> dict[str, Site]:
+    """Sites whose label is the sign of a sum; of those in `opposite` it is the other one."""
+    draw = np.random.default_rng(0)
+    out = {}
+    for k in range(sites):
+        x = draw.normal(size=(n, 6)).astype(np.float32)
+        out[f"site {'ABCDEFGH'[k]}"] = (x, ((x.sum(1) > 0) ^ (k in opposite)).astype(np.int64))
+    return out
+
+
+def described(data: object, rounds: int = 2, **settings: Any) -> tuple[Experiment, InMemoryInputs]:
+    methods = us.FedAvg(local=LOCAL)
+    return api.described(methods, {"rounds": rounds, **settings}, data=data, model="logistic")
+
+
+def advice(data: object, rounds: int = 2, seeds: int = 2, **limits: Any) -> Advice:
+    experiment, inputs = described(data, rounds)
+    return of_experiment(experiment, math.inf, inputs=inputs, most_seeds=seeds, **limits)
+
+
+@pytest.fixture(scope="module")
+def simple() -> Advice:
+    return advice(made())
+
+
+# ---------------------------------------------------------------- what decides
+def _with_test_labels_turned(experiment: Experiment, inputs: InMemoryInputs) -> InMemoryInputs:
+    """The same data, with every label wrong that is for testing, the sites' own and the global ones."""
+    rows = sites_of(experiment, inputs).fed.clients.test.values
+    assert len(rows)
+    data = inputs.dataset
+    assert data is not None
+    y = data.y_train.clone()
+    y[rows] = 1 - y[rows]
+    return dataclasses.replace(inputs, dataset=dataclasses.replace(data, y_train=y, y_test=1 - data.y_test))
+
+
+def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None:
+    experiment, inputs = described(made(sites=3, opposite=(2,)))
+    corrupted = _with_test_labels_turned(experiment, inputs)
+    a, b = (of_experiment(experiment, math.inf, inputs=i, most_seeds=1) for i in (inputs, corrupted))
+    assert a.measured.numbers == b.measured.numbers
+    assert a.measured.proposals == b.measured.proposals
+    assert a.race.rates == b.race.rates
+    assert a.race.close == b.race.close
+    assert a.race.chosen is not None
+    assert b.race.chosen is not None
+    assert a.race.chosen.method == b.race.chosen.method
+    for one, other in zip(a.race.entries, b.race.entries, strict=True):
+        assert one.method == other.method
+        assert {t: s.values for t, s in one.scores.items()} == {t: s.values for t, s in other.scores.items()}
+    for label in (ALONE, FEDAVG, POOLED):
+        ours, theirs = (x.check.results[label][0].values for x in (a, b))
+        assert all(ours[c] == pytest.approx(1 - theirs[c]) for c in ours)
+
+
+def test_no_row_is_in_two_parts_and_the_last_training_has_fitting_and_validation_rows() -> None:
+    sites = sites_of(*described(made()))
+    parts = sites.fed.clients
+    for c in range(4):
+        fit, val, test = (set(part[c].tolist()) for part in (parts.train, parts.val, parts.test))
+        assert fit
+        assert val
+        assert test
+        assert not fit & val
+        assert not (fit | val) & test
+        assert set(sites.fitting.clients.train[c].tolist()) == fit
+        assert set(sites.final.clients.train[c].tolist()) == fit | val
+    assert not sites.fitting.clients.test.sizes.any()
+
+
+def test_pooled_data_do_not_train_on_validation_rows() -> None:
+    sites = sites_of(*described(made()))
+    method = config.method("centralised", {})
+    training = Training(method, sites, 1, 0, sites.fitting)
+    assert int(training.sim.population.histograms.sum()) == int(sites.fed.clients.train.sizes.sum())
+
+
+def test_final_seeds_are_new_and_those_of_the_recommended_file_are_new_again(simple: Advice) -> None:
+    asked = simple.sites.experiment.seeds
+    assert set(simple.check.seeds).isdisjoint(asked)
+    assert set(simple.experiment().seeds).isdisjoint({*asked, *simple.check.seeds})
+
+
+# ---------------------------------------------------------------- intervals
+def _scores(*rows: list[float]) -> Scores:
+    each = {c: np.array(r) for c, r in enumerate(rows)}
+    return Scores({c: float(v.mean()) for c, v in each.items()}, each)
+
+
+def test_a_difference_has_the_standard_error_of_its_rows() -> None:
+    """Differences (1, 0) and (0, 0): mean .25; pooled variance (.25 + .25) / (4 - 2); two sites of two rows."""
+    mean, error = difference(_scores([1, 0], [1, 1]), _scores([0, 0], [1, 1]), ACCURACY)
+    assert mean == pytest.approx(0.25)
+    assert error == pytest.approx(math.sqrt(0.25 * (1 / 2 + 1 / 2) / 4))
+
+
+def test_a_difference_turns_around_where_lower_is_better() -> None:
+    error = Measure("mse", "MSE", "lower", high=None, percent=False)
+    assert difference(_scores([1.0, 2.0]), _scores([2.0, 3.0]), error)[0] == pytest.approx(1.0)
+
+
+def test_four_rows_won_of_four_are_no_certain_gain() -> None:
+    """Agresti and Min: n = 4 + 2, sum 4, squares 4 + 1: variance (5/6 - 4/9) / 6; 1.96 times its root is .50 < 1."""
+    _, of_sites = gain([_scores([1, 1, 1, 1])], [_scores([0, 0, 0, 0])], ACCURACY)
+    half = 1.959964 * math.sqrt((5 / 6 - 4 / 9) / 6)
+    assert of_sites[0].mean == 1.0
+    assert of_sites[0].low == pytest.approx(1.0 - half, abs=1e-4)
+    _, of_one = gain([_scores([1])], [_scores([0])], ACCURACY)
+    assert of_one[0].low is not None
+    assert of_one[0].low < 0.4
+
+
+def test_the_wider_of_two_intervals_is_taken() -> None:
+    """Two seeds, gains 0 and 1 of a site whose rows all agree: over rows nothing varies, over seeds almost all."""
+    rows = [[0.0] * 50, [1.0] * 50]
+    whole, _ = gain([_scores(rows[0]), _scores(rows[1])], [_scores(rows[0]), _scores(rows[0])], ACCURACY)
+    assert whole.over == "seeds"
+    assert whole.low is not None
+    assert (whole.low, whole.high) == (-1.0, 1.0)  # .5 ∓ 6.35, and no share changes by more than one
+    equal, _ = gain([_scores([0, 1, 1]), _scores([0, 1, 1])], [_scores([1, 0, 1]), _scores([1, 0, 1])], ACCURACY)
+    assert equal.over == "test examples"
+
+
+# ---------------------------------------------------------------- groups
+def test_two_groups_of_opposite_directions_are_proposed() -> None:
+    side = np.array([1, -1, 1, -1, 1])
+    cosines = np.where(np.equal.outer(side, side), 0.8, -0.8)
+    np.fill_diagonal(cosines, 1.0)
+    assert proposals(cosines)[0] == ((0, 2, 4), (1, 3))
+
+
+def test_the_site_that_agrees_least_is_proposed_by_itself() -> None:
+    cosines = np.full((6, 6), 0.5)
+    cosines[3, :] = cosines[:, 3] = 0.1
+    np.fill_diagonal(cosines, 1.0)
+    assert ((0, 1, 2, 4, 5), (3,)) in proposals(cosines)
+
+
+def test_two_sites_are_no_groups() -> None:
+    assert proposals(np.eye(2)) == ()
+
+
+def test_hidden_groups_are_found_and_named() -> None:
+    of = advice(made(n=100, opposite=(1, 3)), rounds=4, seeds=1)
+    assert of.family == "groups"
+    assert {frozenset(g) for g in of.groups} == {frozenset({0, 2}), frozenset({1, 3})}
+    assert "site A and site C" in of.sentences()[2][1]
+    assert of.verdict != "alone"
+
+
+# ---------------------------------------------------------------- limits and the budget
+def test_one_round_is_one_round() -> None:
+    of = advice(made(sites=3), rounds=3, seeds=1, max_rounds=1)
+    assert of.race.rounds == 1
+    assert all(max(e.scores, default=0) <= 1 for e in of.race.entries)
+    assert of.race.alone_rounds == 3
+    recommended = of.experiment()
+    assert recommended.rounds == 1
+    alone = next(m for m in recommended.methods if m.label == ALONE)
+    assert alone.options["local"]["local_epochs"] == 3
+
+
+def test_no_method_sends_more_than_it_may(simple: Advice) -> None:
+    assert simple.check.cost is not None
+    cap = 0.8 * simple.check.cost.megabytes  # of two rounds
+    of = advice(made(), rounds=4, seeds=1, max_megabytes=cap)
+    assert of.check.cost is not None
+    assert 0 < of.check.cost.megabytes <= cap
+    assert of.experiment().stop.megabytes == cap
+
+
+def test_where_no_round_fits_the_answer_is_to_train_alone() -> None:
+    of = advice(made(sites=3), seeds=1, max_megabytes=1e-6)
+    assert of.race.chosen is None
+    assert (of.verdict, of.family) == ("alone", "alone")
+    assert of.headline == "Train alone: no method could be trained within the limits."
+    assert of.experiment().methods[0].name == "independent"
+
+
+def test_a_clock_tells_when_a_share_is_over() -> None:
+    ticks = itertools.count(0.0, 4.0)
+    clock = Clock(10.0, lambda: next(ticks))
+    assert not clock.over(0.5)  # 4 s
+    assert clock.over(0.5)  # 8 s
+
+
+def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock takes .35 s of 12: too few for all."""
+    ticks = itertools.count(0.0, 0.35)
+    monkeypatch.setattr(Clock, "spent", property(lambda self: next(ticks)))
+    experiment, inputs = described(made())
+    of = of_experiment(experiment, 0.2, inputs=inputs)
+    assert not of.race.in_time
+    assert any(e.out.startswith("no time") for e in of.race.entries)
+    assert 1 <= len(of.check.seeds) < 10
+    assert "cut the race of methods short" in dict(of.sentences())["How sure?"]
+
+
+def test_a_method_that_diverges_leaves_the_race_and_the_others_go_on() -> None:
+    methods = {"FedAvg": us.FedAvg(local=LOCAL), "wild": us.FedProx(mu=0.3, local=dataclasses.replace(LOCAL, lr=1e38))}
+    experiment, inputs = api.described(methods, {"rounds": 2}, data=made(), model="logistic")
+    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1)
+    (wild,) = [e for e in of.race.entries if e.method.label == "wild"]
+    assert wild.out
+    assert of.race.chosen is not None
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"max_rounds": 0}, "max_rounds must be above zero, got 0"),
+        ({"max_megabytes": -1.0}, "max_megabytes must be above zero, got -1"),
+        ({"minutes": math.nan}, "minutes must be above zero, got nan"),
+    ],
+)
+def test_impossible_limits_are_refused(limits: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        us.advise(made(), progress=False, **limits)
+
+
+def test_a_single_site_is_refused() -> None:
+    with pytest.raises(ConfigError, match="advice needs two sites at least, got 1"):
+        us.advise(made(sites=1), model="logistic", progress=False)
+
+
+def test_sites_without_test_rows_are_refused(tiny: Callable[..., Experiment]) -> None:
+    with pytest.raises(DataError, match="no site has test rows; raise test_fraction"):
+        of_experiment(tiny("test_fraction=0.0"))
+
+
+def test_a_setting_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown key roundz"):
+        us.advise(made(), roundz=3, progress=False)
+
+
+def test_an_experiment_s_file_says_everything(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="says everything about the experiment"):
+        us.advise(tmp_path / "my.toml", model="logistic", progress=False)
+
+
+# ---------------------------------------------------------------- what comes out
+def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) -> None:
+    asked = [question for question, _ in simple.sentences()]
+    assert asked == [
+        "Is it worth it?", "For whom?", "With whom?", "With what?", "What does it cost?", "A newcomer?", "How sure?",
+        "What would make it surer?",
+    ]  # fmt: skip
+    assert [n.name for n in simple.newcomers] == ["site A", "site B", "site C", "site D"]
+    assert simple.by_site.keys() == {0, 1, 2, 3}
+    assert set(simple.to_json()["sites"]) == {"site A", "site B", "site C", "site D"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_and_a_file_that_a_run_takes_are_written(simple: Advice, tmp_path: Path) -> None:
+    files = write_advice(simple, tmp_path)
+    text = files.page.read_text("utf-8")
+    for question, _ in simple.sentences()[1:]:
+        assert question in text
+    assert "site D" in text
+    recommended = config.load(files.experiment)
+    assert recommended.methods[0].label == simple.method.label
+    assert {m.name for m in recommended.methods} >= {"independent", "centralised"}
+    from unskew.run import loop
+
+    outcome = loop.start(dataclasses.replace(recommended, seeds=recommended.seeds[:1], rounds=1), tmp_path / "run")
+    assert (outcome.folder / "summary.json").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_groups_of_sites_that_were_drawn_stay_those_sites_in_the_file(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    of = of_experiment(tiny("rounds=1"), 0.005, most_seeds=1)
+    files = write_advice(of, tmp_path)
+    recommended = config.load(files.experiment)
+    again = divide(recommended, of.sites.setup.dataset, 77)
+    assert [t.tolist() for t in again.clients.test] == [t.tolist() for t in of.sites.fed.clients.test]
+
+
+def test_torch_is_left_as_it_was() -> None:
+    before = torch.get_num_threads()
+    us.advise(made(sites=2), model="logistic", rounds=1, minutes=0.01, progress=False)
+    assert torch.get_num_threads() == before

@@ -1,0 +1,134 @@
+"""Advice: is federation worth it for these sites, for whom, with whom, how, and at what cost; within a budget of time.
+
+training.py   the sites' rows, divided once; methods in training, and how their models do
+measure.py    how much the sites disagree, and groups that this suggests
+race.py       local rates, bounds, and successive halving of methods, all on validation rows
+check.py      test rows, under fresh seeds: gains, cost, newcomers
+answer.py     the decision, its words, and the experiment that it recommends
+page.py       the page
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unskew import api, schema
+from unskew.advice.answer import Advice
+from unskew.advice.check import MOST_SEEDS, check, newcomers
+from unskew.advice.measure import measure
+from unskew.advice.page import write_advice
+from unskew.advice.race import BOUNDS_UNTIL, local_of, race
+from unskew.advice.training import Clock, Limits, sites_of
+from unskew.data.preprocess import Preprocess
+from unskew.data.split import Split
+from unskew.errors import ConfigError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment, TaskConfig
+from unskew.run.progress import duration, watching
+from unskew.run.setup import InMemoryInputs
+from unskew.tasks.kind import Loss
+
+MINUTES = 2.5
+
+
+def advise(
+    data: object = "digits",
+    *,
+    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    methods: object = "fedavg",
+    target: str | Sequence[str] | None = None,
+    client: str | None = None,
+    test: object = None,
+    preprocess: Preprocess | bool | None = None,
+    split: Split | None = None,
+    task: TaskConfig | str | None = None,
+    loss: str | Loss | None = None,
+    rounds: int = 20,
+    minutes: float = MINUTES,
+    max_rounds: int | None = None,
+    max_megabytes: float | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Advice:
+    """Answer whether these sites should train together, which of them, with whom and how.
+
+    Within the budget it measures how much the sites disagree; trains each site alone, FedAvg and pooled data; lets
+    methods race by successive halving on validation rows of the sites; and measures the one it chooses on test rows
+    that no choice has seen, under fresh seeds.
+
+    Args:
+        data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
+        model, target, client, test, preprocess, split, task, loss, rounds: As in `simulate`.
+        methods: Methods that race beside ours, as in `simulate`; the first one's local training is that of all.
+        minutes: The budget of time; infinite for a race that is never cut short, with as many seeds as there may be.
+        max_rounds: The most communication rounds of a federation.
+        max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
+        out: A folder for the page, advice.html, and the experiment it recommends, advised.toml.
+        progress: Say on stderr how far it is.
+        settings: Further settings of the experiment, as clients_per_round or val_fraction.
+
+    Raises:
+        ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
+        RunError: If `out` cannot be written.
+    """
+    with api.torch_left_alone(), watching(not progress) as watcher:
+        if isinstance(data, str | Path) and str(data).endswith(".toml"):
+            if settings or any(
+                given is not None for given in (model, target, client, test, preprocess, split, task, loss)
+            ):
+                raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
+            experiment, inputs = config.load(Path(data), allow_code=True), InMemoryInputs()
+        else:
+            known = schema.parameters(Experiment)
+            strangers = [name for name in settings if name not in known]
+            if strangers:
+                raise schema.unknown(strangers[0], known, "", "advise")
+            experiment, inputs = api.described(
+                methods, {"name": "advice", "rounds": rounds, **settings}, data=data, model=model, target=target,
+                client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
+            )  # fmt: skip
+        advice = of_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
+    if out is not None:
+        write_advice(advice, Path(out))
+    return advice
+
+
+def of_experiment(
+    experiment: Experiment,
+    minutes: float = MINUTES,
+    max_rounds: int | None = None,
+    max_megabytes: float | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    inputs: InMemoryInputs = InMemoryInputs(),
+    most_seeds: int = MOST_SEEDS,
+) -> Advice:
+    """The advice for an experiment; `note` is told how far it is, and `most_seeds` limits the final seeds.
+
+    Raises:
+        ConfigError, DataError: As in `advise`.
+    """
+    for name, value in (("minutes", minutes), ("max_rounds", max_rounds), ("max_megabytes", max_megabytes)):
+        if value is not None and (not value > 0 or (name == "max_rounds" and value != int(value))):
+            raise ConfigError(f"{name} must be above zero, got {value:g}")
+    clock, limits = Clock(60 * minutes), Limits(max_rounds, max_megabytes)
+
+    def say(text: str) -> None:
+        of = "" if math.isinf(clock.seconds) else f" of {duration(clock.seconds)}"
+        note(f"[{duration(clock.spent)}{of}] {text}")
+
+    sites = sites_of(experiment, inputs)
+    say(f"{experiment.name}: {sites.fed.num_clients} sites of {sites.setup.dataset.name}; measuring how they differ")
+    measured = measure(sites, local_of(sites), lambda: clock.over(BOUNDS_UNTIL / 2))
+    raced = race(sites, measured, limits, clock, say)
+    say("the choice is made" if raced.chosen is None else f"chosen: {raced.chosen.method.label}; now test rows")
+    checked = check(sites, raced, limits, clock, say, most_seeds)
+    came = newcomers(sites, raced, checked, limits, clock, say)
+    return Advice(sites, limits, measured, raced, checked, came, clock.spent, clock.seconds)
+
+
+__all__ = ["Advice", "advise", "of_experiment"]

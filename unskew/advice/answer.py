@@ -1,0 +1,372 @@
+"""The answer: whether to federate, for whom, with whom, how, at what cost, and how sure that is; and its experiment."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from unskew.advice.check import Check, Newcomer
+from unskew.advice.measure import Groups, Measured, inside_and_across
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Race
+from unskew.advice.training import Limits, Sites
+from unskew.data.split import FromManifest, Natural
+from unskew.experiment import config
+from unskew.experiment.config import Experiment, Method
+from unskew.protocol import ClientId
+from unskew.report.worth import MOST_NAMED, Gain, bracket
+
+Verdict = Literal["join", "alone", "undecided"]
+Family = Literal["alone", "one model", "own models", "groups"]
+
+WORTH = 0.01
+"""Gain below which federation is not worth its cost: a point, or a hundredth of what sites have alone."""
+
+GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
+MORE_SEEDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """An answer, and everything it stands on.
+
+    Attributes:
+        sites: The sites.
+        limits: What a federation must keep to.
+        measured: How much they disagree.
+        race: How the method was chosen, on validation rows.
+        check: The numbers, on test rows under fresh seeds.
+        newcomers: Sites that came after training.
+        seconds: Time it took; `budget` is what it was given.
+    """
+
+    sites: Sites
+    limits: Limits
+    measured: Measured
+    race: Race
+    check: Check
+    newcomers: tuple[Newcomer, ...]
+    seconds: float
+    budget: float
+
+    # ------------------------------------------------------------------ decisions
+    @property
+    def gain(self) -> Gain | None:
+        """The chosen method's gain over training alone, of the mean over sites."""
+        return self.check.gains.get(self.check.chosen or "")
+
+    @property
+    def margin(self) -> float:
+        """The gain below which federation is not worth its cost."""
+        results = self.check.results.get(ALONE)
+        if self.sites.measure.percent or not results:
+            return WORTH
+        return WORTH * abs(statistics.fmean(s.mean for s in results))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the sites should federate."""
+        gain = self.gain
+        if gain is None:
+            return "alone" if ALONE in self.check.results else "undecided"
+        if gain.high is not None and gain.high < self.margin:
+            return "alone"
+        return "join" if gain.low is not None and gain.low > 0 else "undecided"
+
+    @property
+    def method(self) -> Method:
+        """The method that is recommended: the chosen one, unless sites are better off alone."""
+        chosen = self.race.chosen
+        if self.verdict == "alone" or chosen is None:
+            return self._alone
+        return chosen.method
+
+    @property
+    def _alone(self) -> Method:
+        bound = self.race.bounds.get(ALONE)
+        return config.method("independent", {}, ALONE) if bound is None else bound.method
+
+    @property
+    def family(self) -> Family:
+        """The kind of the recommended method."""
+        name = self.method.name.partition("+")[0]
+        if name == "independent":
+            return "alone"
+        if name in GROUPED:
+            return "groups"
+        return "own models" if self.method.kind == "personal" else "one model"
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that the recommended method trains, by site number; empty where all train together or alone."""
+        return self.check.groups if self.family == "groups" else ()
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Sites that are to train by themselves while others train together."""
+        if not any(len(g) > 1 for g in self.groups):
+            return ()
+        return tuple(self.sites.names[g[0]] for g in self.groups if len(g) == 1)
+
+    @cached_property
+    def by_site(self) -> dict[ClientId, Gain]:
+        """Each site's gain with the chosen method."""
+        return dict(self.check.by_site.get(self.check.chosen or "", {}))
+
+    def sites_that(self, verdict: str) -> tuple[str, ...]:
+        """The names of the sites that gain, lose, or for which it is open."""
+        return tuple(self.sites.names[c] for c, g in self.by_site.items() if g.verdict == verdict)
+
+    # ------------------------------------------------------------------ words
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        m, gain = self.sites.measure, self.gain
+        if gain is None:
+            why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"
+            return f"Train alone: {why}."
+        label = self.check.chosen
+        unit = f" {m.points}" if m.points else f" of {m.label}"
+        sure = f"{bracket(gain, m)}{unit} against training alone"
+        if self.verdict == "join":
+            return f"Federate, with {label}: {sure}."
+        if self.verdict == "alone":
+            return f"Train alone: federation is not worth it here. Its best, {label}, brings {sure}."
+        return f"Undecided: {label} brings {sure}, which may be nothing."
+
+    def sentences(self) -> tuple[tuple[str, str], ...]:
+        """Question and answer, in the order in which one asks."""
+        asked = (
+            ("Is it worth it?", self._worth()),
+            ("For whom?", self._for_whom()),
+            ("With whom?", self._with_whom()),
+            ("With what?", self._with_what()),
+            ("What does it cost?", self._cost()),
+            ("A newcomer?", self._newcomer()),
+            ("How sure?", self._sure()),
+            ("What would make it surer?", self._surer()),
+        )
+        return tuple((question, answer) for question, answer in asked if answer)
+
+    def _worth(self) -> str:
+        m, results = self.sites.measure, self.check.results
+        means = {label: statistics.fmean(s.mean for s in scores) for label, scores in results.items()}
+        levels = ", ".join(f"{label} {m.with_unit(value)}" for label, value in means.items())
+        text = f"{self.headline} Mean over sites on test rows: {levels}."
+        pooled = self.check.over_pooled
+        if pooled is not None:
+            verdict = {"gains": "more than", "loses": "less than", "open": "not told apart from"}[pooled.verdict]
+            text += f" {self.check.chosen} reaches {verdict} pooled data ({bracket(pooled, m)})."
+        return text
+
+    def _for_whom(self) -> str:
+        if not self.by_site:
+            return ""
+        m, names = self.sites.measure, self.sites.names
+        parts = []
+        for verdict, verb in (("gains", "gain"), ("loses", "lose")):
+            some = sorted(
+                (c for c, g in self.by_site.items() if g.verdict == verdict), key=lambda c: -abs(self.by_site[c].mean)
+            )
+            shown = [f"{names[c]} ({bracket(self.by_site[c], m)})" for c in some]
+            if verdict == "gains" and len(some) > MOST_NAMED:
+                shown = [*shown[:MOST_NAMED], f"{len(some) - MOST_NAMED} more"]
+            parts.append(f"{_listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
+        still = sum(g.verdict == "open" for g in self.by_site.values())
+        rest = f"; for {still} of {len(self.by_site)} it is open" if still else ""
+        text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
+        return text[:1].upper() + text[1:]
+
+    def _with_whom(self) -> str:
+        names, cosines = self.sites.names, self.measured.cosines
+        if self.family == "alone":
+            text = "With nobody."
+        elif self.groups:
+            together = [g for g in self.groups if len(g) > 1]
+            shown = [f"{i}: {_listed([names[c] for c in g])}" for i, g in enumerate(together, 1)]
+            text = f"In {len(together)} group{'s' * (len(together) != 1)}: {'; '.join(shown)}." if together else ""
+            if self.apart:
+                text += f" {_listed(self.apart)} by {'itself' if len(self.apart) == 1 else 'themselves'}"
+                text += ": what it learns disagrees with the others; look at its data." if len(self.apart) == 1 else "."
+        elif self.family == "own models":
+            text = "All together, each site with a model of its own."
+        else:
+            text = "All together, one model."
+        if cosines is None:
+            return f"{text} {self.measured.why[:1].upper()}{self.measured.why[1:]}." if self.measured.why else text
+        inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
+        if self.groups and inside is not None and across is not None:
+            text += f" Training takes directions with cosine {inside:.2f} within groups, {across:.2f} across."
+        elif inside is not None:
+            mean = (cosines.sum(1) - 1) / max(len(names) - 1, 1)
+            least = int(mean.argmin())
+            text += (
+                f" Two sites' training takes directions with cosine {inside:.2f} on average; {names[least]} agrees "
+                f"least with the others ({mean[least]:.2f}).".replace("-0.00", "0.00")
+            )
+        return text
+
+    def _with_what(self) -> str:
+        method, race = self.method, self.race
+        local = method.options.get("local", {})
+        settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
+        if "local_epochs" in local:
+            settings.append(f"{local['local_epochs']} local epoch{'s' * (local['local_epochs'] != 1)}")
+        rounds = self.check.cost.rounds if self.check.cost is not None and self.family != "alone" else race.alone_rounds
+        settings.append(f"{rounds} round{'s' * (rounds != 1)}")
+        text = f"{method.label} ({', '.join(settings)})."
+        tried = sum(bool(e.scores) for e in race.entries)
+        if race.chosen is None:
+            return text
+        text += f" {tried} methods were tried on validation rows"
+        if race.close:
+            verb = "does" if len(race.close) == 1 else "do"
+            text += f"; {_listed(race.close)} {verb} as well there, within a standard error"
+        return f"{text}."
+
+    def _cost(self) -> str:
+        cost = self.check.cost
+        if cost is None:
+            return ""
+        cell = "the experiment's cell" if cost.channel != "paper" else "FedDif's radio cell"
+        text = (
+            f"{self.check.chosen} sends {_amount(cost.megabytes)} MB in all, {_amount(1000 * cost.per_site)} kB up "
+            f"from a site in a round; in {cell} {_amount(cost.seconds)} s on the air and {_amount(cost.joules)} J to "
+            "send."
+        )
+        return f"Nothing if sites train alone. {text}" if self.family == "alone" else text
+
+    def _newcomer(self) -> str:
+        m = self.sites.measure
+        if not self.newcomers:
+            return ""
+        served, adapted = (
+            statistics.fmean(v) for v in zip(*((n.served, n.adapted) for n in self.newcomers), strict=True)
+        )
+        known = [n.alone for n in self.newcomers if n.alone is not None]
+        beside = (
+            f"; alone they have {m.with_unit(statistics.fmean(known))}" if len(known) == len(self.newcomers) else ""
+        )
+        k = len(self.newcomers)
+        who = f"{self.newcomers[0].name}, left out of training," if k == 1 else f"{k} sites, left out of training,"
+        return (
+            f"{who} would be served {m.with_unit(served)}, and have {m.with_unit(adapted)} after training that "
+            f"model on rows of {'its' if k == 1 else 'their'} own{beside}. One seed."
+        )
+
+    def _sure(self) -> str:
+        n = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
+        seeds = len(self.check.seeds)
+        text = (
+            f"95 % intervals over {seeds} fresh seed{'s' * (seeds != 1)} and {n:,} test rows that no choice has seen, "
+            "the wider of the two."
+        )
+        named = len(self.by_site)
+        if named > 1:
+            text += f" Of {named} sites about {0.05 * named:.1g} would be named by chance."
+        race = self.race
+        if race.rounds < race.planned:
+            text += f" The budget had time for {race.rounds} of {race.planned} rounds."
+        if not race.in_time:
+            text += " It cut the race of methods short."
+        return " ".join([text, *self.check.remarks])
+
+    def _surer(self) -> str:
+        gain, race = self.gain, self.race
+        more = []
+        if gain is None or gain.high is None:
+            return ""
+        half = gain.high - gain.mean
+        to_decide = min(abs(gain.mean), abs(gain.mean - self.margin)) if self.verdict == "undecided" else 0.0
+        if self.verdict == "undecided" and half > 0:
+            times = (half / to_decide) ** 2 if to_decide > half / 10 else math.inf
+            what = "test rows" if gain.over == "test examples" else "seeds"
+            n = (
+                sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
+                if gain.over == "test examples"
+                else len(self.check.seeds)
+            )
+            more.append(
+                f"more {what}: about {math.ceil(times * n):,} instead of {n:,}"
+                if math.isfinite(times)
+                else f"many times more {what}, or none: what it brings may be too little to matter"
+            )
+        elif gain.over == "test examples":
+            more.append("more test rows at each site: they, not seeds, make the interval wide")
+        else:
+            more.append(f"more seeds: unskew run on the file below has {MORE_SEEDS} further ones")
+        if race.rounds < race.planned or not race.in_time:
+            more.append("a larger budget of time")
+        text = "; ".join(more)
+        return f"{text[:1].upper()}{text[1:]}."
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON holds it."""
+        return {
+            "verdict": self.verdict,
+            "method": self.method.label,
+            "family": self.family,
+            "gain": None if self.gain is None else dataclasses.asdict(self.gain),
+            "sites": {
+                self.sites.names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()
+            },
+            "groups": [[self.sites.names[c] for c in g] for g in self.groups],
+            "cost": None if self.check.cost is None else dataclasses.asdict(self.check.cost),
+            "newcomers": [dataclasses.asdict(n) for n in self.newcomers],
+            "seeds": list(self.check.seeds),
+            "rounds": self.race.rounds,
+            "seconds": self.seconds,
+            "answers": dict(self.sentences()),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{question} {answer}" for question, answer in self.sentences())
+
+    # ------------------------------------------------------------------ the experiment
+    def experiment(self, manifest: Path | None = None) -> Experiment:
+        """The experiment that is recommended, with the bounds, under seeds not used so far.
+
+        Args:
+            manifest: File of the division into sites, which data that come without sites need.
+        """
+        asked = self.sites.experiment
+        seeds = self.check.seeds or asked.seeds
+        first = max(seeds) + 1
+        labels = dict.fromkeys((self.method.label, self.check.chosen or "", ALONE, FEDAVG, POOLED))
+        by_label = {label: bound.method for label, bound in self.race.bounds.items()}
+        by_label |= {} if self.race.chosen is None else {self.race.chosen.method.label: self.race.chosen.method}
+        by_label |= {self.method.label: self.method}
+        split = asked.split if isinstance(asked.split, Natural) or manifest is None else FromManifest(str(manifest))
+        rounds = asked.rounds if self.limits.rounds is None else min(asked.rounds, self.limits.rounds)
+        if rounds < asked.rounds:  # what travels nowhere is not bound to few rounds
+            by_label |= {m: _longer(by_label[m], asked.rounds / rounds) for m in (ALONE, POOLED) if m in by_label}
+        stop = dataclasses.replace(asked.stop, megabytes=self.limits.megabytes or asked.stop.megabytes)
+        return dataclasses.replace(
+            asked,
+            name=f"{asked.name}, as advised",
+            methods=tuple(by_label[label] for label in labels if label in by_label),
+            seeds=tuple(range(first, first + MORE_SEEDS)),
+            split=split,
+            rounds=rounds,
+            stop=stop,
+            val_fraction=0.0,
+        )
+
+
+def _longer(method: Method, factor: float) -> Method:
+    """The method with so many times the local work in a round."""
+    local = dict(method.options["local"])
+    unit = "local_steps" if "local_steps" in local else "local_epochs"
+    local[unit] = math.ceil(factor * local.get(unit, 1))
+    return config.method(method.name, {**method.options, "local": local}, method.label)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,324 @@
+"""The numbers of an advice: on test rows, under fresh seeds, after every choice is made.
+
+A gain is a site's result minus its result alone, above zero where it is better off.  Its interval is the wider of two:
+Student's over seeds, which covers initial models, cohorts and batches; and the normal one over the site's test rows of
+their differences, averaged over seeds, which covers who happened to be tested.  For shares of rows the second is the
+adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
+in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from unskew.advice.measure import Groups
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, Impossible, Race
+from unskew.advice.training import Clock, Floats, Limits, Scores, Sites, Training, pooled_variance
+from unskew.data.federated import FederatedData
+from unskew.experiment import config
+from unskew.experiment.config import Method
+from unskew.info import ClientGroups, parts
+from unskew.pricing import radio
+from unskew.pricing.traffic import training as traffic_of
+from unskew.protocol import ClientId
+from unskew.record.logs import ADAPTED, SERVED
+from unskew.report.stats import CONFIDENCE, interval
+from unskew.report.worth import Gain
+from unskew.run.unseen import newcomers_of
+from unskew.tasks.measure import Measure
+from unskew.world import wireless
+from unskew.world.wireless import Radio
+
+CHECK_UNTIL = 0.88
+"""Share of the budget after which no further seed is begun; newcomers have the rest."""
+
+MOST_SEEDS = 10
+MOST_LEFT_OUT = 8
+"""Sites up to which each is left out by itself; more are left out a quarter at a time."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one training with a method costs.
+
+    Attributes:
+        rounds: Its rounds.
+        megabytes: Sent by all, 10^6 bytes; `up` is the clients' part.
+        up: Sent by clients.
+        per_site: Of these, by a site in a round it takes part in.
+        seconds: On the air of a radio cell; `channel` says which.
+        joules: Of the senders on the air.
+        channel: "the experiment's own", or "paper", the cell of FedDif.
+    """
+
+    rounds: int
+    megabytes: float
+    up: float
+    per_site: float
+    seconds: float
+    joules: float
+    channel: str
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A site that came after training.
+
+    Attributes:
+        name: Its name.
+        served: The headline of the model it is given.
+        adapted: The same after training on its own rows.
+        alone: Its result alone.
+        joined: Its result as a member.
+    """
+
+    name: str
+    served: float
+    adapted: float
+    alone: float | None
+    joined: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Results on test rows.
+
+    Attributes:
+        seeds: Seeds under which all methods were trained.
+        results: Scores by label and seed.
+        gains: Gain over training alone by label, of the mean over sites.
+        by_site: The same for each site.
+        over_pooled: The chosen method's mean minus that of pooled data; None if these could not be trained.
+        groups: Groups in which the chosen method trained, where it has groups.
+        cost: What the chosen method costs; None if nothing was trained.
+        remarks: Sentences on what could not be trained.
+        chosen: Label of the chosen method.
+    """
+
+    seeds: tuple[int, ...]
+    results: Mapping[str, tuple[Scores, ...]]
+    gains: Mapping[str, Gain]
+    by_site: Mapping[str, Mapping[ClientId, Gain]]
+    over_pooled: Gain | None
+    groups: Groups
+    cost: Cost | None
+    remarks: tuple[str, ...]
+    chosen: str | None
+
+
+def check(
+    sites: Sites, race: Race, limits: Limits, clock: Clock, say: Callable[[str], None], most_seeds: int = MOST_SEEDS
+) -> Check:
+    """Train bounds and the chosen method anew, and score them on test rows."""
+    chosen = race.chosen
+    entries: dict[str, Entry] = {label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds}
+    if chosen is not None:
+        entries[chosen.method.label] = chosen
+    results: dict[str, list[Scores]] = {label: [] for label in entries}
+    remarks: list[str] = []
+    kept: Training | None = None
+    seeds: list[int] = []
+    first = max(sites.experiment.seeds) + 1
+    longest = 0.0
+    for seed in range(first, first + most_seeds):
+        began = clock.spent
+        if seeds and began + longest > CHECK_UNTIL * clock.seconds:
+            break
+        of_seed: dict[str, Scores] = {}
+        for label, entry in list(entries.items()):
+            rounds = race.alone_rounds if label in (ALONE, POOLED) else race.rounds
+            cap = None if label in (ALONE, POOLED) else limits.megabytes
+            try:
+                training = Training(entry.method, sites, rounds, seed, sites.final, cap)
+                if not training.go_on(rounds, lambda: bool(seeds) and clock.over(1.0)):
+                    break
+                of_seed[label] = training.scores(sites.fed.clients.test)
+            except Impossible as error:
+                remarks.append(f"{label} is left out: under seed {seed}, {error}")
+                del entries[label], results[label]
+                continue
+            if chosen is not None and label == chosen.method.label and kept is None:
+                kept = training
+        if of_seed.keys() != entries.keys():
+            break
+        seeds.append(seed)
+        for label, scores in of_seed.items():
+            results[label].append(scores)
+        longest = max(longest, clock.spent - began)
+        shown = ", ".join(f"{label} {sites.measure.with_unit(s.mean)}" for label, s in of_seed.items())
+        say(f"seed {seed}, on test rows: {shown}")
+    done = {label: tuple(scores) for label, scores in results.items()}
+    gains, by_site = {}, {}
+    if ALONE in done:
+        for label, of_seeds in done.items():
+            if label != ALONE:
+                gains[label], by_site[label] = gain(of_seeds, done[ALONE], sites.measure)
+    name = None if chosen is None or chosen.method.label not in done else chosen.method.label
+    pooled = None
+    if name is not None and POOLED in done:
+        pooled, _ = gain(done[name], done[POOLED], sites.measure)
+    groups = () if chosen is None or kept is None else _groups(kept, chosen)
+    cost = None if kept is None else _cost(kept, sites)
+    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, tuple(remarks), name)
+
+
+# ---------------------------------------------------------------- gains
+def gain(these: Sequence[Scores], those: Sequence[Scores], measure: Measure) -> tuple[Gain, dict[ClientId, Gain]]:
+    """The gain of the mean over sites, and of each site, from the scores of each seed."""
+    sign = 1.0 if measure.higher else -1.0
+    both = sorted(set.intersection(*(set(s.values) for s in (*these, *those))))
+    means: dict[ClientId, list[float]] = {
+        c: [sign * (a.values[c] - b.values[c]) for a, b in zip(these, those, strict=True)] for c in both
+    }
+    rows: dict[ClientId, Floats] = {
+        c: np.mean([sign * (a.each[c] - b.each[c]) for a, b in zip(these, those, strict=True)], axis=0)
+        for c in both
+        if all(c in s.each for s in (*these, *those))
+    }
+    of_sites = {
+        c: _gain(means[c], None if c not in rows else _variance(rows[c], measure), measure.percent) for c in both
+    }
+    whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
+    known = list(rows.values())
+    variance = pooled_variance(known) * sum(1 / len(r) for r in known) / len(known) ** 2 if known else None
+    return _gain(whole, variance if len(known) == len(both) else None, measure.percent), of_sites
+
+
+def _variance(rows: Floats, measure: Measure) -> float | None:
+    """The variance of the mean of a site's differences, by row."""
+    n = len(rows)
+    if measure.percent:
+        mean = float(rows.sum()) / (n + 2)
+        return ((float((rows**2).sum()) + 1) / (n + 2) - mean**2) / (n + 2)
+    return float(rows.var(ddof=1)) / n if n > 1 else None
+
+
+def _gain(of_seeds: Sequence[float], variance: float | None, share: bool) -> Gain:
+    """A gain with the wider of its two intervals; `variance` is that over test rows, a share changes by one at most."""
+    if not of_seeds:
+        return Gain(math.nan, None, None, "")
+    mean = statistics.fmean(of_seeds)
+    ends = interval(of_seeds)
+    over_seeds = 0.0 if ends is None else (ends[1] - ends[0]) / 2
+    over_rows = 0.0 if variance is None else float(special.ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(variance)
+    if ends is None and variance is None:
+        return Gain(mean, None, None, "")
+    half = max(over_seeds, over_rows)
+    low, high = (max(mean - half, -1.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
+    return Gain(mean, low, high, "seeds" if over_seeds > over_rows else "test examples")
+
+
+# ---------------------------------------------------------------- groups and cost
+def _groups(training: Training, chosen: Entry) -> Groups:
+    """The groups of the last round: those it was given, or those it reports."""
+    if chosen.groups:
+        return chosen.groups
+    reports = getattr(training.sim.algorithm, "info", None)
+    for part in () if reports is None else parts(reports(training.state)):
+        if isinstance(part, ClientGroups):
+            return tuple(tuple(g) for g in part.groups if g)
+    return ()
+
+
+def _cost(training: Training, sites: Sites) -> Cost:
+    channel = sites.experiment.world.channel
+    own = isinstance(channel, Radio)
+    sent = traffic_of(training.method.label, training.seed, training.transfers, training.work)
+    priced = radio.summed(radio.price([sent], channel if isinstance(channel, Radio) else wireless.PAPER))
+    numbers = [radio.measures(cost) for cost in priced.values()]
+    up = sum(t.bytes for t in training.transfers if t.direction == "up") / 1e6
+    cohort = sites.experiment.cohort(sites.fed.num_clients)
+    return Cost(
+        training.at,
+        training.sent / 1e6,
+        up,
+        up / max(training.at, 1) / cohort,
+        sum(n.get("seconds", 0.0) for n in numbers),
+        sum(n.get("joules.transmit", 0.0) for n in numbers),
+        "the experiment's own" if own else "paper",
+    )
+
+
+# ---------------------------------------------------------------- newcomers
+def newcomers(
+    sites: Sites, race: Race, checked: Check, limits: Limits, clock: Clock, say: Callable[[str], None]
+) -> tuple[Newcomer, ...]:
+    """Sites left out of training, one by one or a quarter at a time, as far as there is time."""
+    chosen, n = race.chosen, sites.fed.num_clients
+    if chosen is None or checked.chosen is None or n < 3:
+        return ()
+    folds = [[c] for c in range(n)] if n <= MOST_LEFT_OUT else [list(range(k, n, 4)) for k in range(4)]
+    seed, longest = checked.seeds[0], 0.0
+    found: list[Newcomer] = []
+    for fold in folds:
+        began = clock.spent
+        if began + longest > clock.seconds or (chosen.training is not None and clock.over(1.0)):
+            break
+        try:
+            found += _left_out(sites, chosen.method, race.rounds, seed, fold, limits, clock, checked)
+        except Impossible as error:
+            say(f"newcomers: {error}")
+            break
+        longest = max(longest, clock.spent - began)
+    return tuple(found)
+
+
+def _left_out(
+    sites: Sites,
+    method: Method,
+    rounds: int,
+    seed: int,
+    fold: list[int],
+    limits: Limits,
+    clock: Clock,
+    checked: Check,
+) -> list[Newcomer]:
+    stay = [c for c in range(sites.fed.num_clients) if c not in fold]
+    without = replace(_part(sites.final, stay), unseen=_part(sites.final, fold))
+    per_round = sites.experiment.clients_per_round
+    fewer = replace(sites.experiment, clients_per_round=None if per_round is None else min(per_round, len(stay)))
+    training = Training(
+        _renumbered(method, stay), replace(sites, experiment=fewer), rounds, seed, without, limits.megabytes
+    )
+    if not training.go_on(rounds, lambda: clock.over(1.0)):
+        return []
+    epochs = sites.experiment.unseen.adapt_epochs
+    came = newcomers_of(training.sim, sites.setup.task, without, seed, epochs)
+    assert came is not None
+    of = came.scores(training.state, training.at)
+    by_part = {
+        part: dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))
+        for part, scores in of.items()
+    }
+    results = checked.results
+    return [
+        Newcomer(
+            sites.names[c],
+            by_part[SERVED][len(stay) + i],
+            by_part[ADAPTED][len(stay) + i],
+            results[ALONE][0].values.get(c) if ALONE in results else None,
+            results[checked.chosen or ""][0].values.get(c),
+        )
+        for i, c in enumerate(fold)
+        if len(stay) + i in by_part[SERVED] and len(stay) + i in by_part[ADAPTED]
+    ]
+
+
+def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:
+    """Some of the clients."""
+    some = fed.clients.take(np.array(clients, np.int64))
+    return replace(fed, clients=some, sha256=some.sha256, unseen=None)
+
+
+def _renumbered(method: Method, stay: Sequence[int]) -> Method:
+    """The same method for the clients that stay, which are numbered anew: groups that it was given name them."""
+    if "groups" not in method.options or not isinstance(method.options["groups"], list):
+        return method
+    number = {c: i for i, c in enumerate(stay)}
+    groups: Any = [[number[c] for c in g if c in number] for g in method.options["groups"]]
+    return config.method(method.name, {**method.options, "groups": [g for g in groups if g]}, method.label)

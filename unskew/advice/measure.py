@@ -1,0 +1,134 @@
+"""How much the sites disagree: in sizes, labels and columns of their data, and in the directions their training takes.
+
+Directions  g_i is what local training changes of a common model at site i, and c_ij the cosine of g_i and g_j; the
+            model is FedAvg's, and c_ij the mean over its first rounds.  It is HCCT's matrix (Y. Sun et al., "How to
+            Collaborate", IEEE TMC 2024, eq. 5), taken with one group of all.
+Groups      Average linkage on 1 - c_ij, cut into two to four groups (R. R. Sokal, C. D. Michener, 1958), and the site
+            that agrees least with the others by itself.  These are proposals: validation rows decide.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from unskew.advice.training import Floats, Sites, Training
+from unskew.algorithms.hcct import HCCTState
+from unskew.data.images import as_tensor
+from unskew.data.look import Disagreement, look, of_arrays
+from unskew.errors import UnskewError
+from unskew.experiment import config
+from unskew.protocol import ClientId
+from unskew.server import cluster
+
+Groups = tuple[tuple[ClientId, ...], ...]
+
+ROUNDS = 5
+MOST_SITES = 100
+"""Sites up to which directions are compared."""
+
+MOST_GROUPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """How much the sites disagree.
+
+    Attributes:
+        numbers: Sizes, labels and columns, each beside what chance would give; fitting rows only.
+        sizes: Fitting rows of each site.
+        cosines: Cosines of the sites' directions, (sites, sites); None if they were not compared, `why` says why.
+        proposals: Divisions into groups that the directions suggest.
+    """
+
+    numbers: tuple[Disagreement, ...]
+    sizes: tuple[int, ...]
+    cosines: Floats | None
+    proposals: tuple[Groups, ...]
+    why: str = ""
+
+
+def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lambda: False) -> Measured:
+    """Measure the disagreement of the sites; `local` are the settings of their training."""
+    sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
+    numbers = _numbers(sites)
+    if len(sizes) > MOST_SITES:
+        return Measured(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
+    try:
+        cosines = _cosines(sites, local, over)
+    except UnskewError as error:
+        return Measured(numbers, sizes, None, (), f"directions could not be compared: {error}")
+    if cosines is None:
+        return Measured(numbers, sizes, None, (), "there was no time to compare directions")
+    return Measured(numbers, sizes, cosines, proposals(cosines))
+
+
+def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
+    """The numbers of `us.describe`, of fitting rows."""
+    data, train = sites.setup.dataset, sites.fed.clients.train
+    arrays: dict[str, Any] = {
+        "x_train": as_tensor(data.x_train)[train.values].numpy(),
+        "y_train": data.y_train[train.values].numpy(),
+        "client_train": np.repeat(np.arange(len(train)), train.sizes),
+        "clients": np.array(sites.names),
+    }
+    if data.classes:
+        arrays["classes"] = np.array(data.classes)
+    names = [feature for column in data.inputs.columns for feature in column.features]
+    if names:
+        arrays["features"] = np.array(names)
+    return look(of_arrays(data.name, arrays)).disagreement
+
+
+def _cosines(sites: Sites, local: dict[str, Any], over: Callable[[], bool]) -> Floats | None:
+    everyone = replace(sites.experiment, fraction=None, clients_per_round=None)
+    method = config.method("hcct", {"groups": 1, "warmup": "global", "local": local}, "directions")
+    training = Training(method, replace(sites, experiment=everyone), ROUNDS, everyone.seeds[0], sites.fitting)
+    by_round: list[Floats] = []
+    while training.at < ROUNDS and training.go_on(training.at + 1, over):
+        state = training.state
+        assert isinstance(state, HCCTState)
+        if state.evidence is not None and len(state.evidence.clients) == sites.fed.num_clients:
+            by_round.append(cluster.cosines(state.evidence.gram).numpy())
+    if not by_round:
+        return None
+    mean = np.nan_to_num(np.mean(by_round, axis=0))
+    np.fill_diagonal(mean, 1.0)
+    return np.asarray((mean + mean.T) / 2)
+
+
+def proposals(cosines: Floats) -> tuple[Groups, ...]:
+    """Divisions into two to four groups, and the site that agrees least with the others by itself.
+
+    >>> proposals(np.array([[1.0, 0.9, -0.9], [0.9, 1.0, -0.9], [-0.9, -0.9, 1.0]]))
+    (((0, 1), (2,)),)
+    """
+    n = len(cosines)
+    if n < 3:
+        return ()
+    tree = linkage(squareform(np.clip(1.0 - cosines, 0.0, None), checks=False), "average")
+    divisions = [_groups(fcluster(tree, k, "maxclust").tolist()) for k in range(2, min(MOST_GROUPS, n - 1) + 1)]
+    least = int(((cosines.sum(1) - 1.0) / (n - 1)).argmin())
+    divisions.append(_groups([int(c == least) for c in range(n)]))
+    return tuple(dict.fromkeys(d for d in divisions if len(d) > 1))
+
+
+def _groups(numbers: list[int]) -> Groups:
+    members: dict[int, list[int]] = {}
+    for client, number in enumerate(numbers):
+        members.setdefault(number, []).append(client)
+    return tuple(sorted(tuple(m) for m in members.values()))
+
+
+def inside_and_across(cosines: Floats, groups: Groups) -> tuple[float | None, float | None]:
+    """Mean cosine of two sites of one group, and of two sites of different groups; None where there are none."""
+    number = np.empty(len(cosines), np.int64)
+    for k, members in enumerate(groups):
+        number[list(members)] = k
+    same = number[:, None] == number
+    apart = ~np.eye(len(cosines), dtype=bool)
+    inside, across = cosines[same & apart], cosines[~same]
+    return (float(inside.mean()) if inside.size else None, float(across.mean()) if across.size else None)

@@ -1,0 +1,279 @@
+"""The page of an advice, and the files beside it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from unskew.advice.answer import Advice
+from unskew.advice.race import ALONE, Entry
+from unskew.advice.training import Floats
+from unskew.api import DATA_FILE, RUN_DATA
+from unskew.data.federated import to_manifest
+from unskew.data.sources import save
+from unskew.data.split import Natural
+from unskew.errors import RunError
+from unskew.experiment.config import to_toml
+from unskew.files import write_atomically
+from unskew.models import IN_PYTHON
+from unskew.report import figures, html
+from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.worth import Gain, bracket
+from unskew.run.progress import duration
+from unskew.version import __version__
+
+MOST_DRAWN = 40
+"""Sites up to which each has a mark in figures."""
+
+PAGE, EXPERIMENT, SITES = "advice.html", "advised.toml", "sites.json"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What was written: the page, and the experiment that it recommends."""
+
+    page: Path
+    experiment: Path
+
+
+def write_advice(advice: Advice, folder: Path) -> Files:
+    """Write page, experiment, and what the experiment needs: the sites of data that have none of their own, and data.
+
+    Raises:
+        RunError: If they cannot be written.
+    """
+    dataset, asked = advice.sites.setup.dataset, advice.sites.experiment
+    drawn = not isinstance(asked.split, Natural)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = (folder / SITES).resolve() if drawn else None
+        if manifest is not None:
+            write_atomically(manifest, json.dumps(to_manifest(advice.sites.final)))
+        if asked.task.data == RUN_DATA:
+            save(dataset, folder / DATA_FILE)
+        text = to_toml(advice.experiment(manifest))
+        write_atomically(folder / EXPERIMENT, text)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
+    page = html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
+    return Files(page, folder / EXPERIMENT)
+
+
+def view(advice: Advice, text: str) -> dict[str, object]:
+    """What the template shows."""
+    first, *others = advice.sentences()
+    sections = (_worth(advice), _for_whom(advice), _with_whom(advice), _race(advice), _newcomers(advice))
+    in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)
+    return {
+        "advice": advice,
+        "version": __version__,
+        "name": advice.sites.experiment.name,
+        "what": _what(advice),
+        "lead": first[1],
+        "answers": others,
+        "sections": [s for s in sections if s is not None],
+        "toml": text,
+        "file": EXPERIMENT,
+        "note": "Its model is a value of Python, which no file can hold: run it from Python." if in_python else "",
+    }
+
+
+def _what(advice: Advice) -> str:
+    sites, race = advice.sites, advice.race
+    limits = [f"{advice.limits.rounds} rounds at most"] if advice.limits.rounds else []
+    limits += [f"{advice.limits.megabytes:g} MB at most"] if advice.limits.megabytes else []
+    return ", ".join(
+        [
+            f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}",
+            f"{sites.experiment.task.model}, {sites.setup.parameters:,} parameters",
+            f"{race.rounds} rounds",
+            *limits,
+            f"found in {duration(advice.seconds)}",
+        ]
+    )
+
+
+# ---------------------------------------------------------------- sections
+def _worth(advice: Advice) -> Section | None:
+    gains, m = advice.check.gains, advice.sites.measure
+    if not gains:
+        return None
+    rows = [(label, gain) for label, gain in gains.items()]
+    unit = f", {m.points}" if m.points else ""
+    chart = Chart(
+        "Gain over training alone, mean over sites",
+        "Marker: mean; bar: 95 % interval. A bar clear of zero is a difference.",
+        _gains_chart("worth", rows, f"{m.label} minus training alone{unit}", m.scale, _alt(rows, advice)),
+    )
+    entries = []
+    for label, scores in advice.check.results.items():
+        values = [s.mean for s in scores]
+        spread = f"{m.show(min(values))} to {m.show(max(values))}"
+        of = gains.get(label)
+        below = "chosen" if label == advice.check.chosen else ""
+        entries.append(
+            TableRow(
+                label,
+                (m.show(float(np.mean(values))), spread, "–" if of is None else bracket(of, m), _reading(of)),
+                below=below,
+            )
+        )
+    head = (
+        ("Training", ""),
+        (m.label.capitalize(), "mean over sites" + (", %" if m.percent else "")),
+        ("Seeds", "lowest to highest"),
+        ("Gain over alone", m.points),
+        ("Reading", ""),
+    )
+    caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds"
+    return Section("Is it worth it?", "", (chart,), (Table(caption, head, tuple(entries), text=frozenset((4,))),))
+
+
+def _for_whom(advice: Advice) -> Section | None:
+    m, names = advice.sites.measure, advice.sites.names
+    if not advice.by_site:
+        return None
+    order = sorted(advice.by_site, key=lambda c: -advice.by_site[c].mean)
+    rows = [(names[c], advice.by_site[c]) for c in order]
+    alone, joined = advice.check.results[ALONE], advice.check.results[advice.check.chosen or ""]
+    test = advice.sites.fed.clients.test
+    entries = [
+        TableRow(
+            names[c],
+            (
+                f"{advice.measured.sizes[c]:,}",
+                f"{len(test[c]):,}",
+                m.show(float(np.mean([s.values[c] for s in alone]))),
+                m.show(float(np.mean([s.values[c] for s in joined]))),
+                bracket(advice.by_site[c], m),
+                _reading(advice.by_site[c]),
+            ),
+        )
+        for c in order
+    ]
+    percent = "%" if m.percent else ""
+    head = (
+        ("Site", ""),
+        ("Rows", "to fit"),
+        ("Rows", "tested"),
+        ("Alone", percent),
+        ("With the others", percent),
+        ("Gain", m.points),
+        ("Reading", ""),
+    )
+    charts: tuple[Chart, ...] = ()
+    if len(rows) <= MOST_DRAWN:
+        unit = f", {m.points}" if m.points else ""
+        axis = f"{m.label} with {advice.check.chosen} minus alone{unit}"
+        svg = _gains_chart("sites", rows, axis, m.scale, _alt(rows, advice))
+        charts = (Chart("Gain of each site", "Sorted by gain; bar: 95 % interval.", svg),)
+    table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), text=frozenset((6,)))
+    return Section("For whom?", "", charts, (table,))
+
+
+def _with_whom(advice: Advice) -> Section | None:
+    measured, names = advice.measured, advice.sites.names
+    entries = [TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", d.meaning)) for d in measured.numbers]
+    head = (("Sites differ in", ""), ("Number", ""), ("Alike sites", "would have"), ("In words", ""))
+    tables = (Table("Disagreement of the sites' data", head, tuple(entries), text=frozenset((3,))),) if entries else ()
+    charts: tuple[Chart, ...] = ()
+    if measured.cosines is not None and len(names) <= MOST_DRAWN:
+        order = [c for g in (advice.groups or (tuple(range(len(names))),)) for c in g]
+        caption = "Cosine of what training changes of a common model at two sites: 1 is one direction, −1 the opposite."
+        if advice.groups:
+            caption += " Sites of a group stand together."
+        svg = _cosines_chart(measured.cosines[np.ix_(order, order)], [names[c] for c in order])
+        charts = (Chart("Directions of training", caption, svg),)
+    return Section("With whom?", "", charts, tables) if charts or tables else None
+
+
+def _race(advice: Advice) -> Section:
+    m, race = advice.sites.measure, advice.race
+    rounds = sorted({t for e in race.entries for t in e.scores})
+    rounds = rounds if len(rounds) <= 5 else [*rounds[:4], rounds[-1]]
+
+    def row(entry: Entry) -> TableRow:
+        cells = [m.show(entry.scores[t].mean) if t in entry.scores else "–" for t in rounds]
+        what = "chosen" if entry is race.chosen else "as good" if entry.method.label in race.close else entry.out
+        return TableRow(entry.method.label, (*cells, what or "reached the end"))
+
+    head = (("Method", ""), *((f"Round {t}", "%" if m.percent else "") for t in rounds), ("", ""))
+    rates = ", ".join(f"{label} {factor:.2g}" for label, factor in race.rates.items())
+    note = (
+        "The better half goes on for twice as long. Chosen is the simplest method within a standard error of the best. "
+        f"Factor on the experiment's local rate: {rates}; other methods take FedAvg's."
+    )
+    caption = f"{m.label.capitalize()} on validation rows, mean over sites"
+    table = Table(caption, head, tuple(map(row, race.entries)), note, text=frozenset((len(rounds) + 1,)))
+    return Section("With what?", "", (), (table,))
+
+
+def _newcomers(advice: Advice) -> Section | None:
+    m = advice.sites.measure
+    if not advice.newcomers:
+        return None
+    percent = "%" if m.percent else ""
+
+    def show(value: float | None) -> str:
+        return "–" if value is None else m.show(value)
+
+    entries = tuple(
+        TableRow(n.name, (show(n.alone), show(n.served), show(n.adapted), show(n.joined))) for n in advice.newcomers
+    )
+    head = (("Site", ""), *((t, percent) for t in ("Alone", "As served", "After adapting", "As a member")))
+    note = "Each was left out of training, and came when it had ended. One seed: no intervals."
+    return Section("A newcomer?", "", (), (Table("Sites that come later", head, entries, note),))
+
+
+def _reading(gain: Gain | None) -> str:
+    return "" if gain is None else {"gains": "better off", "loses": "worse off", "open": "open"}[gain.verdict]
+
+
+def _alt(rows: Sequence[tuple[str, Gain]], advice: Advice) -> str:
+    m = advice.sites.measure
+    return "; ".join(f"{name} {bracket(gain, m)}" for name, gain in rows)
+
+
+# ---------------------------------------------------------------- figures
+def _gains_chart(name: str, rows: Sequence[tuple[str, Gain]], axis: str, scale: float, alt: str) -> Markup:
+    """A gain in each row: its marker, and its interval."""
+    with figures.style(name):
+        figure = Figure(figsize=(430 / 72, (54 + 24 * len(rows)) / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.axvline(0, color=figures.INK, linewidth=0.9)
+        for i, (_, gain) in enumerate(rows):
+            look = figures.looks([False] * 3)[{"gains": 2, "loses": 1, "open": 0}[gain.verdict]]
+            if gain.low is not None and gain.high is not None:
+                axes.plot([scale * gain.low, scale * gain.high], [i, i], color=look.colour, linewidth=2.2)
+            axes.plot([scale * gain.mean], [i], **{**figures.drawn(look), "markersize": 8})
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        figures.name_ticks(axes.yaxis, range(len(rows)), lambda k: rows[k][0])
+        axes.set_xlabel(axis)
+        return figures.markup(figure, name, alt)
+
+
+def _cosines_chart(cosines: Floats, names: Sequence[str]) -> Markup:
+    """Cosines of every two sites: blue for one direction, orange for opposite ones."""
+    n = len(names)
+    cells = np.zeros((n, n, 4), np.uint8)
+    cells[..., :3] = np.where((cosines >= 0)[..., None], (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00))
+    cells[..., 3] = np.round(255 * np.abs(np.clip(cosines, -1, 1)))
+    with figures.style("cosines"):
+        figure = Figure(figsize=(430 / 72, 430 / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.imshow(cells, interpolation="none")
+        axes.grid(visible=False)
+        step = max(1, n // 20)
+        figures.name_ticks(axes.yaxis, range(0, n, step), lambda k: names[k])
+        figures.name_ticks(axes.xaxis, range(0, n, step), lambda k: names[k])
+        if n <= 12:
+            for i in range(n):
+                for k in range(n):
+                    axes.text(k, i, f"{cosines[i, k]:.1f}".replace("-", "−"), ha="center", va="center", fontsize=8)
+        inside = cosines[~np.eye(n, dtype=bool)]
+        alt = f"Cosines of {n} sites' training, from {inside.min():.2f} to {inside.max():.2f}."
+        return figures.markup(figure, "cosines", alt)

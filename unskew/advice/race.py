@@ -1,0 +1,298 @@
+"""A race of methods on validation rows: local rates first, then successive halving.
+
+K. Jamieson, A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016: all
+methods train for a part of the rounds, the better half goes on for twice as long, and so on.  Sites alone, FedAvg and
+pooled data are bounds: they are trained to the end, each at the local rate that did best on validation rows.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unskew.advice.measure import Groups, Measured
+from unskew.advice.training import Clock, Limits, Scores, Sites, Training, difference
+from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
+from unskew.experiment import config, from_python
+from unskew.experiment.config import Method
+
+RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
+"""Factors on the experiment's local rate that are tried, its own first."""
+
+WORK = 26
+"""Trainings of one method that an advice comes to: rates 5, race 6, three seeds of four methods 12, newcomers 3."""
+
+BOUNDS_UNTIL, RACE_UNTIL = 0.3, 0.55
+"""Shares of the budget after which bounds and race are cut short."""
+
+ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
+
+Impossible = (ConfigError, DataError, DivergedError, ProtocolError, QuorumError)
+
+
+@dataclass(eq=False)
+class Entry:
+    """A method in the race.
+
+    Attributes:
+        method: The method.
+        order: Its place in the order of simplicity: of methods that are as good, the first is taken.
+        groups: The groups it was given; empty if none.
+        scores: Scores on validation rows by round.
+        out: Reason why it left the race; empty for one that reached the end.
+    """
+
+    method: Method
+    order: int
+    groups: Groups = ()
+    scores: dict[int, Scores] = field(default_factory=dict)
+    out: str = ""
+    training: Training | None = None
+
+    @property
+    def last(self) -> Scores:
+        """Its last scores."""
+        return self.scores[max(self.scores)]
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """The race as it ended.
+
+    Attributes:
+        rounds: Rounds of a federation; `planned` are those of the experiment within the limits.
+        alone_rounds: Rounds' worth of training of each site alone.
+        bounds: Sites alone, FedAvg and pooled data, by label; those that could not be trained are left out.
+        rates: Factor on the local rate of each bound.
+        entries: All methods, the best first.
+        chosen: The simplest method that is within a standard error of the best; None if none could be trained.
+        close: Labels of other methods within a standard error of the best.
+        in_time: False if the budget cut the race short.
+    """
+
+    rounds: int
+    planned: int
+    alone_rounds: int
+    bounds: dict[str, Entry]
+    rates: dict[str, float]
+    entries: tuple[Entry, ...]
+    chosen: Entry | None
+    close: tuple[str, ...]
+    in_time: bool
+
+
+def local_of(sites: Sites) -> dict[str, Any]:
+    """The settings of local training: those of the experiment's first method."""
+    return from_python.local_of(sites.experiment.methods)
+
+
+def race(sites: Sites, measured: Measured, limits: Limits, clock: Clock, say: Callable[[str], None]) -> Race:
+    """Train bounds and methods on fitting rows, and choose by validation rows."""
+    local = local_of(sites)
+    rounds = affordable(sites, local, clock)
+    most = sites.experiment.rounds if limits.rounds is None else min(sites.experiment.rounds, limits.rounds)
+    here = _Race(sites, min(rounds, most), rounds, limits, clock, say)
+    bounds, rates = here.bounds(local)
+    federated = _rated(local, rates.get(FEDAVG, 1.0))
+    entries = here.halving(candidates(sites, federated, measured.proposals, limits, rounds), bounds.get(FEDAVG))
+    chosen, close = choose([e for e in entries if not e.out], sites)
+    return Race(
+        here.rounds, most, rounds, bounds, rates, entries, chosen, close, in_time=not here.cut
+    )  # fmt: skip
+
+
+def affordable(sites: Sites, local: dict[str, Any], clock: Clock) -> int:
+    """The rounds that the budget has time for, at most the experiment's."""
+    rounds = sites.experiment.rounds
+    if math.isinf(clock.seconds):
+        return rounds
+    probe = Training(config.method("fedavg", {"local": local}), sites, 3, sites.experiment.seeds[0], sites.fitting)
+    probe.go_on(1)
+    first = probe.seconds
+    probe.go_on(3)
+    each = max((probe.seconds - first) / 2, 1e-4)
+    return max(min(rounds, int((clock.seconds - clock.spent) / (WORK * each))), min(rounds, 2))
+
+
+def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
+    return local if factor == 1.0 or "lr" not in local else {**local, "lr": float(f"{local['lr'] * factor:.3g}")}
+
+
+def _method(name: str, label: str, local: dict[str, Any], **options: Any) -> Method:
+    return config.method(name, {"local": local, **options}, label)
+
+
+def candidates(
+    sites: Sites, local: dict[str, Any], proposals: Sequence[Groups], limits: Limits, alone_rounds: int
+) -> list[Entry]:
+    """The methods that race: the experiment's own, and ours for skew, groups, liars, and limits."""
+    n = sites.fed.num_clients
+    entries = [Entry(_method("fedavg", FEDAVG, local), 0)]
+    if limits.tight:
+        often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
+        entries += [
+            Entry(_method("oneshot", "OneShot", local, rounds_worth=alone_rounds), 0),
+            Entry(_method("oneshot", "OneShot, a quarter", local, rounds_worth=max(alone_rounds // 4, 1)), 0),
+        ]
+        if "local_steps" not in local:
+            entries.append(Entry(_method("fedavg", "FedAvg, 4 times the epochs", often), 0))
+    if limits.megabytes is not None:
+        entries += [
+            Entry(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise={"bits": 4}), 1),
+            Entry(_method("stc", "STC", local), 1),
+        ]
+    entries += [
+        Entry(_method("fedprox", "FedProx", local, mu=0.1), 1),
+        Entry(_method("scaffold", "SCAFFOLD", local), 1),
+        Entry(_method("fedavgm", "FedAvgM", local, beta=0.5), 1),
+        Entry(_method("ditto", "Ditto", local), 2),
+    ]
+    layout = sites.setup.task.layout
+    if not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
+        entries.append(Entry(_method("fedper", "FedPer", local), 2))
+    if sites.setup.task.batch_norm:
+        entries.append(Entry(_method("fedbn", "FedBN", local), 2))
+    if n >= 5:
+        entries.append(Entry(_method("fedavg+median", "median", local), 2))
+    for groups in proposals:
+        label = _name_of(groups, sites.names)
+        entries.append(Entry(_method("grouped", label, local, groups=[list(g) for g in groups]), 2, groups))
+    if n >= 4:
+        entries.append(Entry(_method("ifca", "IFCA, 2 groups", local, clusters=2), 2))
+    ours = {_apart_from_rate(e.method) for e in entries}
+    labels = {e.method.label for e in entries} | {ALONE, POOLED}
+    for m in sites.experiment.methods:
+        if m.name not in ("independent", "centralised") and _apart_from_rate(m) not in ours:
+            label = m.label if m.label not in labels else f"{m.label}, as in the file"
+            entries.append(Entry(replace(m, label=label), 2))
+    return entries
+
+
+def _apart_from_rate(method: Method) -> str:
+    """What a method is, but for its local rate: two entries that differ in that only are one."""
+    local = {key: value for key, value in method.options.get("local", {}).items() if key != "lr"}
+    return repr((method.name, sorted({**method.options, "local": sorted(local.items())}.items())))
+
+
+def _name_of(groups: Groups, names: Sequence[str]) -> str:
+    """A label for groups: the sites that train by themselves, or the sizes of the groups."""
+    apart = [names[g[0]] for g in groups if len(g) == 1]
+    together = sorted((len(g) for g in groups if len(g) > 1), reverse=True)
+    if len(together) == 1 and apart:
+        text = f"all but {' and '.join(apart)}"
+    else:
+        text = f"groups of {', '.join(str(len(g)) for g in sorted(groups, key=len, reverse=True))}"
+    return text if len(text) <= config.LONGEST_LABEL else f"groups: {len(groups)}"
+
+
+@dataclass(eq=False)
+class _Race:
+    """A race in progress."""
+
+    sites: Sites
+    rounds: int
+    alone_rounds: int
+    limits: Limits
+    clock: Clock
+    say: Callable[[str], None]
+    cut: bool = False
+
+    def train(self, entry: Entry, until: int, rounds: int, share: float, limited: bool = True) -> bool:
+        """Train an entry up to a round and score it; false if it is out."""
+        sites = self.sites
+        try:
+            if entry.training is None:
+                cap = self.limits.megabytes if limited else None
+                entry.training = Training(
+                    entry.method, sites, rounds, sites.experiment.seeds[0], sites.fitting, cap
+                )  # fmt: skip
+            if not entry.training.go_on(until, lambda: self.clock.over(share)):
+                self.cut, entry.out = True, f"no time after round {entry.training.at}"
+            elif not entry.training.within:
+                entry.out = f"a round sends {entry.training.sent / 1e6:.3g} MB, more than is allowed"
+            else:
+                entry.scores[entry.training.at] = entry.training.scores(sites.fed.clients.val)
+        except Impossible as error:
+            entry.out = str(error).removeprefix(f"{entry.method.label}: ")
+        if entry.out:
+            entry.training = None
+        return not entry.out
+
+    def bounds(self, local: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, float]]:
+        """Sites alone, FedAvg and pooled data, each at its best rate."""
+        bounds: dict[str, Entry] = {}
+        rates: dict[str, float] = {}
+        parts = ((ALONE, "independent", False), (FEDAVG, "fedavg", True), (POOLED, "centralised", False))
+        for label, name, limited in parts:
+            rounds = self.rounds if limited else self.alone_rounds
+            factors = RATES if "lr" in local and rounds >= 3 else RATES[:1]
+            third = math.ceil(rounds / 3)
+            tried = {f: Entry(_method(name, label, _rated(local, f)), 0) for f in factors}
+            running = {f: e for f, e in tried.items() if self.train(e, third, rounds, BOUNDS_UNTIL, limited)}
+            if not running:
+                self.say(f"{label}: {tried[1.0].out}")
+                continue
+            rate = _best_rate(running, self.sites)
+            if not self.train(running[rate], rounds, rounds, max(BOUNDS_UNTIL, 0.4), limited):
+                self.say(f"{label}: {running[rate].out}")
+            rates[label] = rate
+            if running[rate].scores:
+                bounds[label] = running[rate]
+                said = self.sites.measure.with_unit(bounds[label].last.mean)
+                self.say(f"{label}: {said} on validation rows, local rate times {rate:.2g}")
+        return bounds, rates
+
+    def halving(self, entries: list[Entry], fedavg: Entry | None) -> tuple[Entry, ...]:
+        """Successive halving; FedAvg is a bound and was trained already."""
+        if fedavg is not None:
+            entries = [fedavg if e.method.label == FEDAVG else e for e in entries]
+        running, until = list(entries), max(math.ceil(self.rounds / 4), 1)
+        while True:
+            at_end = until >= self.rounds
+            rest = [e for e in running if e is not fedavg]
+            running = [e for e in rest if self.train(e, until, self.rounds, RACE_UNTIL)]
+            if not running:
+                break
+            running.sort(key=lambda e: -self.merit(e))
+            best = running[0]
+            said = self.sites.measure.with_unit(best.last.mean)
+            self.say(f"round {until} of {self.rounds}: {len(running)} methods, best {best.method.label} {said}")
+            if at_end:
+                break
+            keep = max(math.ceil(len(running) / 2), 2)
+            for e in running[keep:]:
+                e.out, e.training = f"behind after round {until}", None
+            running, until = running[:keep], min(2 * until, self.rounds)
+        ended = [e for e in entries if e.scores]
+        return tuple(sorted(ended, key=lambda e: (bool(e.out), -max(e.scores), -self.merit(e)))) + tuple(
+            e for e in entries if not e.scores
+        )
+
+    def merit(self, entry: Entry) -> float:
+        """Its last mean on validation rows, higher is better."""
+        return entry.last.mean if self.sites.measure.higher else -entry.last.mean
+
+
+def _best_rate(running: dict[float, Entry], sites: Sites) -> float:
+    """The rate that does best; the experiment's own unless another is better by more than a standard error."""
+    first = next(iter(running))
+    best = sites.measure.first({str(f): e.last.mean for f, e in running.items()})
+    factor = next(f for f in running if str(f) == best)
+    gain, error = difference(running[factor].last, running[first].last, sites.measure)
+    return factor if gain > error else first
+
+
+def choose(finished: Sequence[Entry], sites: Sites) -> tuple[Entry | None, tuple[str, ...]]:
+    """The simplest method within a standard error of the best on validation rows, and the labels of the others."""
+    if not finished:
+        return None, ()
+    sign = 1.0 if sites.measure.higher else -1.0
+    best = max(finished, key=lambda e: sign * e.last.mean)
+
+    def close(entry: Entry) -> bool:
+        gap, error = difference(best.last, entry.last, sites.measure)
+        return gap <= error
+
+    near = [e for e in finished if e is best or close(e)]
+    chosen = min(near, key=lambda e: (e.order, -sign * e.last.mean))
+    return chosen, tuple(e.method.label for e in near if e is not chosen)

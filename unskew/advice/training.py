@@ -1,0 +1,289 @@
+"""Methods in training on the sites that are advised, and how their models do there.
+
+A site's rows are divided once, under the experiment's first seed, and the division stays: fitting rows, validation
+rows, which alone decide choices, and test rows, which nothing reads before all choices are made.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.federated import ClientIndices, FederatedData
+from unskew.data.ragged import Ragged
+from unskew.errors import ConfigError, DataError, DivergedError
+from unskew.experiment.config import Experiment, Method
+from unskew.ledger import Transfer
+from unskew.local.executor import EvalJob
+from unskew.protocol import ClientId
+from unskew.run import setup as run_setup
+from unskew.run.evaluation import own_models
+from unskew.run.setup import InMemoryInputs, Setup
+from unskew.runtime.in_process import Simulator
+from unskew.runtime.round import Effort
+from unskew.tasks.measure import Measure
+
+Floats = npt.NDArray[np.float64]
+
+VALIDATION = 0.25
+"""Share of a site's training rows that decide choices, where the experiment does not say."""
+
+
+class Clock:
+    """The time that advice may take.
+
+    Args:
+        seconds: The budget; infinite for advice that does not depend on the clock.
+        now: Tells the time, s.
+    """
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self._now, self._begun = seconds, now, now()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return self._now() - self._begun
+
+    def over(self, share: float) -> bool:
+        """Return true if this share of the budget is spent."""
+        return self.spent > share * self.seconds
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a federation must keep to.
+
+    Attributes:
+        rounds: The most communication rounds.
+        megabytes: The most that all clients and the server send in one training, 10^6 bytes.
+    """
+
+    rounds: int | None = None
+    megabytes: float | None = None
+
+    @property
+    def tight(self) -> bool:
+        """True if there is a limit."""
+        return self.rounds is not None or self.megabytes is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """The sites that are advised, and the task they share.
+
+    Attributes:
+        experiment: What they would run; it says model, rounds and local training.
+        setup: Task, network and data.
+        fed: Division into sites, and of each site's rows.
+    """
+
+    experiment: Experiment
+    setup: Setup
+    fed: FederatedData
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each site."""
+        return self.fed.client_names or tuple(f"client {k}" for k in range(self.fed.num_clients))
+
+    @property
+    def measure(self) -> Measure:
+        """The measure that decides."""
+        return self.setup.task.headline
+
+    @cached_property
+    def fitting(self) -> FederatedData:
+        """Sites with their fitting rows only: nothing of the others can be trained on."""
+        parts = self.fed.clients
+        return _with(self.fed, ClientIndices(parts.train, _none(parts.val), _none(parts.test)))
+
+    @cached_property
+    def final(self) -> FederatedData:
+        """Sites that train on fitting and validation rows, as they would after the advice."""
+        parts = self.fed.clients
+        both = Ragged.of([np_sorted(a, b) for a, b in zip(parts.train, parts.val, strict=True)])
+        return _with(self.fed, ClientIndices(both, _none(parts.val), parts.test))
+
+
+def np_sorted(a: Any, b: Any) -> Any:
+    """Rows of two parts as one, ascending."""
+    import torch
+
+    return torch.cat([a, b]).sort().values
+
+
+def _none(part: Ragged) -> Ragged:
+    return Ragged(part.values[:0], np.zeros(len(part), np.int64))
+
+
+def _with(fed: FederatedData, clients: ClientIndices) -> FederatedData:
+    return replace(fed, clients=clients, sha256=clients.sha256)
+
+
+def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -> Sites:
+    """Read the data and divide them.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible, there are fewer than two sites, or no site has rows to
+            choose by, or to test on.
+    """
+    if experiment.val_fraction == 0.0:
+        experiment = replace(experiment, val_fraction=VALIDATION)
+    setup = run_setup.prepare(experiment, inputs)
+    if setup.executor_kind.processes:  # several methods are in training at a time, and workers serve one
+        experiment = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"))
+        executor, kind = run_setup.choose_executor(experiment.runtime, setup.device, setup.parameters, 0.0)
+        setup = replace(setup, executor=executor, executor_kind=kind)
+    fed = run_setup.divide(experiment, setup.dataset, experiment.seeds[0])
+    if fed.num_clients < 2:
+        raise ConfigError(f"advice needs two sites at least, got {fed.num_clients}")
+    for part, rows, setting in (
+        ("validation", fed.clients.val, "val_fraction"),
+        ("test", fed.clients.test, "test_fraction"),
+    ):
+        if not rows.sizes.any():
+            raise DataError(f"no site has {part} rows; raise {setting}, or give the sites more rows")
+    return Sites(experiment, setup, fed)
+
+
+# ---------------------------------------------------------------- scores
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How the sites' models do on rows of their own.
+
+    Attributes:
+        values: The headline of each site; sites without rows, or for which it is not defined, are left out.
+        each: Its value for each row, where it is a mean over rows.
+    """
+
+    values: Mapping[ClientId, float]
+    each: Mapping[ClientId, Floats]
+
+    @property
+    def mean(self) -> float:
+        """The mean over sites."""
+        return statistics.fmean(self.values.values()) if self.values else math.nan
+
+
+def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
+    """Mean over sites of a minus b, above zero where a is better, and its standard error.
+
+    The error is over rows, pooled over sites, where the measure is a mean over rows; otherwise over sites.
+    """
+    sign = 1.0 if measure.higher else -1.0
+    both = [c for c in a.values if c in b.values]
+    if not both:
+        return 0.0, math.inf
+    gains = [sign * (a.values[c] - b.values[c]) for c in both]
+    mean = statistics.fmean(gains)
+    rows = [a.each[c] - b.each[c] for c in both if c in a.each and c in b.each]
+    if len(rows) == len(both):
+        variance = pooled_variance(rows) * sum(1 / len(r) for r in rows) / len(rows) ** 2
+    else:
+        variance = statistics.variance(gains) / len(gains) if len(gains) > 1 else math.inf
+    return mean, math.sqrt(variance)
+
+
+def pooled_variance(rows: Sequence[Floats]) -> float:
+    """The variance of rows around their sites' means; around the mean of all where sites have a row each."""
+    freedom = sum(len(r) - 1 for r in rows)
+    if freedom > 0:
+        return float(sum(((r - r.mean()) ** 2).sum() for r in rows)) / freedom
+    return float(np.concatenate(rows).var())
+
+
+# ---------------------------------------------------------------- training
+@dataclass(eq=False)
+class Training:
+    """A method under one seed, some rounds on.
+
+    Attributes:
+        method: The method.
+        sites: The sites.
+        rounds: Rounds it may take.
+        seed: Seed of everything that is drawn.
+        fed: Division it trains on, `Sites.fitting` or `Sites.final`.
+        megabytes: What it may send, 10^6 bytes; None is no limit.
+        at: Rounds done.
+        sent: Bytes sent so far.
+        seconds: Time taken so far.
+        transfers, work: Messages and local training, as `unskew.pricing` takes them.
+        ended: Reason why it goes no further, before its last round; empty if there is none.
+    """
+
+    method: Method
+    sites: Sites
+    rounds: int
+    seed: int
+    fed: FederatedData
+    megabytes: float | None = None
+    at: int = 0
+    sent: int = 0
+    seconds: float = 0.0
+    transfers: list[Transfer] = field(default_factory=list)
+    work: list[Effort] = field(default_factory=list)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        sites = self.sites
+        run_setup.check_method(sites.experiment, self.method, sites.setup, {self.seed: self.fed})
+        self.sim: Simulator[Any]
+        self.sim, train = run_setup.simulator(sites.experiment, self.method, sites.setup, self.fed, self.seed)
+        self.pooled = train is not self.fed
+        self.state: Any = self.sim.start()
+
+    @property
+    def done(self) -> bool:
+        """True if it has done all it may."""
+        return self.at >= self.rounds or bool(self.ended)
+
+    def go_on(self, rounds: int, over: Callable[[], bool] = lambda: False) -> bool:
+        """Train up to a round, and return true if it got there, or to its own end, in time.
+
+        Raises:
+            DivergedError: If it diverged.
+        """
+        while self.at < min(rounds, self.rounds) and not self.ended:
+            if over():
+                return False
+            began = time.monotonic()
+            per_round = self.sent / self.at if self.at else 0.0
+            if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
+                self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
+                break
+            self.state, trace = self.sim.round(self.state, self.at + 1)
+            self.at += 1
+            if not self.pooled:  # what pooling sends is no method's cost
+                self.transfers += trace.transfers
+                self.work += trace.work
+                self.sent += sum(t.bytes for t in trace.transfers)
+            self.seconds += time.monotonic() - began
+            if any(not math.isfinite(loss) for _, loss in trace.losses):
+                raise DivergedError(f"its training loss is not finite in round {self.at}")
+        return True
+
+    @property
+    def within(self) -> bool:
+        """True if it sent no more than it may."""
+        return self.megabytes is None or self.sent <= self.megabytes * 1e6
+
+    def scores(self, rows: Ragged) -> Scores:
+        """How the sites' models, as they are now, do on rows of each."""
+        task, clients = self.sites.setup.task, [int(c) for c in np.flatnonzero(rows.sizes)]
+        models = own_models(self.sim, self.state, self.at, clients)
+        jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device)) for c in clients if c in models}
+        measured = dict(zip(jobs, self.sim.executor.evaluate(list(jobs.values())), strict=True))
+        values = {c: task.values(columns)[0] for c, columns in measured.items()}
+        headline = self.sites.measure
+        of_rows = headline.each is not None and headline.link is None
+        each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if of_rows else {}
+        if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
+            raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
+        return Scores({c: v for c, v in values.items() if not math.isnan(v)}, each)

@@ -1,0 +1,56 @@
+"""`unskew advise`: is federation worth it here, for whom, with whom, how, and at what cost."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located
+
+
+def advise(
+    experiment: Annotated[str, typer.Argument()] = "digits",
+    settings: Settings = None,
+    minutes: Annotated[float, typer.Option(help="Budget of time.")] = 2.5,
+    max_rounds: Annotated[int | None, typer.Option(help="The most communication rounds of a federation.")] = None,
+    max_megabytes: Annotated[
+        float | None, typer.Option(help="The most that all together may send in one training, MB.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the page; default runs/NAME-advice-DATE.")] = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether sites should train together: for whom, with whom, how, and what it costs.
+
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    Within the budget it measures how sites differ, trains each alone, FedAvg
+    and pooled data, lets methods race on validation rows, and measures what it
+    chose on test rows that no choice has seen.  The folder has the page,
+    [bold]advice.html[/], and the experiment it recommends, [bold]advised.toml[/].
+
+    [dim]unskew advise digits[/]
+    [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
+    """
+    from unskew.advice import of_experiment
+    from unskew.advice.page import write_advice
+    from unskew.run.progress import watching
+
+    chosen = load_own(experiment, located(settings, data_dir))
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
+    with watching(quiet) as callback:
+        advice = of_experiment(chosen, minutes, max_rounds, max_megabytes, callback.note)
+    files = write_advice(advice, folder)
+    if as_json:
+        print(json.dumps(advice.to_json()))
+    else:
+        console = Console()
+        for question, answer in advice.sentences():
+            console.print(f"[bold]{question}[/]", highlight=False)
+            console.print(answer, markup=False, highlight=False)
+    remarks = Console(stderr=True)
+    remarks.print(f"page: {files.page}", markup=False, highlight=False, soft_wrap=True)
+    remarks.print(f"recommended: unskew run {files.experiment}", markup=False, highlight=False, soft_wrap=True)
