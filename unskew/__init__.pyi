@@ -67,6 +67,7 @@ from .experiment.config import Runtime as Runtime
 from .experiment.config import Stop as Stop
 from .experiment.config import TaskConfig as TaskConfig
 from .experiment.config import Unseen as Unseen
+from .experiment.config import UntilDecided as UntilDecided
 from .experiment.config import World as World
 from .history import History as History
 from .protocol import Cosine as Cosine

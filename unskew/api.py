@@ -26,7 +26,7 @@ from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_of
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
-from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, World
+from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, history
 from unskew.models import IN_PYTHON
 from unskew.run import callbacks, loop
@@ -50,7 +50,7 @@ def simulate(
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
     rounds: int = 20,
-    seeds: Iterable[int] = (0,),
+    seeds: Iterable[int] | UntilDecided | Mapping[str, Any] = (0,),
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
     bounds: bool = False,
@@ -101,7 +101,9 @@ def simulate(
             numbers from training rows.  True is Preprocess() as it is by default.
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
             IID where targets are no classes.
-        rounds, seeds: Communication rounds, and the seeds to repeat the run with.
+        rounds: Communication rounds.
+        seeds: The seeds to repeat the run with; or the rule by which seeds are added until every comparison with FedAvg
+            is decided: UntilDecided(until=0.5, most=30), until no interval is wider than half a point.
         task: What is learned, as "regression", or further settings of data and model; a `data` or `model` that is not a
             name takes precedence.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
@@ -132,7 +134,7 @@ def simulate(
     settings = {
         "name": Path(out).name if out is not None else "simulation",
         "rounds": rounds,
-        "seeds": list(seeds) if isinstance(seeds, Iterable) else seeds,
+        "seeds": list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, Mapping) else seeds,
         "fraction": fraction,
         "clients_per_round": clients_per_round,
         "test_fraction": test_fraction,
@@ -211,15 +213,20 @@ def described(
     test_fraction = settings.get("test_fraction", Experiment.test_fraction)
     table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
     metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
+    seeds = settings.get("seeds")
+    rule = isinstance(seeds, UntilDecided | Mapping)
+    until = config.until_of(from_python.to_plain(seeds)) if rule else None
     plain = {
         **settings,
+        **({} if until is None else {"seeds": list(until.seeds)}),
         "task": _task(task, data, model, loss, table, rules),
         "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),
     }
     experiment = Experiment(
         methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
         split=Natural() if split is None else from_python.split_of(split),
-        **schema.checked(Experiment, from_python.to_plain(plain), "", skip=("methods", "split")),
+        until=until,
+        **schema.checked(Experiment, from_python.to_plain(plain), "", skip=("methods", "split", "until")),
     )
     dataset = _dataset(experiment.task, data, table)
     if split is None and dataset.owners is None:

@@ -22,6 +22,7 @@ from unskew.record.columns import client_columns
 from unskew.record.logs import ADAPTED, METRICS, SERVED
 from unskew.run import loop
 from unskew.run.folder import read_json
+from unskew.run.metrics import steadier
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
 
@@ -280,7 +281,10 @@ class History:
 def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     measure = described(summary.get("headline"))
-    columns = {f"global {measure.label}": measure.shared, "own test data": measure.own}
+    columns = {f"global {measure.label}": measure.shared}
+    if (steady := steadier(summary["rows"], measure.shared)) is not None:
+        columns[steady[1]] = steady[0]
+    columns["own test data"] = measure.own
     if any(name.startswith(f"{SERVED}.") for _, name in by):
         columns |= {"newcomers": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
     lines = [("method", *columns, "MB")]

@@ -355,9 +355,12 @@ def test_importing_the_package_loads_no_pytorch_until_a_name_is_used() -> None:
 
 
 def test_every_setting_of_an_experiment_can_be_given_in_python() -> None:
-    """What simulate does not take, TaskConfig and Runtime do, but for what concerns reporting alone."""
+    """What simulate does not take, TaskConfig and Runtime do, but for what concerns reporting alone.
+
+    `seeds` takes the rule that is called `until` in an experiment.
+    """
     import inspect
 
     given = set(inspect.signature(us.simulate).parameters)
     fields = {f.name for f in dataclasses.fields(Experiment)}
-    assert fields - given == {"name", "mean_last", "client_rows"}
+    assert fields - given == {"name", "mean_last", "client_rows", "until"}

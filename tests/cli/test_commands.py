@@ -55,7 +55,7 @@ def test_json_is_one_document_and_everything_else_is_on_stderr(unskew: Unskew, h
     is_summary(found)
     assert found["run"] == "tiny"
     assert {r["method"] for r in found["rows"]} == {"fedavg", "fedprox"}
-    assert {"global.accuracy", "global.accuracy.best", "global.accuracy.mean_last_5", "bytes.total"} <= {
+    assert {"global.accuracy", "global.accuracy.best", "global.accuracy.mean_last_fifth", "bytes.total"} <= {
         r["metric"] for r in found["rows"]
     }
     assert "fedprox (seed 1)  round 2/2" in said.err

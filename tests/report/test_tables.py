@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
@@ -16,6 +17,7 @@ from unskew.record.reader import Bound, Cell, Flow, Record, Summary
 from unskew.report import table
 from unskew.report.figures import looks
 from unskew.report.stats import Spread, interval
+from unskew.report.summary_text import found
 from unskew.report.tables import (
     BOUNDS,
     Difference,
@@ -25,7 +27,9 @@ from unskew.report.tables import (
     curve,
     headline,
     paired,
+    paired_tails,
     reference,
+    standing,
     time_curve,
     traffic,
 )
@@ -181,16 +185,50 @@ def test_the_reference_is_plain_fedavg_or_the_only_one(names: list[str], expecte
     assert reference(record({(n, 0, "global.accuracy"): {0: 0.1} for n in names})) == expected
 
 
+def test_differences_are_taken_of_the_last_fifth_too_and_the_words_say_where_they_disagree():
+    """Of ten rounds the last two count: A is .10, .11, .12 above in the last round and .0, .01, -.01 in the mean."""
+    flat, gains = [0.5] * 11, (0.1, 0.11, 0.12)
+    tails = (0.0, 0.01, -0.01)
+    seeds = [[*[0.5] * 9, 0.5 + 2 * t - g, 0.5 + g] for g, t in zip(gains, tails, strict=True)]
+    made = replace(record(accuracies(FedAvg=[flat] * 3, A=seeds)), summary=Summary("f", 1.0, {}, None))
+    (last,), (tail,) = paired(made), paired_tails(made)
+    assert last.values == pytest.approx(gains)
+    assert tail.values == pytest.approx(tails)
+    assert (last.verdict, tail.verdict) == ("higher", "undecided")
+    assert found(made).endswith(
+        "By the mean of the last fifth of evaluations A is not told apart (0.00 [−2.48, +2.48])."
+    )
+
+
+def test_the_words_say_which_differences_stand_when_corrected_for_their_number():
+    """A is .10, .11, .12 above, t = 19.05, p = .0027; B .02, .03, .035, t = 6.4, p = .0233; the others zero on average.
+
+    Of two, .0027 counts twice and .0233 once; of six, .0027 counts six times and .0233 five times: .117.
+    """
+    a, b, none = [[0.6], [0.61], [0.62]], [[0.52], [0.53], [0.535]], [[0.5], [0.51], [0.49]]
+    made = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b))
+    assert [d.verdict for d in paired(made)] == ["higher", "higher"]
+    assert standing(paired(made)) == (2, ("A", "B"))
+    assert "Corrected for 2 comparisons (Holm), all of them still differ." in found(made)
+    crowded = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b, **{f"C{i}": none for i in range(4)}))
+    assert standing(paired(crowded)) == (6, ("A",))
+    assert "Corrected for 6 comparisons (Holm), A still differs." in found(crowded)
+    only = record(accuracies(FedAvg=[[0.5]] * 3, B=b, **{f"C{i}": none for i in range(5)}))
+    assert "Corrected for 6 comparisons (Holm), none of them does." in found(only)
+
+
 def test_the_markdown_table_marks_bounds_and_escapes_bars():
     made = record(
         accuracies(**{"FedAvg": [[0.5], [0.6]], "a|b": [[0.6], [0.72]], "Local": [[0.3], [0.4]]}), {"Local": "lower"}
     )
     lines = table(made, "markdown").splitlines()
-    assert lines[0].startswith("| method | seeds | round | global accuracy, % | minus FedAvg, points [95 %] |")
-    assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | – | – | – | – | – |"
+    assert lines[0].startswith(
+        "| method | seeds | round | global accuracy, % | mean of last 2 | minus FedAvg, points [95 %] |"
+    )
+    assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | 55.0 ± 7.1 | – | – | – | – | – |"
     # d = (.10, .12): mean 11, s 1.4142, t_{.975, 1} = 12.7062, half width 12.71.
-    assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | +11.00 [−1.71, +23.71] | – | – | – | – |"
-    assert lines[4].startswith("| Local (lower bound) | 2 | 0 | 35.0 ± 7.1 | −20.00 |")
+    assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | 66.0 ± 8.5 | +11.00 [−1.71, +23.71] | – | – | – | – |"
+    assert lines[4].startswith("| Local (lower bound) | 2 | 0 | 35.0 ± 7.1 | 35.0 ± 7.1 | −20.00 |")
     assert set(BOUNDS) == set(get_args(Bound))
 
 

@@ -58,10 +58,15 @@ def show(forecast: "Forecast", console: Console) -> None:
     console.print(_memory(forecast))
     trained = f"in {forecast.workers} worker processes" if forecast.in_processes else "in this process"
     time = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
+    seeds = f"{forecast.seeds} seed{'s' * (forecast.seeds != 1)}"
+    if forecast.least is not None:
+        seeds = f"{forecast.least} to {forecast.seeds} seeds, until it is decided"
+        if forecast.least_seconds is not None:
+            time = f"{_duration(forecast.least_seconds)} to {time}"
     limit = "" if forecast.limit is None else f" of {human_bytes(forecast.limit)} to be had"
     peak = human_bytes(max(forecast.peak, forecast.everything))
     for line in (
-        f"whole run: {time} ({forecast.seeds} seed{'s' * (forecast.seeds != 1)}, {forecast.rounds} rounds, {trained})",
+        f"whole run: {time} ({seeds}, {forecast.rounds} rounds, {trained})",
         f"peak memory: {peak}{limit}; training and evaluation do not add up",
         "energy: not predicted, nothing here measures power",
         *forecast.notes,

@@ -61,7 +61,7 @@ def run(
 
     chosen = load_own(experiment, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
     if seeds:
-        chosen = replace(chosen, seeds=tuple(seeds))
+        chosen = replace(chosen, seeds=tuple(seeds), until=None)
     if device is not None:
         chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
     if track:

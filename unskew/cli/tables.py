@@ -23,16 +23,20 @@ def results_json(summary: dict[str, Any]) -> str:
 def results(summary: dict[str, Any]) -> Table:
     """The table of results to print: last round first, best labelled as such."""
     from unskew.record.logs import ADAPTED, SERVED
+    from unskew.run.metrics import steadier
     from unskew.tasks.measure import described
 
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     measure = described(summary.get("headline"))
+    metric, last = steadier(summary["rows"], measure.shared) or ("", "last fifth")
     columns = [
         (measure.label, measure.shared),
+        (last.replace("fifth", "1/5"), metric),
         ("best*", f"{measure.shared}.best"),
         ("own data", measure.own),
         ("worst 1/10", measure.worst),
     ]
+    alone = (metric, f"{measure.shared}.best")  # their spreads would not fit into eighty columns
     later = any(name.startswith(f"{SERVED}.") for _, name in by)
     if later:
         columns += [("unseen", f"{SERVED}.{measure.name}.mean"), ("adapted", f"{ADAPTED}.{measure.name}.mean")]
@@ -40,8 +44,8 @@ def results(summary: dict[str, Any]) -> Table:
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
         title=f"{escape(summary['run'])}: {unit}mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
-        caption=f"{measure.label}: last round, global test set; *best round on the test set, optimistic; "
-        "own data: each client's model on its own test data"
+        caption=f"{measure.label}: last round, global test set; {last}: mean of these evaluations; "
+        "*best round on the test set, optimistic; own data: each client's model on its own test data"
         + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
         padding=(0, 1),
@@ -54,7 +58,7 @@ def results(summary: dict[str, Any]) -> Table:
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for method in dict.fromkeys(r["method"] for r in summary["rows"]):
-        cells = [with_spread(by.get((method, metric)), measure) for _, metric in columns]
+        cells = [with_spread(by.get((method, m)), measure, spread=m not in alone) for _, m in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(
             escape(in_lines(method)),
@@ -93,8 +97,8 @@ def in_seconds(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
-def with_spread(row: Mapping[str, Any] | None, measure: "Measure") -> str:
-    """A row's mean ± standard deviation for a table; a dash if not measured."""
+def with_spread(row: Mapping[str, Any] | None, measure: "Measure", spread: bool = True) -> str:
+    """A row's mean ± standard deviation for a table, or the mean alone; a dash if not measured."""
     if row is None:
         return "–"
-    return measure.show(row["mean"]) + ("" if row["std"] is None else f" ± {measure.show(row['std'])}")
+    return measure.show(row["mean"]) + ("" if row["std"] is None or not spread else f" ± {measure.show(row['std'])}")

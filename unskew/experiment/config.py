@@ -151,6 +151,38 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class UntilDecided:
+    """Seeds that are added until every comparison with FedAvg is decided: `seeds = { until = 0.5, most = 30 }`.
+
+    A comparison is decided when the interval of its paired differences, a confidence sequence that may be looked at
+    after every seed (`unskew.run.decide`), excludes zero or is narrow.
+
+    Attributes:
+        until: Width below which an interval is narrow: in points where the headline is shown in percent, else in its
+            own unit.
+        most: The most seeds.
+        least: The fewest; no interval is finite before the fifth.
+        first: The first seed; the others follow it.
+        metric: What is compared: the last round's headline, or its mean over the last fifth of evaluations.
+    """
+
+    until: Annotated[float, Gt(0.0)]
+    most: Annotated[int, Interval(ge=2, le=1000)] = 30
+    least: Annotated[int, Ge(2)] = 5
+    first: Annotated[int, Ge(0)] = 0
+    metric: Literal["last_round", "last_fifth"] = "last_round"
+
+    def __post_init__(self) -> None:
+        if self.most < self.least:
+            raise ConfigError(f"most must be at least {self.least}, which is least, got {self.most}")
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds that may be run, in order."""
+        return tuple(range(self.first, self.first + self.most))
+
+
+@dataclass(frozen=True)
 class Unseen:
     """Clients that come after training: no method trains, counts or evaluates on them until it has ended.
 
@@ -234,6 +266,13 @@ class Method:
         return entry.kind if entry else "global"
 
     @property
+    def bound(self) -> Literal["pooled", "lower"] | None:
+        """The bound that the method is, if it is one: training on pooled data, or of every client alone."""
+        if getattr(self.algorithm, "pooled", False):
+            return "pooled"
+        return "lower" if self.name == "independent" else None
+
+    @property
     def is_fedavg(self) -> bool:
         """True for FedAvg as published, which others are compared with; not for variants of the same class."""
         a = self.algorithm
@@ -248,6 +287,8 @@ class Experiment:
         methods: The methods compared, all on the same split, with the same cohorts and the same initial model.
         rounds: Communication rounds.
         seeds: Each draws its own split, initial model, cohorts and batches.
+        until: The rule by which a run stops before the last of the seeds; None runs all.  A file writes it in the place
+            of seeds: `seeds = { until = 0.5, most = 30 }`.
         name: Name of the run; a line that is not empty.
         task, split: Data and model, and the division of the data among clients: by default their own, where they have
             them.
@@ -261,7 +302,7 @@ class Experiment:
             of clients drawn once for each seed, the same for all methods and rounds.
         client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
             partition.json; the numbers of more are columns of compressed files.
-        mean_last: Number of evaluations that the "mean of last" averages.
+        mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
         unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
             list of names, or a table.
         stop: Early stopping.
@@ -274,6 +315,7 @@ class Experiment:
     methods: tuple[Method, ...]
     rounds: Annotated[int, Ge(1)]
     seeds: Annotated[tuple[int, ...], MinLen(1)] = (0,)
+    until: UntilDecided | None = None
     name: str = "experiment"
     task: TaskConfig = TaskConfig()
     split: Annotated[Split, SPLITS] = IID()
@@ -285,7 +327,7 @@ class Experiment:
     evaluate: tuple[str, ...] = ("global", "personal")
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
     client_rows: Annotated[int, Ge(0)] = 10_000
-    mean_last: Annotated[int, Ge(1)] = 5
+    mean_last: Annotated[int, Ge(1)] | None = None
     unseen: Unseen = Unseen()
     stop: Stop = Stop()
     world: World = World()
@@ -305,6 +347,17 @@ class Experiment:
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:
             raise ConfigError(f"two methods are called {twice!r}; give one of them another label")
+        if self.until is not None:
+            if self.seeds not in ((0,), self.until.seeds):
+                raise ConfigError(
+                    f"seeds and until exclude each other, got {list(self.seeds)} and a rule; leave one out"
+                )
+            object.__setattr__(self, "seeds", self.until.seeds)
+            if self.baseline is None or len(self.compared) < 2:
+                raise ConfigError(
+                    "seeds.until decides comparisons with FedAvg: it needs plain FedAvg and another method that is no "
+                    f"bound, got {', '.join(labels)}; add one, or list the seeds"
+                )
         if min(self.seeds, default=0) < 0:
             raise ConfigError(f"seeds must be >= 0, got {min(self.seeds)}")
         if len(set(self.seeds)) != len(self.seeds):
@@ -340,6 +393,16 @@ class Experiment:
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics to report beside the headline and the loss."""
         return tuple(name for name in self.evaluate if name not in MODELS)
+
+    @property
+    def baseline(self) -> str | None:
+        """Label of the method that others are compared with: the first plain FedAvg; None if there is none."""
+        return next((m.label for m in self.methods if m.is_fedavg), None)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Labels of the methods that are no bounds."""
+        return tuple(m.label for m in self.methods if m.bound is None)
 
     def cohort(self, num_clients: int) -> int:
         """Clients per round: `max(floor(fraction N), 1)`, or the number asked for.
@@ -497,7 +560,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     if not allow_code:
         _permit(raw, where)
     table = dict(raw)
-    known = (*schema.parameters(Experiment), "algorithm", "local", "bounds", "seed")
+    known = (*(k for k in schema.parameters(Experiment) if k != "until"), "algorithm", "local", "bounds", "seed")
     for key in table:
         if key == "sweep":
             file = where or "FILE"
@@ -529,9 +592,21 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     split = parse_split(table.pop("split", {"name": _default_split(table.get("task"))}), where)
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
-    kwargs = schema.checked(Experiment, table, "", where, skip=("methods", "split"), elsewhere=_of_the_experiment())
+    until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
+    skip = ("methods", "split", "until")
+    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=_of_the_experiment())
     with schema.errors_at("", where):
-        return Experiment(methods=tuple(methods), split=split, **kwargs)
+        return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
+
+
+def until_of(raw: Mapping[str, Any], where: str = "") -> UntilDecided:
+    """The rule in the place of seeds, from its table.
+
+    Raises:
+        ConfigError: If a setting is unknown, missing or not allowed.
+    """
+    rule: UntilDecided = schema.build(UntilDecided, raw, "seeds", where, owner="seeds")
+    return rule
 
 
 _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
@@ -696,6 +771,8 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
         for f in dataclasses.fields(experiment)
         if f.name not in ("methods", "split") and getattr(experiment, f.name) is not None
     }
+    if experiment.until is not None:
+        table["seeds"] = table.pop("until")
     split = {k: v for k, v in record(experiment.split).items() if v is not None}
     methods: list[dict[str, Any]] = [{"name": m.name, "label": m.label, **m.options} for m in experiment.methods]
     return {**table, "split": split, "methods": methods}

@@ -25,6 +25,7 @@ from unskew.forecast.timing import Timer
 from unskew.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
 from unskew.ledger import DIRECTIONS, Direction
 from unskew.run import setup as run_setup
+from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
 
 
@@ -130,6 +131,7 @@ def forecast(
         device_limit=device_limit(setup),
         seconds=len(experiment.seeds) * (sum(timed) + sum(around)) if complete else None,
         notes=tuple(dict.fromkeys(notes)),
+        least=None if experiment.until is None else max(experiment.until.least, FIRST),
     )
     # The memory shown is that of the method that needs most: one that does not fit comes first.
     of_each = [dataclasses.replace(run, parts=p) for p in parts]

@@ -73,7 +73,7 @@ class Forecast:
 
     Attributes:
         run: Its name.
-        seeds: Number of seeds.
+        seeds: Number of seeds; where a rule decides how many, the most.
         rounds: Number of rounds.
         executor: Name of the executor that the rule chose.
         workers: Processes that train; 1 is the main process alone.
@@ -84,6 +84,7 @@ class Forecast:
         device_limit: The same for the CUDA device.
         seconds: Time for the whole run, seconds; None if something was not timed.
         notes: Remarks on these numbers.
+        least: The fewest seeds after which the run may be decided; None where all are run.
     """
 
     run: str
@@ -98,6 +99,12 @@ class Forecast:
     device_limit: int | None
     seconds: float | None
     notes: tuple[str, ...]
+    least: int | None = None
+
+    @property
+    def least_seconds(self) -> float | None:
+        """Time for a run that is decided after the fewest seeds, seconds; None if it is not known, or all are run."""
+        return None if self.least is None or self.seconds is None else self.seconds * self.least / self.seeds
 
     @property
     def in_processes(self) -> bool:
@@ -146,6 +153,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
             for c in forecast.costs
         ],
         "seconds": forecast.seconds,
+        **({} if forecast.least is None else {"least": forecast.least, "least_seconds": forecast.least_seconds}),
         "memory": {
             "peak": forecast.peak,
             "everything": forecast.everything,

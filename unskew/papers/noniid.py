@@ -11,7 +11,7 @@ from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, drawn, 
 
 METRICS = (
     "global.accuracy",
-    "global.accuracy.mean_last_5",
+    "global.accuracy.mean_last_fifth",
     "global.accuracy.best",
     "global.accuracy.minus_fedavg",
     "personal.accuracy.mean",

@@ -199,6 +199,16 @@ class MeasureCard(TypedDict):
     percent: bool
 
 
+class UntilCard(TypedDict):
+    """The rule of a run that adds seeds until its comparisons are decided."""
+
+    until: float
+    most: Count
+    least: Count
+    first: Count
+    metric: str
+
+
 class RunCard(TypedDict):
     """run.json: methods, machine, versions and data of the run."""
 
@@ -211,6 +221,7 @@ class RunCard(TypedDict):
     parameters: NotRequired[Count]
     baseline: NotRequired[str]
     measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
+    until: NotRequired[UntilCard]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 
@@ -291,6 +302,7 @@ class SummaryCard(TypedDict):
     peak_rss: NotRequired[float]
     headline: NotRequired[MeasureCard]
     rows: list[ResultRow]
+    seeds: NotRequired[list[Count]]
     stopped: NotRequired[dict[str, Any] | None]
 
 

@@ -100,13 +100,18 @@ class Warned:
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary written at the run's end; `means` is (method, metric) -> mean over seeds, `peak_rss` is in bytes."""
+    """The summary written at the run's end.
+
+    `means` is (method, metric) -> mean over seeds, `peak_rss` is in bytes, `seeds` are those that were run, where a
+    rule decided how many.
+    """
 
     fingerprint: str
     seconds: float
     means: Mapping[tuple[str, str], float]
     stopped: Mapping[str, object] | None
     peak_rss: float | None = None
+    seeds: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,7 @@ class Record:
         newcomers: (method, seed, part) -> {client: headline} of clients that came after training, as `clients`; parts
             are unseen and unseen_adapted.
         tested: (method, seed) -> {client: number of its test examples}, of the clients in `clients` that have rows.
+        until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
     """
 
     folder: Path
@@ -176,6 +182,7 @@ class Record:
     headline: Measure = ACCURACY
     newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
     tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
+    until: logs.UntilCard | None = None
 
     @property
     def finished(self) -> bool:
@@ -249,6 +256,12 @@ def read(folder: Path) -> Record:
         LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
     )
+    partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
+    if (until := card.get("until")) is not None:
+        begun = set(summary.seeds or ()) if summary else {seed for _, seed, _ in series}
+        begun = begun or {until["first"]}
+        cells = tuple(c for c in cells if c.seed in begun) or cells
+        partitions = {seed: p for seed, p in partitions.items() if seed in begun}
     return Record(
         folder=folder,
         name=card["run"],
@@ -264,7 +277,7 @@ def read(folder: Path) -> Record:
         tested=tested,
         newcomers={at: values for at, values in of_clients.items() if at[2] != "personal"},
         flows=flows,
-        partitions=_partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {},
+        partitions=partitions,
         failures=failures,
         summary=summary,
         cut_short=tuple(cut_short),
@@ -277,6 +290,7 @@ def read(folder: Path) -> Record:
         parameters=card.get("parameters"),
         baseline=card.get("baseline"),
         headline=headline,
+        until=until,
     )
 
 
@@ -531,7 +545,8 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
 def _summary(path: Path) -> Summary:
     card = document(path, logs.SummaryCard)
     means = {(r["method"], r["metric"]): r["mean"] for r in card["rows"]}
-    return Summary(card["fingerprint"], card["seconds"], means, card.get("stopped"), card.get("peak_rss"))
+    seeds = tuple(card["seeds"]) if "seeds" in card else None
+    return Summary(card["fingerprint"], card["seconds"], means, card.get("stopped"), card.get("peak_rss"), seeds)
 
 
 def _predicted(path: Path) -> Predicted:

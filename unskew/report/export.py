@@ -1,8 +1,9 @@
 r"""The headline table of a run for a paper, a page or a spreadsheet.
 
-Accuracies are of the last round, in percent in Markdown and LaTeX and as fractions in CSV, with the standard deviation
-over seeds.  Bounds are marked as such.  A number is bold only if its method is higher than each other competitor by the
-95 % interval of their paired differences over seeds: the highest mean by itself is not enough.
+Accuracies are of the last round, and beside it the mean of the last fifth of evaluations, in percent in Markdown and
+LaTeX and as fractions in CSV, with the standard deviation over seeds.  Bounds are marked as such.  A number is bold
+only if its method is higher than each other competitor by the 95 % interval of their paired differences over seeds: the
+highest mean by itself is not enough.
 
 LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 """
@@ -23,6 +24,7 @@ from unskew.report.tables import (
     amount,
     bracket,
     headline,
+    last_words,
     leader,
     paired,
     reference,
@@ -89,7 +91,7 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
     base, differences = reference(record), {d.method: d for d in paired(record)}
     measure = record.headline
     best = {metric: leader(record, metric) for metric in (measure.shared, measure.own, measure.worst)}
-    head = ["method", "seeds", "round", f"global {measure.axis}"]
+    head = ["method", "seeds", "round", f"global {measure.axis}", f"mean of {last_words(record)}"]
     head += [f"minus {base}{', points' if measure.percent else ''} [95 %]"] if base is not None else []
     head += [f"personal {measure.axis}", f"mean of worst decile{', %' if measure.percent else ''}"]
     later = any(row.unseen for row in headline(record))
@@ -109,6 +111,7 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
                 str(len(row.seeds)),
                 str(row.rounds),
                 value(measure.shared, row.shared),
+                escape(with_spread(row.tail, measure)),
                 *([escape("–" if d is None else bracket(d))] if base is not None else []),
                 value(measure.own, row.personal),
                 value(measure.worst, row.worst),
@@ -128,9 +131,11 @@ def _plain(text: str) -> str:
 def _note(record: Record) -> str:
     """One line without markup that says what the numbers are."""
     unfinished = "" if record.finished else " The run is not finished."
+    kind = "95 % interval" if record.until is None else "95 % confidence sequence"
     return (
-        f"Last round; mean ± standard deviation over seeds. Bold: {record.headline.direction} than every other "
-        f"method that is no bound, by the 95 % interval of paired differences, each pair by itself.{unfinished}"
+        f"Last round, and beside it the mean of the {last_words(record)} of evaluations; mean ± standard deviation "
+        f"over seeds. Bold: {record.headline.direction} than every other method that is no bound, by the {kind} of "
+        f"paired differences, each pair by itself.{unfinished}"
     )
 
 

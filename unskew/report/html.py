@@ -135,7 +135,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "newcomers": any(r.unseen for r in rows),
         "measure": record.headline,
         "show_setting": len({r.setting for r in rows}) > 1,
-        "last_k": tables.last_k(record),
+        "last_words": tables.last_words(record),
         "swatches": {m: figures.swatch(look) for m, look in marks.items()},
         "base": base,
         **_differences(record, marks, base),
@@ -194,7 +194,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
         "ignored": together.ignored,
         "forecasts": [(name, rows) for name, r in zip(names, records, strict=True) if (rows := check_forecast(r))],
         "environment": _environments(dict(zip(names, records, strict=True))),
-        "last_ks": sorted({tables.last_k(r) for r in records}),
+        "last_words": " or ".join(sorted({tables.last_words(r) for r in records})),
         "curves": _curves(series),
     }
 
@@ -208,13 +208,21 @@ def _environments(runs: Mapping[str, Record]) -> dict[str, object]:
 
 
 def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, object]:
-    differences = tables.paired(record, base=base)
-    both = (
-        (f"Global {record.headline.label}", differences),
-        (f"Personal {record.headline.label}, mean over clients", tables.paired(record, record.headline.own, base)),
+    differences, label = tables.paired(record, base=base), record.headline.label
+    kinds = (
+        (f"Global {label} minus {base}’s, last round", differences),
+        (
+            f"Global {label} minus {base}’s, mean of the {tables.last_words(record)} of evaluations",
+            tables.paired_tails(record, base=base),
+        ),
+        (
+            f"Personal {label}, mean over clients, minus {base}’s, last round",
+            tables.paired(record, record.headline.own, base),
+        ),
     )
     return {
-        "differences": [(what, rows) for what, rows in both if rows],
+        "differences": [(what, rows) for what, rows in kinds if rows],
+        "intervals": summary_text.intervals(record, differences),
         "differences_chart": _differences_chart(differences, marks, base),
     }
 

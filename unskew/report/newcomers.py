@@ -68,7 +68,7 @@ def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | 
     values = tuple(by_round[max(by_round)] for by_round in last)
     of_clients = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
     pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in of_clients]
-    return Gap(Spread(values), interval(values), welch(pairs))
+    return Gap(Spread(values), interval(values, sequential=record.until is not None), welch(pairs))
 
 
 def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
+from unskew.run import decide
 from unskew.run.metrics import sample_std
 
 CONFIDENCE = 0.95
@@ -64,8 +65,12 @@ def curve_by_round(by_seed: Sequence[Mapping[int, float]]) -> Curve | None:
     return curve(rounds, [[values[t] for values in by_seed] for t in rounds], len(by_seed)) if rounds else None
 
 
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def interval(
+    values: Sequence[float], confidence: float = CONFIDENCE, sequential: bool = False
+) -> tuple[float, float] | None:
     """Student's t interval of the mean: `mean ± t_{(1 + confidence)/2, n-1} s / sqrt(n)`.
+
+    With `sequential` it is the interval that may be looked at after every seed (`unskew.run.decide`).
 
     None with fewer than two values, with one that is not finite, or when all are equal but not zero: without spread
     the formula would claim certainty from the resolution of a small test set.
@@ -74,6 +79,8 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     >>> f"{low:.4f} {high:.4f}"
     '-0.0048 0.0448'
     """
+    if sequential:
+        return decide.interval(values, 1.0 - confidence)
     n = len(values)
     if n < 2 or not all(map(math.isfinite, values)):
         return None
@@ -83,3 +90,38 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
         return (0.0, 0.0) if abs(mean) < 1e-12 else None
     half = float(special.stdtrit(n - 1, (1 + confidence) / 2)) * s / math.sqrt(n)
     return mean - half, mean + half
+
+
+def p_value(values: Sequence[float], sequential: bool = False) -> float | None:
+    """The two-sided p-value of the mean's being zero, below 0.05 just where the 95 % `interval` excludes zero.
+
+    None where there is no interval for want of values or of spread.
+
+    >>> f"{p_value([0.01, 0.02, 0.03]):.4f}"
+    '0.0742'
+    """
+    if sequential:
+        return decide.p_value(values)
+    if (ends := interval(values)) is None:
+        return None
+    n, s = len(values), statistics.stdev(values)
+    if ends[0] == ends[1]:
+        return 1.0
+    return 2.0 * float(special.stdtr(n - 1, -abs(statistics.fmean(values)) * math.sqrt(n) / s))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """P-values corrected for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979), by name.
+
+    Of k values the smallest counts k times, the next k - 1 times, and so on, never less than the one before.  Calling
+    different what is then at most 0.05 errs anywhere with a probability of at most 5 %, however the tests depend.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    corrected: dict[str, float] = {}
+    largest = 0.0
+    for i, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        largest = max(largest, min(1.0, (len(p_values) - i) * p_values[name]))
+        corrected[name] = largest
+    return corrected

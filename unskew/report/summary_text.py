@@ -10,9 +10,12 @@ from unskew.report.tables import (
     Headline,
     bracket,
     headline,
+    last_words,
     paired,
+    paired_tails,
     reached,
     reference,
+    standing,
     with_spread,
 )
 from unskew.tasks.measure import Measure
@@ -79,10 +82,52 @@ def found(record: Record, base: str | None = None) -> str:
     if without:
         sentences.append(f"For {_named(without)} no interval is possible: too few seeds, or no spread between them. ")
     n = sorted({len(d.seeds) for d in rows})
-    return (
-        f"{''.join(sentences)}This is by the 95 % t-interval of paired differences in last-round {measure.label} over "
-        f"{' to '.join(map(str, n))} seeds, {'percentage points, ' * measure.percent}each comparison by itself."
+    kind = "t-interval" if record.until is None else "confidence sequence"
+    sentences.append(
+        f"This is by the 95 % {kind} of paired differences in last-round {measure.label} over "
+        f"{' to '.join(map(str, n))} seeds, {'percentage points, ' * measure.percent}each comparison by itself. "
     )
+    return "".join([*sentences, _corrected(rows), _steadier(record, rows, base)]).rstrip()
+
+
+def intervals(record: Record, rows: Sequence[Difference]) -> str:
+    """Sentences on what a table's intervals are, and on which differences stand when corrected for their number."""
+    rows = [d for d in rows if d.bound is None]
+    if record.until is None:
+        kind = "Intervals are Student’s t, each method by itself."
+    else:
+        width = f"{record.until['until']:g}{' points' * record.headline.percent}"
+        kind = (
+            f"Seeds were added until every interval excluded zero or was narrower than {width}, "
+            f"{record.until['most']} at most; the intervals are a confidence sequence, which pays for a look after "
+            "every seed, each method by itself."
+        )
+    return f"{kind} {_corrected(rows)}".rstrip()
+
+
+def _corrected(rows: Sequence[Difference]) -> str:
+    """A sentence on which differences stand when corrected for the number of comparisons; empty without any."""
+    count, names = standing(rows)
+    by_itself = {d.method for d in rows if d.verdict in ("higher", "lower")}
+    if count < 2 or not by_itself:
+        return ""
+    which = (
+        "all of them still differ"
+        if by_itself == set(names)
+        else f"{_list(names)} still differ{'s' * (len(names) == 1)}"
+    )
+    return f"Corrected for {count} comparisons (Holm), {which if names else 'none of them does'}. "
+
+
+def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
+    """A sentence on the mean of the last evaluations, where it decides otherwise than the last round."""
+    tails = {d.method: d for d in paired_tails(record, base=base)}
+    others = [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
+    if not others:
+        return ""
+    words = {"higher": "higher", "lower": "lower", "undecided": "not told apart", "no interval": "without an interval"}
+    parts = _list([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
+    return f"By the mean of the {last_words(record)} of evaluations {parts}."
 
 
 def _best(rows: Sequence[Headline], measure: Measure) -> str:

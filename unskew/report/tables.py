@@ -1,7 +1,8 @@
 """The numbers of a report: pure functions from a record to rows.
 
-Which number is the headline is fixed: the last evaluation.  The best evaluation is shown too, but it was picked on the
-test data, so it is optimistic and labelled.  Spreads are standard deviations over seeds (ddof 1).  Two methods are
+Which number is the headline is fixed: the last evaluation.  The mean of the last fifth of evaluations, which is
+steadier, stands beside it.  The best evaluation is shown too, but it was picked on the test data, so it is optimistic
+and labelled.  Spreads are standard deviations over seeds (ddof 1).  Two methods are
 compared by their differences on the same seeds, with Student's t interval, because the seed fixes the split and the
 initial weights and most of the spread over seeds is common to both.
 """
@@ -11,13 +12,15 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Literal
 
 from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
 from unskew.record.logs import ADAPTED, SERVED, Bound
 from unskew.record.reader import Flow, Record, configured
-from unskew.report.stats import Curve, Spread, curve_by_round, interval
+from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, holm, interval, p_value
+from unskew.run.metrics import last_value, mean_of_last
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
 
@@ -55,7 +58,10 @@ class Headline:
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus reference on the same seeds, as fractions; `low` and `high` are None if there is no interval."""
+    """Method minus reference on the same seeds, as fractions.
+
+    `low`, `high` and `p`, that of no difference, are None if there is no interval.
+    """
 
     method: str
     bound: Bound | None
@@ -65,6 +71,7 @@ class Difference:
     low: float | None
     high: float | None
     measure: Measure = ACCURACY
+    p: float | None = None
 
     @property
     def verdict(self) -> Literal["higher", "lower", "undecided", "no interval"]:
@@ -106,15 +113,20 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
     return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
 
 
-def last_k(record: Record) -> int:
-    """The number of evaluations that the summary's `mean_last_k` spans; 5 if the summary does not say."""
+def last_k(record: Record) -> int | None:
+    """The number of evaluations that the run's `mean_last` asks for; None for the last fifth of them."""
     metrics = {metric for _, metric in record.summary.means} if record.summary else set()
     ks = [
         m[1]
         for metric in metrics
         if (m := re.fullmatch(rf"{re.escape(record.headline.shared)}\.mean_last_(\d+)", metric))
     ]
-    return int(ks[0]) if len(ks) == 1 else 5
+    return int(ks[0]) if len(ks) == 1 else None
+
+
+def last_words(record: Record) -> str:
+    """The evaluations that the steadier number is a mean of, in words: `last fifth` or `last 10`."""
+    return f"last {last_k(record) or 'fifth'}"
 
 
 def headline(record: Record) -> tuple[Headline, ...]:
@@ -126,11 +138,14 @@ def _headline(record: Record, method: str) -> Headline:
     seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
     measure = record.headline
 
-    def over(name: str, pick: Callable[[list[float]], float]) -> Spread | None:
-        by_seed = [list(record.series.get((method, s, name), {}).values()) for s in seeds]
+    def of_curves(name: str, pick: Callable[[Mapping[int, float]], float]) -> Spread | None:
+        by_seed = [record.series.get((method, s, name), {}) for s in seeds]
         if not by_seed or not all(by_seed):
             return None
         return Spread(tuple(pick(v) for v in by_seed))
+
+    def over(name: str, pick: Callable[[list[float]], float]) -> Spread | None:
+        return of_curves(name, lambda by_round: pick(list(by_round.values())))
 
     traffic = {d: over(f"bytes.{d}", math.fsum) for d in DIRECTIONS}
     return Headline(
@@ -142,7 +157,7 @@ def _headline(record: Record, method: str) -> Headline:
         rounds=min((reached(record, method, s) for s in seeds), default=0),
         measure=measure,
         shared=over(measure.shared, itemgetter(-1)),
-        tail=over(measure.shared, lambda v: statistics.fmean(v[-k:])),
+        tail=of_curves(measure.shared, partial(mean_of_last, last=k)),
         best=over(measure.shared, measure.best),
         personal=over(measure.own, itemgetter(-1)),
         worst=over(measure.worst, itemgetter(-1)),
@@ -169,11 +184,17 @@ def reference(record: Record) -> str | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def paired(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:
+def paired(
+    record: Record,
+    metric: str | None = None,
+    base: str | None = None,
+    pick: Callable[[Mapping[int, float]], float] = last_value,
+) -> tuple[Difference, ...]:
     """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
 
-    Without `metric` it is the headline of the global model, without `base` the reference.  In an
-    unfinished run a seed counts only if both methods were evaluated last at the same round.
+    Without `metric` it is the headline of the global model, without `base` the reference; `pick` takes another number
+    from a curve than the last.  In an unfinished run a seed counts only if both methods were evaluated last at the same
+    round.
     """
     base = reference(record) if base is None else base
     metric = metric or record.headline.shared
@@ -186,19 +207,39 @@ def paired(record: Record, metric: str | None = None, base: str | None = None) -
             ours = record.series.get((method, seed, metric), {})
             theirs = record.series.get((str(base), seed, metric), {})
             if ours and theirs and (record.finished or max(ours) == max(theirs)):
-                pairs[seed] = ours[max(ours)] - theirs[max(theirs)]
+                pairs[seed] = pick(ours) - pick(theirs)
         if pairs:
-            rows.append(difference(method, pairs, record.cell(method).bound, record.headline))
+            bound, sequential = record.cell(method).bound, record.until is not None
+            rows.append(difference(method, pairs, bound, record.headline, sequential))
     return tuple(rows)
 
 
+def paired_tails(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:
+    """`paired` by the mean of the last evaluations, which is steadier than the last one."""
+    return paired(record, metric, base, partial(mean_of_last, last=last_k(record)))
+
+
 def difference(
-    method: str, by_seed: Mapping[int, float], bound: Bound | None = None, measure: Measure = ACCURACY
+    method: str,
+    by_seed: Mapping[int, float],
+    bound: Bound | None = None,
+    measure: Measure = ACCURACY,
+    sequential: bool = False,
 ) -> Difference:
-    """A row of differences: one for each seed, at least one, with their mean and its interval."""
+    """A row of differences: one for each seed, at least one, with their mean and its interval.
+
+    With `sequential` the interval allows for a look after every seed.
+    """
     values = tuple(by_seed.values())
-    low, high = interval(values) or (None, None)
-    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high, measure)
+    low, high = interval(values, sequential=sequential) or (None, None)
+    p = p_value(values, sequential)
+    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high, measure, p)
+
+
+def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
+    """The number of comparisons that have a p-value, and the methods that differ also by Holm's correction for it."""
+    corrected = holm({d.method: d.p for d in rows if d.p is not None})
+    return len(corrected), tuple(d.method for d in rows if corrected.get(d.method, 1.0) <= 1.0 - CONFIDENCE)
 
 
 def leader(record: Record, metric: str | None = None) -> str | None:
@@ -327,6 +368,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         flows={(names[m], s, d, k): v for r, names in pairs for (m, s, d, k), v in r.flows.items()},
         failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),
         ignored={names[m]: n for r, names in pairs for m, n in r.ignored.items()},
+        until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
         baseline=next(iter(bases), ""),
     )

@@ -118,8 +118,10 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     names = {seed: _names(record, seed) for seed in by_seed}
     lasting = len(by_seed) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
 
+    sequential = record.until is not None
+
     def gain(pairs: Sequence[tuple[float, float, int]]) -> Gain:
-        return _gain(pairs, sign, record.headline)
+        return _gain(pairs, sign, record.headline, sequential)
 
     clients = []
     if lasting:
@@ -130,7 +132,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         for seed, values in by_seed.items():
             clients += [ClientGain(c, f"client {c} of seed {seed}", v[2], gain([v])) for c, v in values.items()]
     means = [sign * statistics.fmean(a - b for a, b, _ in values.values()) for values in by_seed.values()]
-    whole = _over_seeds(means) if len(means) > 1 else _mean_of([c.gain for c in clients])
+    whole = _over_seeds(means, sequential) if len(means) > 1 else _mean_of([c.gain for c in clients])
     return Worth(method, record.cell(method).bound, whole, tuple(clients))
 
 
@@ -144,10 +146,10 @@ def _name(record: Record, seed: int, client: int) -> str:
     return names[client] if names else f"client {client}"
 
 
-def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measure) -> Gain:
+def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measure, sequential: bool) -> Gain:
     """The gain of a client from its result, that alone, and its number of test examples, of each seed."""
     if len(pairs) > 1:
-        return _over_seeds([sign * (a - b) for a, b, _ in pairs])
+        return _over_seeds([sign * (a - b) for a, b, _ in pairs], sequential)
     ((a, b, n),) = pairs
     if not (measure.name == "accuracy" and n):  # of other measures the variance is not known from their value
         return Gain(sign * (a - b), None, None, "")
@@ -155,8 +157,8 @@ def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measu
     return Gain(sign * (a - b), sign * (a - b) - half, sign * (a - b) + half, "test examples")
 
 
-def _over_seeds(values: Sequence[float]) -> Gain:
-    ends = interval(values)
+def _over_seeds(values: Sequence[float], sequential: bool) -> Gain:
+    ends = interval(values, sequential=sequential)
     mean = statistics.fmean(values)
     return Gain(mean, None, None, "") if ends is None else Gain(mean, *ends, "seeds")
 

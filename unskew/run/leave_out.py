@@ -61,6 +61,10 @@ def runs(experiment: Experiment, clients: Sequence[str] = ()) -> tuple[LeftOut, 
         raise ConfigError(f"{len(names)} clients would be as many runs; name those to leave out with --client")
     if "personal" not in experiment.evaluate:
         raise ConfigError("leave-one-out compares clients' own results; add personal to evaluate")
+    if experiment.until is not None:
+        raise ConfigError(
+            "leave-one-out pairs runs by their seeds, so list them; seeds.until would end each run elsewhere"
+        )
     out = [LeftOut(None, WITH_ALL, experiment)]
     for number, name in enumerate(names):
         if not clients or name in clients:

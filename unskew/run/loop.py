@@ -25,7 +25,7 @@ import numpy as np
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, to_columns, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
-from unskew.experiment.config import Experiment, Method, fingerprint, load, to_toml
+from unskew.experiment.config import Experiment, fingerprint, load, to_toml
 from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.ledger import totals
@@ -34,7 +34,7 @@ from unskew.local.workers.pool import Pool
 from unskew.protocol import ClientId
 from unskew.record import columns
 from unskew.record.logs import METRICS, WORK
-from unskew.run import attack, checkpoint, models, trackers, unseen
+from unskew.run import attack, checkpoint, decide, models, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -47,7 +47,7 @@ from unskew.run.evaluation import (
     own_models,
 )
 from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json
-from unskew.run.metrics import Metric, summarise
+from unskew.run.metrics import Metric, last_value, mean_of_last, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
@@ -218,7 +218,7 @@ def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> d
 
 def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
     cells = [
-        {"method": m.label, "setting": setting(experiment, feds[seed]), "seed": seed, "bound": _bound(m)}
+        {"method": m.label, "setting": setting(experiment, feds[seed]), "seed": seed, "bound": m.bound}
         for seed in experiment.seeds
         for m in experiment.methods
     ]
@@ -231,22 +231,13 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "environment": run_setup.environment(setup),
         "config_sha256": fingerprint(experiment),
         "parameters": setup.parameters,
-        "baseline": _baseline(experiment) or "",
+        "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
     }
+    if experiment.until is not None:
+        card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
-
-
-def _baseline(experiment: Experiment) -> str | None:
-    """Label of the method that others are compared with: the first plain FedAvg; None if there is none."""
-    return next((m.label for m in experiment.methods if m.is_fedavg), None)
-
-
-def _bound(method: Method) -> str | None:
-    if getattr(method.algorithm, "pooled", False):
-        return "pooled"
-    return "lower" if method.name == "independent" else None
 
 
 def setting(experiment: Experiment, fed: FederatedData) -> str:
@@ -325,6 +316,8 @@ class _Run:
                 self.callback.start(self.experiment, self.setup, self.feds)
                 self.begun += time.monotonic() - began  # a plan made at the start is no part of the run it predicts
                 for index in range(self.first, len(self.cells)):
+                    if self.is_decided(index):
+                        break
                     _Cell(self, index).go()
                 self.logs.sync()
             finally:
@@ -332,6 +325,41 @@ class _Run:
                     self.pool.close()
                 self.logs.close()
             return RunResult(self.folder, self.finish())
+
+    def is_decided(self, index: int) -> bool:
+        """True if no seed is needed beyond those whose cells come before this one.
+
+        It depends on the log alone, so that a resumed run stops at the same seed.
+        """
+        until, seeds = self.experiment.until, index // len(self.experiment.methods)
+        if until is None or index % len(self.experiment.methods) or seeds < until.least:
+            return False
+        differences, measure = self.differences(), self.setup.task.headline
+        if not differences or not decide.is_settled(differences, until.until / measure.scale):
+            return False
+        self.callback.note(f"decided after {seeds} seeds")
+        return True
+
+    def differences(self) -> dict[str, list[float]]:
+        """The headline of each method that is no bound minus the baseline's, seed by seed.
+
+        Of a method without a global model it is that of the clients' own models.
+        """
+        until, experiment, measure = self.experiment.until, self.experiment, self.setup.task.headline
+        assert until is not None
+        series: dict[tuple[str, str, int], dict[int, float]] = {}
+        for row in METRICS.rows(self.folder):
+            if row["name"] in (measure.shared, measure.own) and "client" not in row:
+                series.setdefault((row["method"], row["name"], row["seed"]), {})[row["round"]] = row["value"]
+        last = mean_of_last if until.metric == "last_fifth" else last_value
+        base, found = str(experiment.baseline), {}
+        for method in experiment.compared:
+            for name in (measure.shared, measure.own) if method != base else ():
+                seeds = [s for s in experiment.seeds if (method, name, s) in series and (base, name, s) in series]
+                if seeds:
+                    found[method] = [last(series[method, name, s]) - last(series[base, name, s]) for s in seeds]
+                    break
+        return found
 
     def workers(self) -> Pool | None:
         try:
@@ -367,7 +395,7 @@ class _Run:
             experiment.seeds,
             setting(experiment, next(iter(self.feds.values()))),
             experiment.mean_last,
-            _baseline(experiment),
+            experiment.baseline,
             self.setup.task.headline,
         )
         summary = {
@@ -380,6 +408,8 @@ class _Run:
             "stopped": self.stopped or None,
             "executor_notes": self.notes or None,
         }
+        if experiment.until is not None:
+            summary["seeds"] = list(experiment.seeds[: len(self.done) // len(experiment.methods)])
         with explained(self.folder / "summary.json", self.folder):
             write_atomically(self.folder / "summary.json", json.dumps(summary, indent=1))
         return summary

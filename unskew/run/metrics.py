@@ -6,6 +6,7 @@ spread over seeds is the sample's (ddof 1).
 """
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,36 @@ def result_row(method: str, setting: str, metric: str, values: Sequence[float]) 
     }
 
 
+def last_value(by_round: Mapping[int, float]) -> float:
+    """The value of the last round evaluated."""
+    return by_round[max(by_round)]
+
+
+def mean_of_last(by_round: Mapping[int, float], last: int | None = None) -> float:
+    """The mean of the last evaluations, steadier than the last one alone: `last` of them, by default the last fifth.
+
+    A fifth is rounded up; the model before training counts only if nothing else was evaluated.
+
+    >>> mean_of_last({0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.7, 6: 0.9})
+    0.8
+    """
+    rounds = sorted(t for t in by_round if t > 0) or sorted(by_round)
+    return statistics.fmean(by_round[t] for t in rounds[-(last or math.ceil(len(rounds) / 5)) :])
+
+
+def last_name(last: int | None) -> str:
+    """The ending of the name of the mean of the last evaluations: `mean_last_fifth`, or as `mean_last_10`."""
+    return f"mean_last_{last or 'fifth'}"
+
+
+def steadier(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[str, str] | None:
+    """The mean of a metric's last evaluations in a table of results: its name, and `last fifth` or as `last 10`."""
+    for row in rows:
+        if match := re.fullmatch(rf"{re.escape(metric)}\.mean_(last_\w+)", row["metric"]):
+            return row["metric"], match[1].replace("_", " ")
+    return None
+
+
 def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:
     """Return the first round in which a curve, {round: value}, is at a level or better; None if it never is."""
     return min((t for t, value in curve.items() if measure.reaches(value, level)), default=None)
@@ -83,27 +114,29 @@ def summarise(
     methods: Sequence[str],
     seeds: Sequence[int],
     setting: str,
-    mean_last: int,
+    mean_last: int | None,
     baseline: str | None,
     headline: Measure,
 ) -> list[dict[str, Any]]:
     """The table of results: one row per method and metric, with the value of each seed.
 
     The result is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
-    `.mean_last_k` averages the last k evaluations; `.minus_X` is the paired difference to method X, seed by seed.
+    `.mean_last_fifth` averages the last fifth of evaluations; `.minus_X` is the paired difference to method X, seed by
+    seed.
 
     Args:
         rows: Rows of metrics.jsonl.
         methods, seeds: In the run's order; a seed is left out of a method's row if it has no such number.
         setting: The run's setting, as its table names it.
-        mean_last: k.
+        mean_last: Number of evaluations that are averaged in place of the last fifth; the name is then `.mean_last_k`.
         baseline: Label of the method the others are compared with, if the run has it.
         headline: The task's headline metric.
     """
-    series: dict[tuple[str, int, str], list[float]] = {}
+    curves: dict[tuple[str, int, str], dict[int, float]] = {}
     for row in rows:
         if "client" not in row:
-            series.setdefault((row["method"], row["seed"], row["name"]), []).append(row["value"])
+            curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
+    series = {key: list(curve.values()) for key, curve in curves.items()}
     names = list(dict.fromkeys(name for _, _, name in series))
     out: list[dict[str, Any]] = []
 
@@ -122,14 +155,13 @@ def summarise(
                 add(m, name, {s: v[-1] for s, v in by_seed.items()})
                 if name in (headline.shared, headline.own):
                     add(m, f"{name}.best", {s: headline.best(v) for s, v in by_seed.items()})
-                    add(
-                        m,
-                        f"{name}.mean_last_{mean_last}",
-                        {s: float(np.mean(v[-mean_last:])) for s, v in by_seed.items()},
-                    )
+                    steady = {s: mean_of_last(curves[m, s, name], mean_last) for s in by_seed}
+                    add(m, f"{name}.{last_name(mean_last)}", steady)
                     if baseline is not None and m != baseline:
-                        base = {s: series[baseline, s, name] for s in by_seed if (baseline, s, name) in series}
-                        add(m, f"{name}.minus_{baseline}", {s: by_seed[s][-1] - base[s][-1] for s in base})
+                        base = {s: curves[baseline, s, name] for s in by_seed if (baseline, s, name) in series}
+                        add(m, f"{name}.minus_{baseline}", {s: by_seed[s][-1] - last_value(base[s]) for s in base})
+                        apart = {s: steady[s] - mean_of_last(base[s], mean_last) for s in base}
+                        add(m, f"{name}.{last_name(mean_last)}.minus_{baseline}", apart)
         total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in DIRECTIONS) for s in seeds}
         add(m, "bytes.total", {s: float(v) for s, v in total.items() if any((m, s, n) in series for n in names)})
     return out

@@ -52,9 +52,12 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
     fed = next(iter(feds.values()))
     cohort = experiment.cohort(fed.num_clients)
     labels = ", ".join(m.label for m in experiment.methods)
+    seeds = ", ".join(map(str, experiment.seeds))
+    if experiment.until is not None:
+        seeds = f"{experiment.seeds[0]} to at most {experiment.seeds[-1]}, until it is decided"
     return [
         f"{experiment.name}: {setup.dataset.name}, {setting(experiment, fed)}, {cohort} per round, "
-        f"{experiment.rounds} rounds, seeds {', '.join(map(str, experiment.seeds))}",
+        f"{experiment.rounds} rounds, seeds {seeds}",
         f"model: {experiment.task.model}, {setup.parameters:,} parameters, on {setup.device} ({setup.executor})",
         f"methods: {labels}",
         f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts))}",
